@@ -118,7 +118,7 @@ class Assigning:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[topic] = (asyncio.get_running_loop().time(), queues)
-            self._clients.line_received(line, [command])
+            self._clients.received(line, command)
 
     async def _ask(self, topic: str) -> tuple[MessageQueue, ...]:
         reasons = []

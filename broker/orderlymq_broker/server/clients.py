@@ -24,7 +24,6 @@ from orderlymq_broker.core.requestcontext import is_misread
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.plurals import counted
-from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.remoting.turns import Turns
 
@@ -179,21 +178,7 @@ class Clients:
         self._on_handled = handled
         self._on_lost = lost
 
-    # -- what the server calls -------------------------------------------------------------------
-
-    def connection_made(self, conn: Connection) -> None:
-        """Take note of a client."""
-        self.line_made(conn)
-
-    def received(self, conn: Connection, command: RemotingCommand) -> None:
-        """Handle a request."""
-        self.line_received(conn, [command])
-
-    def connection_lost(self, conn: Connection) -> None:
-        """Forget a client."""
-        self.line_lost(conn)
-
-    # -- lines, connected here or elsewhere ------------------------------------------------------
+    # -- what the server calls, and `forwarding` for lines of other replicas ---------------------
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -203,7 +188,7 @@ class Clients:
         """Return how many requests wait for somebody who may answer."""
         return len(self._waiting) - self._lost
 
-    def line_made(self, line: Line) -> None:
+    def connection_made(self, line: Line) -> None:
         """Take note of a client."""
         self._lines[line.id] = line
         leads = self.admission in (Admission.SERVE, Admission.HOLD)
@@ -211,23 +196,20 @@ class Clients:
         if self._always_open and not leads and line.id >= 0:
             self._follower_clients.add(line.id)
 
-    def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:
-        """Handle the commands of one client, in their order; those of a line that was forgotten are dropped."""
+    def received(self, line: Line, command: RemotingCommand) -> None:
+        """Handle a request; one of a line that was forgotten is dropped."""
         if not self._is_here(line):
             return
         if self.admission is Admission.SERVE and not self._waiting and self._service.may_answer():
-            for command in commands:
-                self._serve(line, command)
+            self._serve(line, command)
             return
-        came_to_follower = line.id in self._follower_clients
-        for command in commands:
-            if came_to_follower and (
-                command.code in self._of_replica
-                or (self.admission is Admission.WAIT and command.code not in self._intercepts)
-            ):
-                self._serve(line, command)
-            elif not _refused(line, command):
-                self._put(_Waiting(line, command), self._waiting.append)
+        if line.id in self._follower_clients and (
+            command.code in self._of_replica
+            or (self.admission is Admission.WAIT and command.code not in self._intercepts)
+        ):
+            self._serve(line, command)
+        elif not _refused(line, command):
+            self._put(_Waiting(line, command), self._waiting.append)
         self._work_off()
         if self._lost and self._waiting_bytes > WAITING_BYTES_MAX:
             self._drop_lost()
@@ -243,9 +225,9 @@ class Clients:
         reason = f"waiting for a leader: {whole}, of this one {own}"
         line.close(orderly=False, kind="too_many_waiting", reason=reason)
         # Now: the end of a forwarded line comes a while after its close, and others come meanwhile.
-        self.line_lost(line)
+        self.connection_lost(line)
 
-    def line_lost(self, line: Line) -> None:
+    def connection_lost(self, line: Line) -> None:
         """Forget a client and what it still wanted."""
         if self._lines.pop(line.id, None) is None:
             return

@@ -256,7 +256,7 @@ class Inbox:
             )
             self._next_id -= 1
             self._lines[node, forward.connection] = line
-            self._clients.line_made(line)
+            self._clients.connection_made(line)
         try:
             commands = FrameDecoder().receive_data(frame.payload)
         except FrameError as error:
@@ -269,8 +269,8 @@ class Inbox:
             self._hold(line, commands)
             self._wait(line)
             return
-        # One request: a frame has no more of them.
-        self._clients.line_received(line, commands)
+        for command in commands:  # one: a frame has no more of them
+            self._clients.received(line, command)
         if turns is not None:
             turns.is_over(_loop_time())
 
@@ -313,7 +313,7 @@ class Inbox:
             line.held_bytes -= size
             self._held_bytes -= size
             self._held_count -= 1
-            self._clients.line_received(line, [command])
+            self._clients.received(line, command)
             if turns is not None and turns.is_over(_loop_time()):
                 self._wait(line)
                 return
@@ -355,7 +355,7 @@ class Inbox:
             self._held_bytes -= line.held_bytes
             line.held.clear()
             line.held_bytes = 0
-            self._clients.line_lost(line)
+            self._clients.connection_lost(line)
 
 
 class ForwardedLine:

@@ -148,11 +148,12 @@ class World:
 
     def connect(self, node: int, number: int = 1) -> Client:
         client = Client(number)
-        self.routers[node].clients.line_made(client)
+        self.routers[node].clients.connection_made(client)
         return client
 
     def ask(self, node: int, client: Client, *commands: RemotingCommand) -> None:
-        self.routers[node].clients.line_received(client, list(commands))
+        for command in commands:
+            self.routers[node].clients.received(client, command)
 
     def pass_time(self, seconds: float) -> None:
         self.at_s += seconds

@@ -67,7 +67,7 @@ def test_a_lost_client_waits_for_nothing() -> None:
     router.certain = False
     world.ask(1, client, ask(SEND, 1))
 
-    router.clients.line_lost(client)
+    router.clients.connection_lost(client)
     router.certain = True
     router.clients.retry()
 
@@ -127,7 +127,7 @@ def test_what_a_client_that_is_gone_left_takes_no_place_of_others() -> None:
     world.ask(1, gone, *[large] * (WAITING_BYTES_MAX // 2_000_000 - 1))
     assert gone.closed == ""
 
-    world.routers[1].clients.line_lost(gone)
+    world.routers[1].clients.connection_lost(gone)
     for other in others[:3]:
         world.ask(1, other, large)
 
@@ -273,13 +273,13 @@ def test_clients_that_go_while_requests_wait_cost_what_they_asked(count: int) ->
     router = world.routers[1]
     lines = [_CountingClient(number) for number in range(count)]
     for line in lines:
-        router.clients.line_made(line)
+        router.clients.connection_made(line)
         world.ask(1, line, request(11), request(11))
     assert router.clients.waiting == 2 * count
     _CountingClient.looked = 0
 
     for line in lines[1:]:
-        router.clients.line_lost(line)
+        router.clients.connection_lost(line)
 
     assert _CountingClient.looked <= 20 * count
     assert router.clients.waiting == 2
@@ -295,7 +295,7 @@ def test_a_request_of_a_client_that_is_gone_is_not_passed_on() -> None:
     world.ask(1, first, request(11))
     world.ask(1, second, request(12), request(29))
 
-    world.routers[1].clients.line_lost(first)
+    world.routers[1].clients.connection_lost(first)
     world.routers[2].lead(1)
     world.routers[1].follow(2, 1)
 
@@ -308,11 +308,11 @@ def test_without_a_lease_requests_wait_for_one_confirmation_together() -> None:
     """Law: a leader far from the others answers what it was asked before they confirmed it."""
     world = World()
     router = world.routers[1]
-    router.lead(1)
     router.certain = False
     client = world.connect(1)
 
     world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
+    router.lead(1)
     world.ask(1, client, ask(PULL, 3))
     assert router.asked == 2
 

@@ -87,7 +87,7 @@ def test_the_leader_knows_by_which_listener_a_forwarded_client_came() -> None:
     world = moved()
     move(world)
     client = Client(1, listener="outside")
-    world.routers[1].clients.line_made(client)
+    world.routers[1].clients.connection_made(client)
     world.ask(1, client, ask(SEND, 1))
 
     ((_, peer),) = world.routers[2].handled
@@ -130,7 +130,7 @@ def test_the_end_of_a_client_is_told_to_the_leader() -> None:
     world.ask(1, client, ask(SEND, 1))
     number = world.routers[2].clients.lines()[0].id
 
-    world.routers[1].clients.line_lost(client)
+    world.routers[1].clients.connection_lost(client)
 
     assert world.routers[2].gone == [number]
     assert world.routers[2].clients.lines() == []
@@ -144,7 +144,7 @@ def test_the_end_of_a_client_is_told_when_a_full_link_takes_it() -> None:
     world.ask(1, client, ask(SEND, 1))
     number = world.routers[2].clients.lines()[0].id
     world.cut.add(2)
-    world.routers[1].clients.line_lost(client)
+    world.routers[1].clients.connection_lost(client)
     world.pass_time(0.1)
     assert world.routers[2].gone == []
 
@@ -162,7 +162,7 @@ def test_a_node_that_is_lost_is_told_of_no_client() -> None:
     move(world)
     world.ask(1, client, ask(SEND, 1))
     world.cut.add(2)
-    world.routers[1].clients.line_lost(client)
+    world.routers[1].clients.connection_lost(client)
 
     world.routers[1].outbox.node_lost(NodeId(2))
     world.pass_time(0.1)
@@ -185,7 +185,7 @@ def test_of_a_node_that_is_lost_nothing_is_kept() -> None:
 
     router.outbox.node_lost(NodeId(2))
     for client in (idle, asking):
-        router.clients.line_lost(client)
+        router.clients.connection_lost(client)
     sent = router.sent
     world.pass_time(0.1)
 
@@ -526,7 +526,7 @@ def test_nothing_of_a_client_overtakes_what_was_dropped_of_it() -> None:
     world.ask(1, client, ask(SEND, 4))
 
     assert (leader.executed, client.closed, client.told) == ([], "reset", [])
-    world.routers[1].clients.line_lost(client)
+    world.routers[1].clients.connection_lost(client)
     assert (leader.clients.lines(), leader.inbox._lines, leader.inbox._ended) == ([], {}, set())
 
 
@@ -564,7 +564,7 @@ def test_the_end_of_a_client_is_kept_until_its_replica_confirms_it() -> None:
         leader.inbox._ended.add((NodeId(1), line.origin))  # type: ignore[attr-defined]
     passed = world.routers[1].outbox._passed
     passed[elsewhere.id].leader = NodeId(3)
-    world.routers[1].clients.line_lost(gone)
+    world.routers[1].clients.connection_lost(gone)
     assert leader.inbox._ended == {(NodeId(1), elsewhere.id)}
 
     leader.inbox._end(NodeId(1), elsewhere.id)

@@ -113,7 +113,7 @@ async def test_a_client_that_goes_leaves_no_request_behind(
     for number in range(3):
         world.ask(2, gone, ask(SEND, number))
 
-    world.routers[2].clients.line_lost(gone)
+    world.routers[2].clients.connection_lost(gone)
     for _ in range(5):
         await asyncio.sleep(0)
     busy.now += 1.0

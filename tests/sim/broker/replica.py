@@ -552,12 +552,12 @@ class Replica(ServerProcess):
 
     def line_made(self, line: Line) -> None:
         """Take note of a client."""
-        self.clients.line_made(line)
+        self.clients.connection_made(line)
 
     def line_received(self, line: Line, command: RemotingCommand) -> None:
         """Take a request."""
-        self.clients.line_received(line, [command])
+        self.clients.received(line, command)
 
     def line_lost(self, line: Line) -> None:
         """Forget a client."""
-        self.clients.line_lost(line)
+        self.clients.connection_lost(line)
