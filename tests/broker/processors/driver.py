@@ -5,6 +5,7 @@ One turn is one entry, as in the real replication loop; time moves only when a t
 message goes through the store, so what a test sees has been encoded, written and read.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ class Shell:
         self.closed: list[Close] = []
         self.proposed: list[Record] = []
         self._opaque = 0
+        self._answers: defaultdict[int, list[RemotingCommand]] = defaultdict(list)
 
     # -- the world ---------------------------------------------------------------------------------
 
@@ -192,11 +194,7 @@ class Shell:
         return reply
 
     def reply_to(self, opaque: int) -> RemotingCommand | None:
-        replies = [
-            send.command
-            for send in self.sent
-            if send.command.is_response and send.command.opaque == opaque
-        ]
+        replies = self._answers[opaque]
         assert len(replies) <= 1, f"request {opaque} was answered {len(replies)} times"
         return replies[0] if replies else None
 
@@ -215,6 +213,8 @@ class Shell:
             match effect:
                 case Send():
                     self.sent.append(effect)
+                    if effect.command.is_response:
+                        self._answers[effect.command.opaque].append(effect.command)
                 case Close():
                     self.closed.append(effect)
                 case Later():
