@@ -224,16 +224,17 @@ def test_every_part_fits_with_what_it_gets_when_it_is_sent(
 ) -> None:
     """A key, unique keys, the properties of a trace."""
     monkeypatch.setattr(sendoutcome, "installed", [object()] if traced else [])
-    messages = [Message(topic="A", body=b"x" * size) for _ in range(25_000)]
+    messages = [Message(topic="A", body=b"x" * size)] * 20_001
 
-    for part in split_batch(messages, key=key):
-        check_batch(part, 4 * MIB)
-        for each in part:
-            each.key = key
-            each.unique_key = "U" * 56
-            if traced:
-                each.properties = {"traceparent": "t" * 55, "tracestate": "s" * 512}
-        check_batch_size(len(encode_batch(map(batch_entry, part))), 4 * MIB)
+    # The next parts are cut as this one, which is full.
+    part = next(split_batch(messages, key=key))
+    assert len(part) < len(messages)
+    check_batch(part, 4 * MIB)
+    messages[0].key = key
+    messages[0].unique_key = "U" * 56
+    if traced:
+        messages[0].properties = {"traceparent": "t" * 55, "tracestate": "s" * 512}
+    check_batch_size(len(encode_batch([batch_entry(messages[0])] * len(part))), 4 * MIB)
 
 
 BESIDE = {"body": b"x", "tags": "A", "keys": "k", "properties": {"a": "b"}, "delay_level": 3}
