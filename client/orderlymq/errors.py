@@ -7,7 +7,7 @@ message is not in the log and never will be. `SendUnknown` is honest: it may be 
 its name in the docs, and each error leads there.
 """
 
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -31,6 +31,16 @@ class OrderlyMQError(Exception):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self.add_note(f"See {self.docs}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it be pickled, as between processes of a pool: its text is not what it was made of."""
+        return _remade, (type(self), self.args), self.__dict__
+
+
+def _remade(kind: type[OrderlyMQError], args: tuple[object, ...]) -> OrderlyMQError:
+    made = kind.__new__(kind)
+    made.args = args
+    return made
 
 
 class SettingError(OrderlyMQError, ValueError):
