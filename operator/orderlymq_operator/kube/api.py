@@ -363,7 +363,12 @@ class Api:
             self._metrics.requests.labels(verb, resource.plural, str(status)).inc()
         if status >= 400:
             raise _error(status, text, answer.headers)
-        return _object(text)
+        try:
+            return _object(text)
+        except ValueError as error:
+            # Something between here and there answered in its place, as a proxy or a load balancer that starts.
+            what = text[:200].decode(errors="replace")
+            raise RetryLaterError(f"no API server answered, but {what!r}", 0) from error
 
 
 _METHODS: Final = {
@@ -386,7 +391,14 @@ def _owners(found: Json) -> set[str]:
 
 
 def _object(text: bytes) -> Json:
-    found: Json = orjson.loads(text)
+    """Return the object of an answer.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = orjson.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("an answer is an object")
     return found
 
 
