@@ -146,11 +146,12 @@ async def test_the_loop_of_the_page_prints_what_comes(
     """It waits for more until its task is ended."""
     orderlymq_cluster.create_topic("orders")
     (program,) = programs(PYTHON, "Loop over messages")
-    bill = (await carry_out(program))["bill"]
+    made = await carry_out(program)
 
-    async with beside(bill()):
+    async with beside(made["bill"]()):
         await send("created", "paid")
         await printed(capsys, "order-4711 created", "order-4711 paid")
+    await made["bill_for"](0.1)
 
 
 async def test_typed_bodies_are_read_by_their_type_and_by_newer_ones(

@@ -76,9 +76,9 @@ class Consumer(Lifecycle):
     `await consumer.run()` for a program that does nothing else.
 
     `async for message in consumer` gets one message at a time, at least once: it is done when the loop asks
-    for the next one, or when the `async with` block ends without an error. When the loop ends in any other
-    way, by an exception above all, its last message comes again. One loop at a time; for work in parallel give
-    a listener, or make more consumers.
+    for the next one, or when the `async with` block ends without an error. When an exception leaves the block
+    the last message comes again. One that is caught inside counts as `break`: catch a time-out outside. One loop
+    at a time; for work in parallel give a listener, or make more consumers.
 
     Args:
         group: the consumer group.

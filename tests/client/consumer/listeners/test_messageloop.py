@@ -96,6 +96,29 @@ async def test_a_block_left_by_an_exception_commits_what_was_done_before(
     assert cluster.locks == {}
 
 
+async def test_a_time_out_around_the_block_has_the_message_in_hand_again(
+    cluster: FakeCluster,
+) -> None:
+    """As the guide says: inside the block it would count as a break."""
+    fill(cluster, 2, queues=1)
+    begun: list[str] = []
+
+    async def service() -> None:
+        async with asyncio.timeout(None) as limit, consumer_of(cluster) as consumer:
+            async for message in consumer:
+                begun.append(message.text)
+                if len(begun) == 2:
+                    limit.reschedule(0)
+                    await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await service()
+
+    assert begun == ["m0", "m1"]
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
+
+
 async def test_closing_ends_the_loop(cluster: FakeCluster) -> None:
     """It waits for no message that will not come."""
     consumer = consumer_of(cluster)
