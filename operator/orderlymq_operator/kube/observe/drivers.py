@@ -30,6 +30,7 @@ _FIGURES: Final = {
     "offsets": "offsets",
 }
 _TEXT_MAX: Final = 1024  # of a text in the status
+_NUMBER_END: Final = 1 << 63
 _ENDED: Final = {"Complete", "Failed"}
 _SPARK_ROLE: Final = "spark-role"
 
@@ -182,18 +183,30 @@ def status_facts(report: ReportPipeline, previous: Mapping[str, Any], claim: str
 def _shown(name: str, value: Any) -> Any:
     if name == "offsets":
         return _offsets(value)
-    return round(value) if isinstance(value, int | float) and value >= 0 else None
+    return round(value) if isinstance(value, int | float) and 0 <= value < _NUMBER_END else None
+
+
+def _number(value: Any) -> int:
+    """Return a number that a status may have; the API server reads no larger one.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is none.
+    """
+    found = int(value)
+    if not 0 <= found < _NUMBER_END:
+        raise ValueError(f"{found} is out of range")
+    return found
 
 
 def _offsets(value: Any) -> list[Json] | None:
     try:
         return [
-            {"topic": topic, "broker": broker, "queue": int(queue), "offset": int(offset)}
+            {"topic": topic, "broker": broker, "queue": _number(queue), "offset": _number(offset)}
             for topic, brokers in sorted(value.items())
             for broker, queues in sorted(brokers.items())
             for queue, offset in sorted(queues.items(), key=lambda pair: int(pair[0]))
         ][:QUEUES_MAX]
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -155,7 +155,19 @@ def test_what_is_no_report_says_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "figures", [{"offsets": [1]}, {"offsets": {"t": {"b": {"x": 1}}}}, {"lag": -1}, {"rows": "x"}]
+    "figures",
+    [
+        {"offsets": [1]},
+        {"offsets": {"t": {"b": {"x": 1}}}},
+        {"offsets": {"t": {"b": {"1": float("inf")}}}},
+        {"offsets": {"t": {"b": {"1": 1 << 63}}}},
+        {"offsets": {"t": {"b": {"1": -1}}}},
+        {"lag": -1},
+        {"lag": float("inf")},
+        {"lag": float("nan")},
+        {"rows": 1e300},
+        {"rows": "x"},
+    ],
 )
 def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
     """The schema would refuse the whole status for it."""
