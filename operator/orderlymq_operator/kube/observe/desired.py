@@ -105,10 +105,8 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
         found[item.kind].append(_renamed(item.manifest, subject.name))
     for item in state.leaving:
         # Another object may have taken the name over: then nothing is deleted.
-        if item.manifest is not None and is_deleted_with(item.manifest):
-            name = declared_name(item.manifest)
-            if (item.kind, name) not in claimed and not _was_refused(item):
-                gone[item.kind].add(name)
+        if deletes(item) and (item.kind, item.declared) not in claimed and not _was_refused(item):
+            gone[item.kind].add(item.declared)
     state.desired = Desired(
         cluster,
         tuple(found["Topic"]),
@@ -119,6 +117,14 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
         frozenset(gone["User"]),
     )
     return state
+
+
+def deletes(item: Item) -> bool:
+    """Return whether what an object stands for is deleted in the brokers with it.
+
+    An account is in any case. Whether the others are, a manifest that cannot be used does not say.
+    """
+    return item.kind == "User" if item.manifest is None else is_deleted_with(item.manifest)
 
 
 def _was_refused(item: Item) -> bool:

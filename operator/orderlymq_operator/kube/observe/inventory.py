@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.resources import CLUSTERS, OWN_KINDS, PARTS, Json, Resource
-from orderlymq_operator.resources.kinds import KINDS, USING
+from orderlymq_operator.resources.kinds import KINDS, NAME_FIELDS, USING, declared_name
 from orderlymq_operator.resources.kinds import Resource as Manifest
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Item:
         status: as it stands in the API server.
         deleting_since: when its deletion was asked for, None when it was not.
         owners: UIDs of the objects that it goes with.
+        declared: the name that clients use, also of an object whose manifest cannot be used.
     """
 
     resource: Resource
@@ -69,6 +71,7 @@ class Item:
     manifest: Manifest | None
     error: str
     owners: frozenset[str]
+    declared: str
 
     @property
     def kind(self) -> str:
@@ -121,7 +124,15 @@ def read_item(resource: Resource, found: Json) -> Item:
         manifest=manifest,
         error=error,
         owners=frozenset(each["uid"] for each in meta.get("ownerReferences") or ()),
+        declared=_declared(resource.kind, found) if manifest is None else declared_name(manifest),
     )
+
+
+def _declared(kind: str, found: Json) -> str:
+    """Return the name that clients use by what an object says, which need not be allowed."""
+    field = NAME_FIELDS.get(kind)
+    said = (found.get("spec") or {}).get(to_camel(field)) if field else None
+    return said if isinstance(said, str) else str(found["metadata"]["name"])
 
 
 def cluster_of(kind: str, found: Json) -> ClusterKey | None:

@@ -23,11 +23,11 @@ from orderlymq_operator.kube.api import (
     RetryLaterError,
 )
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
-from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, OTHER_OWNER, DesiredState
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, OTHER_OWNER, DesiredState, deletes
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
 from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed, Subject
-from orderlymq_operator.resources.kinds import declared_name, is_deleted_with
+from orderlymq_operator.resources.kinds import is_deleted_with
 from orderlymq_protocol.plurals import counted
 
 _log = logging.getLogger(__name__)
@@ -84,11 +84,7 @@ class Finalizers:
     async def finish(self, state: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or do not go."""
         for item in state.leaving:
-            if (
-                item.manifest is None
-                or not is_deleted_with(item.manifest)
-                or _is_gone(item, state, observed)
-            ):
+            if not deletes(item) or _is_gone(item, state, observed):
                 await self._let_go(item)
             else:
                 await self._maybe_give_up(item)
@@ -171,8 +167,7 @@ def _all_answer(state: DesiredState, observed: Observed) -> bool:
 
 def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
     """Return whether every raft group says that it has no such thing."""
-    assert item.manifest is not None
-    name = declared_name(item.manifest)
+    name = item.declared
     wanted = {
         "Topic": state.desired.deleted_topics,
         "ConsumerGroup": state.desired.deleted_groups,

@@ -133,6 +133,43 @@ async def test_only_what_is_accepted_is_held(
     assert held["metadata"]["finalizers"] == after
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "name"),
+    [
+        ("User", {}, "departed"),
+        ("User", {"accessKey": "billing-app"}, "billing-app"),
+        ("Topic", {"deletionPolicy": "Delete"}, None),
+    ],
+)
+async def test_the_account_of_a_user_that_cannot_be_read_is_deleted_with_it(
+    kind: str, spec: dict[str, Any], name: str | None
+) -> None:
+    """Law: no account of a deleted User is valid, also where its spec is of another version; nothing else is guessed."""
+    resource = {each.kind: each for each in PARTS}[kind]
+    leaving: dict[str, Any] = {
+        "finalizers": [FINALIZER],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
+    server = ObjectServer()
+    made = custom(kind, "departed", spec={**spec, "ofTomorrow": 1}, **leaving)
+    state = desired_state(cluster(), [read_item(resource, server.put(resource, made))])
+    wanted = {name} - {None}
+    there = dict.fromkeys(("departed", "billing-app"))
+    tables: dict[str, Any] = there
+    path, held = resource.path(NAMESPACE, "departed"), []
+
+    async with server.serving() as api:
+        finalizers = Finalizers(api, Inventory(api, (NAMESPACE,)))
+        for known in (tables, {}):
+            observed = Observed(groups={"demo-0": ObservedGroup(1, {}, known, known, known)})
+            await finalizers.finish(state, observed)
+            held.append(bool(server.objects[path]["metadata"]["finalizers"]))
+
+    assert state.desired.deleted_users == wanted
+    assert not state.desired.deleted_topics
+    assert held == [name is not None, False]
+
+
 SILENT = Observed(groups={"demo-0": ObservedGroup()})
 THERE: dict[str, Any] = {"departed": None}
 MADE_AGAIN = Observed(groups={"demo-0": ObservedGroup(1, {}, THERE, THERE, THERE)})
