@@ -26,6 +26,7 @@ from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, Sto
 from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
+from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import dlq_topic
@@ -147,17 +148,24 @@ class Cluster:
         return self._call(self._kill_leader())
 
     def expire_locks(self, group: str) -> int:
-        """Have every queue lock of an ordered group end, as if its holder had died; return how many there were.
+        """Have every queue lock of an ordered group end, by key every lane in hand, as if its holder had died.
 
-        The holder is not told. It notices with its next pull or renewal.
+        The holder is not told. It notices with its next pull or renewal. By key the message in hand has one try more.
+
+        Returns:
+            How many there were.
         """
 
         async def expire(admin: AdminClient) -> int:
-            locks = await admin.locks(group)
-            for client_id in {each.client_id for each in locks.values()}:
+            holders = [each.client_id for each in (await admin.locks(group)).values()]
+            config = (await admin.groups()).get(group)
+            if config is not None and config.concurrency == BY_KEY:
+                lanes = (await admin.lanes(group)).lanes
+                holders += [each.holder for each in lanes if each.holder]
+            for client_id in set(holders):
                 for address in (await admin.brokers()).values():
                     await admin.client_dead(address, client_id, "expired by the test")
-            return len(locks)
+            return len(holders)
 
         self.recording.note(Kind.FAULT, detail=f"locks of {group} expired")
         return self._administer(expire)

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -93,10 +93,11 @@ async def test_a_killed_leader_loses_nothing(orderlymq_cluster: Cluster) -> None
     assert await consume(20) == STEPS
 
 
+@pytest.mark.parametrize("ordered", [True, "key"])
 async def test_an_expired_lock_lets_another_member_go_on_and_repeats_at_most(
-    orderlymq_cluster: Cluster,
+    orderlymq_cluster: Cluster, ordered: Literal[True, "key"]
 ) -> None:
-    """The consumer whose lock ended notices and takes it again."""
+    """The consumer whose lock ended, or whose lane, notices and takes it again."""
     orderlymq_cluster.create_topic("orders", queues=1)
     seen: list[str] = []
     expired = asyncio.Event()
@@ -109,7 +110,9 @@ async def test_an_expired_lock_lets_another_member_go_on_and_repeats_at_most(
 
     async with (
         Producer() as producer,
-        Consumer("billing", topics="orders", ordered=True, consume_from="first", listener=listener),
+        Consumer(
+            "billing", topics="orders", ordered=ordered, consume_from="first", listener=listener
+        ),
     ):
         for step in STEPS:
             await producer.send("orders", step, key="order-1")
