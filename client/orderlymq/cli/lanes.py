@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from orderlymq.cli.session import one_line
 from orderlymq_protocol.body.lanes import LaneShown, LaneTable
 from orderlymq_protocol.plurals import counted
 
@@ -99,4 +100,4 @@ def lane_line(lane: dict[str, Any]) -> str:
     waiting = f", {behind} behind it" if behind > 0 else ""
     reason = f": {lane['reason']}" if lane["reason"] else ""
 
-    return f"{name} ({place}, {state}{waiting}{reason})"
+    return one_line(f"{name} ({place}, {state}{waiting}{reason})")

@@ -248,6 +248,11 @@ def say(text: object = "", *, err: bool = False) -> None:
     click.echo(str(text).translate(_IN_TEXT), err=err)
 
 
+def one_line(text: str) -> str:
+    """Return text of others as part of a line: what would begin another one is shown instead, too."""
+    return text.translate(_CONTROLS)
+
+
 def print_json(data: object) -> None:
     """Print one JSON value."""
     click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode())
@@ -278,7 +283,7 @@ def console() -> Console:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:,.1f}" if isinstance(value, float) else str(value).translate(_CONTROLS)
+    return f"{value:,.1f}" if isinstance(value, float) else one_line(str(value))
 
 
 def parse_moment(text: str) -> int | str:

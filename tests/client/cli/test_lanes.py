@@ -1,5 +1,7 @@
 """What `orderlymq group show` says of lanes."""
 
+from dataclasses import replace
+
 from orderlymq.cli.lanes import lane_data, lane_lines
 from orderlymq_protocol.body.lanes import LaneShown, LaneTable, QueueLanes
 
@@ -11,6 +13,17 @@ def _lane(key: str, state: str, seconds: int) -> LaneShown:
     return LaneShown(
         "orders", "broker-a", 0, 7, key, state, 12, 3, since_millis=since_ms, holder="c1"
     )
+
+
+def test_a_lane_takes_one_line_whatever_its_key_and_its_reason_say() -> None:
+    """Both come from clients; a line break in them would pass for the line of another lane."""
+    lane = replace(_lane("a\nb", "held", 5), reason="ValueError: no\n  other (offset 1")
+    table = LaneTable("Key", (QueueLanes("orders", "broker-a", 0, 20, 12, 9, 0, 0, 0, 1),), (lane,))
+
+    _, line = lane_lines(lane_data(table, NOW_MS))
+
+    assert line.startswith(r"  a\x0ab (offset 12 of queue 0")
+    assert line.endswith(r": ValueError: no\x0a  other (offset 1)")
 
 
 def test_a_listener_that_does_not_return_is_named() -> None:
