@@ -16,8 +16,8 @@ _COUNTED: Final = (
     ("dying", "dying"),
 )
 TROUBLED: Final = ("held", "dying", "parked")
-# Behind them the lanes whose listener may never return.
-_NAMED: Final = (*TROUBLED, "inHand")
+# Before them the lanes that stop a queue and wait for a member, behind them those whose listener may never return.
+_NAMED: Final = ("ready", *TROUBLED, "inHand")
 _LONG_S: Final = 60
 
 
@@ -63,9 +63,7 @@ def lane_lines(data: dict[str, Any]) -> list[str]:
     counts = f"Lanes: {data['inHand']} in hand, {data['ready']} ready, {data['parked']} parked"
     counts += f", {data['held']} held" + (f", {data['dying']} dying" if data["dying"] else "")
     troubled = [
-        each
-        for each in data["lanes"]
-        if each["state"] in TROUBLED or (each["state"] == "inHand" and each["seconds"] >= _LONG_S)
+        each for each in data["lanes"] if each["state"] != "inHand" or each["seconds"] >= _LONG_S
     ]
     troubled.sort(key=lambda each: _NAMED.index(each["state"]))
     left = len(troubled) - SHOWN_MAX

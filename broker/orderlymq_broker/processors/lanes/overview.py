@@ -5,6 +5,7 @@ The rule: what is shown is bounded, the lanes in trouble first; what is not show
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
@@ -85,7 +86,7 @@ class LaneOverview:
         else:
             shown = sorted(
                 ((queue, lane) for queue in queues for lane in _in_trouble(queue)),
-                key=lambda pair: (_ORDER.index(pair[1].state), pair[1].since_ms),
+                key=lambda pair: (_rank(pair[1]), pair[1].since_ms),
             )
         count = self._context.state.lanes.count_of(group)
         table = wire.LaneTable(
@@ -196,9 +197,16 @@ def _of_key(queues: Iterable[LaneQueue], key: str) -> list[tuple[LaneQueue, Lane
     return [(queue, lane) for queue in queues if (lane := queue.of_key(known_by)) is not None]
 
 
+def _rank(lane: Lane) -> int:
+    """Return how early a lane is named; what stops a queue, in whatever state, before all others."""
+    return -1 if lane.stops else _ORDER.index(lane.state)
+
+
 def _in_trouble(queue: LaneQueue) -> Iterator[Lane]:
     """Yield the lanes of a queue that one answer may name."""
     left = SHOWN_MAX
+    stopping = queue.in_state(LaneState.READY) if queue.stopping else ()
+    yield from islice((lane for lane in stopping if lane.stops), left)
     for state in _ORDER:
         for lane in queue.in_state(state):
             if left == 0:

@@ -59,7 +59,6 @@ OWED: Final = (
 _Place = tuple[str, str, int]
 _NO_TOPICS: Mapping[str, dict[int, LaneQueue]] = {}
 _NO_QUEUES: Mapping[int, LaneQueue] = {}
-_STATES: Final = (LaneState.PARKED, LaneState.HELD)
 
 
 class LaneTable:
@@ -279,13 +278,13 @@ class LaneTable:
         return self._end(mine, end)
 
     def free(self, record: LaneFreed, wall_ms: int, writes: TableWrites) -> LanesMoved:
-        """Free the parked and held lanes of a key."""
+        """Free the parked and held lanes of a key, and one that stops its queue."""
         freed = []
         for queue_id, queue in sorted(self.queues_of(record.group, record.topic).items()):
             for lane in (
                 list(queue.lanes.values()) if record.key == "" else [queue.of_key(record.key)]
             ):
-                if lane is not None and lane.key == record.key and lane.state in _STATES:
+                if lane is not None and lane.key == record.key and _may_be_freed(lane):
                     freed.append((queue_id, msgspec.structs.replace(lane)))
                     queue.free(lane, skip=record.skip, wall_ms=wall_ms, writes=writes)
 
@@ -427,6 +426,13 @@ class LaneTable:
             del groups[group]
         if not groups:
             del self._holders[client_id]
+
+
+def _may_be_freed(lane: Lane) -> bool:
+    """Tell whether a lane waits for something: the last member of one that stops its queue may have died with it."""
+    is_stopped = lane.stops and lane.state == LaneState.READY
+
+    return is_stopped or lane.state in (LaneState.PARKED, LaneState.HELD)
 
 
 def _commit(queue: LaneQueue, offsets: OffsetTable, writes: TableWrites) -> None:

@@ -17,6 +17,7 @@ from tests.broker.processors.lanes.member import (
     produce,
     table,
 )
+from tests.broker.processors.lanes.test_modes import release
 from tests.broker.processors.lanes.test_reports import letters
 from tests.broker.processors.requests import create
 
@@ -61,6 +62,29 @@ def test_an_attempt_that_ends_without_a_word_is_a_try_of_its_first_message(
     assert (again.offsets, again.tries, again.behind) == ((0,), 1, 1)
     b.done(again)
     assert [(each.offsets, each.tries) for each in b.fetch()] == [((1,), 0)]
+    shell.replay()
+
+
+@pytest.mark.parametrize("action", ["skip", "retry"])
+def test_a_lane_that_stops_its_queue_is_released_though_it_is_ready(action: str) -> None:
+    """Its last member died with it in hand, and nobody fetches: else nobody could let the queue go on."""
+    shell = lead(on_dead_letter="StopQueue", retry_max_times=1)
+    produce(shell, "x", "y")
+    a = Member(shell)
+    (x, y) = a.fetch()
+    a.done(y)
+    a.say("retry", x, delay_millis=0)
+    a.fetch()
+    kill(shell)
+
+    (shown,) = table(shell).lanes
+    assert (shown.key, shown.state) == ("x", "ready")
+    assert release(shell, "x", action) == ["x"]
+    shell.pass_time(200)
+
+    produce(shell, "y", "x")
+    assert keys(a.fetch()) == (["y", "x"] if action == "skip" else ["x", "y"])
+    assert letters(shell) == ([b"paid"] if action == "skip" else [])
     shell.replay()
 
 
