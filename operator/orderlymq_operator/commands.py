@@ -48,7 +48,6 @@ EXIT_CHANGES: Final = (
 )
 
 _POLL_S: Final = 0.1
-_CONTACT_TIMEOUT_S: Final = 15.0
 
 _data_dir = click.option(
     "--data-dir",
@@ -167,8 +166,10 @@ def up(
         with session.prepared(directory, manifests, source):
             pass  # everything that can refuse has; the supervisor takes the directory over
         process = session.spawn(directory)
-        session.wait_for_contact(directory, process, _CONTACT_TIMEOUT_S)
-        _show_ready(_wait_until_settled(directory, timeout_s, output), output)
+        begun_s = time.monotonic()
+        session.wait_for_contact(directory, process, timeout_s)
+        left_s = max(1.0, round(timeout_s - (time.monotonic() - begun_s), 1))
+        _show_ready(_wait_until_settled(directory, left_s, output), output)
         if with_demo:
             raise click.exceptions.Exit(loop.run(_play_alone(directory, DemoOptions(), output)))
         return

@@ -150,7 +150,8 @@ def wait_for_contact(
             return
         time.sleep(_POLL_S)
     raise FailedError(
-        f"the supervisor did not answer within {timeout_s:g} s; see {directory.log('supervisor')}"
+        f"the supervisor did not answer within {timeout_s:g} s and goes on trying; its log is {directory.log('supervisor')}, "
+        "`orderlymq down` stops it"
     )
 
 
