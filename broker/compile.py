@@ -27,6 +27,7 @@ MODULES: Final = (
     "orderlymq_protocol/frame/codec.py",
     "orderlymq_protocol/message/properties.py",
     "orderlymq_protocol/message/record.py",
+    "orderlymq_runtime/remoting/connectiontable.py",
     "orderlymq_runtime/remoting/connection.py",
     "orderlymq_raft/__init__.py",
     "orderlymq_raft/config.py",

@@ -31,7 +31,8 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
 from orderlymq_runtime.process.openfiles import connections_allowed
-from orderlymq_runtime.remoting.connection import Connection, ConnectionLimits
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.connectiontable import ConnectionLimits
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.remoting.traffic import Traffic

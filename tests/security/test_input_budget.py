@@ -27,10 +27,9 @@ from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.pages.server import CONNECTIONS_MAX, HealthServer
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector
-from orderlymq_runtime.remoting.connection import (
+from orderlymq_runtime.remoting.connection import TLS_CONNECTION_BYTES, Connection
+from orderlymq_runtime.remoting.connectiontable import (
     READ_BUFFER_SIZE,
-    TLS_CONNECTION_BYTES,
-    Connection,
     ConnectionLimits,
     ConnectionTable,
 )

@@ -15,11 +15,8 @@ from typing import Final
 
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.process.supervisor import end_tasks
-from orderlymq_runtime.remoting.connection import (
-    Connection,
-    ConnectionLimits,
-    ConnectionTable,
-)
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.connectiontable import ConnectionLimits, ConnectionTable
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.sockets.addresses import split_address

@@ -17,25 +17,19 @@ import logging
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
+from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode_parts
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.remoting.closelog import CloseLog
+from orderlymq_runtime.remoting.connectiontable import ConnectionTable
 from orderlymq_runtime.remoting.failures import failure_reply, unsendable_reply
-from orderlymq_runtime.remoting.traffic import Traffic
-from orderlymq_runtime.remoting.turns import Turns
-from orderlymq_runtime.remoting.unsent import BROKER_BYTES_MAX, SLICE_SIZE, Unsent, write_slices
+from orderlymq_runtime.remoting.unsent import SLICE_SIZE, write_slices
 from orderlymq_runtime.sockets.addresses import plain_host
-from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.socketoptions import set_option
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
-# One read takes at most this much: several maximal pull replies, and small enough to stay in cache.
-READ_BUFFER_SIZE: Final = 256 * 1024
 # What is read at once from a peer that has to wait for its turn anyway: each keeps its own.
 BUSY_READ_SIZE: Final = 16 * 1024
 # Commands that are decoded at once. A small one takes ten times its bytes when it is decoded.
@@ -50,28 +44,6 @@ LINGER_RESET: Final = struct.pack("ii", 1, 0)
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """What one connection may use.
-
-    Attributes:
-        idle_timeout_s: neither read nor written for so long: closed, as RocketMQ's servers do.
-        half_frame_timeout_s: the rest of a frame that has begun must have come by then.
-        write_soft_max: bytes waiting to be written above which nothing more is read from the peer; with TLS `SLICE_SIZE`.
-        write_hard_max: bytes above which the connection is closed; holds a few of the largest frames.
-        unsent_max: bytes waiting to be written for all connections of a table.
-        close_drain_s: how long an orderly close waits for the peer to take the rest and hang up.
-    """
-
-    frame_size_max: int = FRAME_SIZE_MAX
-    idle_timeout_s: float = 120.0
-    half_frame_timeout_s: float = 30.0
-    write_soft_max: int = 1 << 20
-    write_hard_max: int = 64 << 20
-    unsent_max: int = BROKER_BYTES_MAX
-    close_drain_s: float = 2.0
-
-
 class FrameHandler(Protocol):
     """What a server does with its connections; all calls are synchronous and must not block."""
 
@@ -83,101 +55,6 @@ class FrameHandler(Protocol):
 
     def connection_lost(self, conn: "Connection") -> None:
         """Forget the connection; called once for each `connection_made`."""
-
-
-class ConnectionTable:
-    """The open connections of one server or client, and the clock that ends silent ones.
-
-    Args:
-        close_level: at which level a close that the owner asks for is logged.
-        budget: what unfinished input is drawn from; None where all peers are trusted.
-        is_client: whether a connection that has said something whole was served; by default it was.
-    """
-
-    def __init__(
-        self,
-        limits: ConnectionLimits,
-        traffic: Traffic,
-        *,
-        close_level: int = logging.INFO,
-        budget: InputBudget | None = None,
-        is_client: "Callable[[Connection], bool] | None" = None,
-    ) -> None:
-        self.limits = limits
-        self.budget = budget
-        self.is_client = is_client
-        self.traffic = traffic
-        self.close_level = close_level
-        # Shared by all connections: a chunk is consumed before the loop reads the next one.
-        self.read_view = memoryview(bytearray(READ_BUFFER_SIZE))
-        self.turns = Turns()
-        self.unsent = Unsent(limits.unsent_max, self.connections)
-        self.emptied = asyncio.Event()
-        self.emptied.set()
-        self._connections: dict[int, Connection] = {}
-        self.strangers: dict[int, Connection] = {}  # not seen to be served, the oldest first
-        self._last_id = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._close_log = CloseLog(_log, lambda: asyncio.get_running_loop().time())
-
-    def __len__(self) -> int:
-        return len(self._connections)
-
-    def connections(self) -> list["Connection"]:
-        """Return the open connections, oldest first."""
-        return list(self._connections.values())
-
-    def next_id(self) -> int:
-        """Return a number that no other connection of this table has."""
-        self._last_id += 1
-        return self._last_id
-
-    def add(self, conn: "Connection") -> None:
-        """Enter a connection that has been made."""
-        self._connections[conn.id] = self.strangers[conn.id] = conn
-        self.traffic.connections += 1
-        self.traffic.accepted += 1
-        self.emptied.clear()
-        if self._timer is None:
-            self._schedule()
-
-    def discard(self, conn: "Connection") -> None:
-        """Take a lost connection out."""
-        if self._connections.pop(conn.id, None) is None:
-            return
-        self.strangers.pop(conn.id, None)
-        self.traffic.connections -= 1
-        if not self._connections:
-            self.emptied.set()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-    def note_close(self, conn: "Connection", kind: str, reason: str, level: int) -> None:
-        """Count a close that this end decides, and log it unless too many of its kind were logged just now."""
-        self.traffic.errors[kind] += 1
-        self._close_log.note(conn, kind, reason, level)
-
-    def sweep(self, now: float) -> None:
-        """Close the connections that were silent, or sit on half a frame, for too long at *now*.
-
-        Args:
-            now: a reading of the loop's clock, seconds.
-        """
-        for conn in self.connections():
-            conn.close_if_overdue(now)
-
-    def _schedule(self) -> None:
-        # A limit is kept to within a fifth of itself; five seconds bound the cost of large tables.
-        shortest = min(self.limits.idle_timeout_s, self.limits.half_frame_timeout_s)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(min(5.0, shortest / 5), self._on_timer, loop)
-
-    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        self.sweep(loop.time())
-        if self._connections:
-            self._schedule()
 
 
 class Connection(asyncio.BufferedProtocol):

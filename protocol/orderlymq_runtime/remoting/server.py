@@ -14,13 +14,8 @@ from functools import partial
 from typing import Final, NamedTuple, Self, cast
 
 from orderlymq_runtime.process.openfiles import connections_allowed
-from orderlymq_runtime.remoting.connection import (
-    LINGER_RESET,
-    Connection,
-    ConnectionLimits,
-    ConnectionTable,
-    FrameHandler,
-)
+from orderlymq_runtime.remoting.connection import LINGER_RESET, Connection, FrameHandler
+from orderlymq_runtime.remoting.connectiontable import ConnectionLimits, ConnectionTable
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.remoting.turns import Turns
 from orderlymq_runtime.security.tls import ServerTls, SniffingListener

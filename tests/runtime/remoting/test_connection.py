@@ -11,13 +11,8 @@ import pytest
 from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD_S
-from orderlymq_runtime.remoting.connection import (
-    GOODBYE_S,
-    Connection,
-    ConnectionLimits,
-    ConnectionTable,
-    FrameHandler,
-)
+from orderlymq_runtime.remoting.connection import GOODBYE_S, Connection, FrameHandler
+from orderlymq_runtime.remoting.connectiontable import ConnectionLimits, ConnectionTable
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from tests.runtime.peers import Recorder, echo, ignore

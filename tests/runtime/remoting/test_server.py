@@ -13,7 +13,8 @@ import pytest
 
 from orderlymq_protocol.frame.codec import encode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.remoting.connection import Connection, ConnectionLimits
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.connectiontable import ConnectionLimits
 from orderlymq_runtime.remoting.server import PortInUseError, RemotingServer
 from tests.runtime.peers import PATIENCE_S, Recorder, bare_peer, echo, ignore, listening
 

@@ -4,7 +4,8 @@ import asyncio
 
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.remoting.connection import Connection, ConnectionLimits, ConnectionTable
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.connectiontable import ConnectionLimits, ConnectionTable
 from orderlymq_runtime.remoting.traffic import Traffic
 from tests.runtime.peers import PATIENCE_S, Recorder
 from tests.runtime.remoting.test_connection import StuckTransport
