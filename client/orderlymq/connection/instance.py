@@ -1,20 +1,20 @@
 """
-A client of the cluster: connections, routes, heartbeats, and what brokers ask back.
+A client of the cluster: connections, routes, and what brokers ask back.
 
-One per client id; a `Producer` or `Consumer` makes its own, or several share one. Rules: name servers are
-asked in turn until one answers; a lost connection is followed by a heartbeat on a new one immediately,
-because a broker that just became leader knows its clients only by their heartbeats.
-What is said stands in `wire`; what is known about topics in `routes`.
+One per client id; a `Producer` or `Consumer` makes its own, or several share one. Rule: name servers are
+asked in turn until one answers. `heartbeats` tells brokers who is there; what is said stands in `wire`; what is known
+about topics in `routes`.
 """
 
 import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from orderlymq.connection.administrator import cluster_secret, operator_credentials, operator_tls
 from orderlymq.connection.credentials import find_credentials, find_tls, tls_is_set
+from orderlymq.connection.heartbeats import Heartbeats
 from orderlymq.connection.identity import (
     NameServers,
     make_client_id,
@@ -26,7 +26,6 @@ from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
 from orderlymq.connection.signatures import RequestSigner
 from orderlymq.connection.troubles import Troubles
-from orderlymq.connection.wire import PROCESS
 from orderlymq.durations import seconds
 from orderlymq.errors import (
     BrokerError,
@@ -39,10 +38,7 @@ from orderlymq.errors import (
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import (
-    ConsumerData,
-    HeartbeatData,
     ModelError,
-    ProducerData,
     TopicRouteData,
 )
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -55,9 +51,6 @@ from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_si
 
 _log = logging.getLogger(__name__)
 
-# A leader that comes back is greeted soon, one that stays away is not asked all the time.
-_GREET_FIRST_S: Final = 0.02
-_GREET_MAX_S: Final = 1.0
 # Who does not know these is a broker.
 _OF_ALL_NAME_SERVERS: Final = frozenset(
     {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
@@ -70,29 +63,6 @@ RequestHook = Callable[[str, RemotingCommand], None]
 ResponseHook = Callable[[str, RemotingCommand, RemotingCommand], None]
 # Serves a broker's request, or says that it is not its own.
 Servant = Callable[[RemotingCommand, Connection], bool]
-
-
-class GroupMember(Protocol):
-    """A consumer as the instance sees it."""
-
-    @property
-    def group(self) -> str:
-        """Return the consumer group."""
-        ...
-
-    def heartbeat(self) -> ConsumerData:
-        """Return what heartbeats say about this consumer."""
-        ...
-
-    def on_request(
-        self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
-    ) -> bool:
-        """Serve a broker's request for this group; tell whether it is one that is served."""
-        ...
-
-    def routes_changed(self, topic: str) -> None:
-        """Take note that a topic's queues are others now."""
-        ...
 
 
 class ClientInstance:
@@ -142,23 +112,21 @@ class ClientInstance:
         self._take_identity()
         self.routes = Routes()
         self.troubles = Troubles()
+        self._tasks = OwnedTasks()
+        self.heartbeats = Heartbeats(self, self._tasks)
         self._before_request = before_request
         self._after_response = after_response
         self._remoting = RemotingClient(
             self._on_request,
-            on_connection_lost=self._connection_lost,
+            on_connection_lost=self.heartbeats.greet,
             tls=tls,
         )
-        self._tasks = OwnedTasks()
         self._users = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._name_server = 0
-        self._producers: dict[str, int] = {}
-        self._consumers: dict[str, GroupMember] = {}
         self._servants: dict[int, list[Servant]] = {}
         self._watched: set[str] = set()
         self._doubted: set[str | None] = set()  # addresses that failed since a route named them
-        self._greeting: set[str] = set()
         self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
 
     def _take_identity(self) -> None:
@@ -214,7 +182,7 @@ class ClientInstance:
             if os.getpid() != self._process:
                 self._take_identity()  # children that share what was made before they forked are different clients
             self._tasks.keep(self._poll_routes, "route poll")
-            self._tasks.keep(self._beat, "heartbeat")
+            self.heartbeats.start()
 
     async def close(self) -> None:
         """End it, once the last user has called this.
@@ -225,53 +193,17 @@ class ClientInstance:
         self.check_caller()
         self._users -= 1
         if self._users == 0:
+            self.heartbeats.stop()
             for call in list(self._route_calls.values()):
                 call.cancel()
             await self._tasks.cancel()
             await self._remoting.close()
-
-    def add_producer(self, group: str) -> None:
-        """Tell brokers about a producer group from the next heartbeat on."""
-        self._producers[group] = self._producers.get(group, 0) + 1
-
-    async def remove_producer(self, group: str) -> None:
-        """Take the group back and tell the brokers, once its last producer is closed."""
-        self._producers[group] -= 1
-        if not self._producers[group]:
-            del self._producers[group]
-            await self._unregister({"producerGroup": group})
 
     def serve(self, code: RequestCode, servant: Servant) -> Callable[[], None]:
         """Offer brokers' requests of *code* to *servant*; return what takes the offer back."""
         servants = self._servants.setdefault(code, [])
         servants.append(servant)
         return lambda: servants.remove(servant)
-
-    def add_consumer(self, member: GroupMember) -> None:
-        """Tell brokers about a consumer from the next heartbeat on.
-
-        Raises:
-            StateError: The instance has a consumer of this group already, or runs on another event loop.
-        """
-        self.check_caller()
-        if member.group in self._consumers:
-            text = (
-                f"The consumer group[{member.group}] has been created before, specify another name "
-                f"please. It runs in this client, {self.client_id}."
-            )
-            _log.error(text)
-            raise StateError(text)
-        self._consumers[member.group] = member
-
-    async def remove_consumer(self, member: GroupMember, *, keep_locks: bool = False) -> None:
-        """Take the consumer back and tell the brokers, which free its locks then.
-
-        With *keep_locks* they are not told: the member leaves when its last lock has ended with its lease.
-        """
-        if self._consumers.get(member.group) is member:
-            del self._consumers[member.group]
-            if not keep_locks:
-                await self._unregister({"consumerGroup": member.group})
 
     # -- calls
 
@@ -486,9 +418,9 @@ class ClientInstance:
         before = self.routes.addresses()
         changed = self.routes.update(topic, data)
         for address in self.routes.addresses() - before:
-            self._identify(address)
+            self.heartbeats.greet(address)
         if changed:
-            for member in list(self._consumers.values()):
+            for member in list(self.heartbeats.consumers.values()):
                 member.routes_changed(topic)
         found = self.routes.get(topic)
         if found is None:
@@ -501,86 +433,13 @@ class ClientInstance:
             for topic in list(self._watched):
                 await self.try_refresh(topic, logging.WARNING)
 
-    # -- heartbeats
-
-    async def beat_all(self) -> None:
-        """Send one heartbeat to every known broker address; failures are logged."""
-        if self._producers or self._consumers:
-            addresses = self.routes.addresses()
-            await asyncio.gather(*(self._beat_one(address) for address in addresses))
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(seconds(self.settings.heartbeat_broker_interval))
-            await self.beat_all()
-
-    async def _beat_one(self, address: str) -> bool:
-        try:
-            answer = await self.invoke(
-                address,
-                request(
-                    RequestCode.HEART_BEAT,
-                    {PROCESS: str(os.getpid())},
-                    self._heartbeat().to_json(),
-                ),
-            )
-        except RemotingError as error:
-            _log.debug("no heartbeat to %s: %s", address, error)
-            return False
-        if answer.code == ResponseCode.SUCCESS:
-            self.troubles.answered(address, "the heartbeat")
-            return True
-        refusal = BrokerError(answer.code, answer.remark, address)
-        self.troubles.failed(address, "the heartbeat", refusal)
-        return False
-
-    def _heartbeat(self) -> HeartbeatData:
-        return HeartbeatData(
-            self.client_id,
-            tuple(ProducerData(group) for group in sorted(self._producers)),
-            tuple(member.heartbeat() for _, member in sorted(self._consumers.items())),
-        )
-
-    def _connection_lost(self, address: str) -> None:
-        self._identify(address)
-
-    def _identify(self, address: str) -> None:
-        """Let a broker that may not know us hear from us soon."""
-        anybody = self._consumers or self._producers
-        if self._users > 0 and address not in self._greeting and anybody:
-            self._greeting.add(address)
-            self._tasks.start(self._greet(address), f"greet {address}")
-
-    async def _greet(self, address: str) -> None:
-        """Send heartbeats to a lost address until one arrives; give up when routes do not name it."""
-        delay_s = _GREET_FIRST_S
-        try:
-            while address in self.routes.addresses():
-                await asyncio.sleep(delay_s)
-                if await self._beat_one(address):
-                    return
-                delay_s = min(_GREET_MAX_S, delay_s * 2)
-        finally:
-            self._greeting.discard(address)
-
-    async def _unregister(self, what: Mapping[str, str]) -> None:
-        """Tell all brokers that a group is left; a broker that is away notices by itself."""
-        ext = {"clientID": self.client_id, **what}
-        calls = (
-            self.invoke(address, request(RequestCode.UNREGISTER_CLIENT, ext), 1.0)
-            for address in self.routes.addresses()
-        )
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, RemotingError):
-                _log.info("not unregistered everywhere: %s", outcome)
-
     # -- what brokers ask
 
     def _on_request(self, command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         if any(servant(command, conn) for servant in self._servants.get(command.code, ())):
             return None
         group = command.ext.get("consumerGroup") or command.ext.get("group", "")
-        member = self._consumers.get(group)
+        member = self.heartbeats.consumers.get(group)
         if member is not None and member.on_request(command, conn.send):
             return None
         if command.is_oneway:

@@ -128,7 +128,7 @@ class Producer(Lifecycle):
         self._state = "RUNNING"
         if self._tracer is not None:
             await self._tracer.start()
-        self._instance.add_producer(self.group)
+        self._instance.heartbeats.add_producer(self.group)
         _log.info("the producer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
@@ -151,7 +151,7 @@ class Producer(Lifecycle):
             self._requests.close()
         if self._tracer is not None:
             await self._tracer.close()
-        await self._instance.remove_producer(self.group)
+        await self._instance.heartbeats.remove_producer(self.group)
         await self._instance.close()
 
     # -- sends

@@ -99,7 +99,7 @@ class OpenRequests:
         """Let every broker know this client before the first reply can come."""
         addresses = self._instance.routes.addresses()
         if not addresses <= self._known:
-            await self._instance.beat_all()
+            await self._instance.heartbeats.beat_all()
             self._known |= addresses
 
     async def answer(self, number: str, left_s: float, timeout_s: float) -> Reply:

@@ -176,11 +176,11 @@ class LaneCalls:
                 case ResponseCode.PULL_RETRY_IMMEDIATELY:
                     return FetchFailed(place, sequence, answer.remark or "", expected=True)
                 case code if code in _RESUBSCRIBE:
-                    await self._instance.beat_all()
+                    await self._instance.heartbeats.beat_all()
                     return FetchFailed(place, sequence, answer.remark or "", expected=True)
                 case code if code in _REFUSED:
                     if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                        await self._instance.beat_all()  # it may have been deleted under way
+                        await self._instance.heartbeats.beat_all()  # it may have been deleted under way
                     reason = self._refusal(answer, address)
                     final = code in _FINAL
                     self._instance.troubles.refused(BrokerError(code, reason, address))

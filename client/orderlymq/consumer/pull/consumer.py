@@ -70,7 +70,7 @@ class PullConsumer(Lifecycle):
             raise StateError(
                 f"The PullConsumer service state not OK, maybe started once, {self._state}"
             )
-        self._instance.add_consumer(self)
+        self._instance.heartbeats.add_consumer(self)
         self._state = "RUNNING"
         await self._instance.start()
 
@@ -87,7 +87,7 @@ class PullConsumer(Lifecycle):
 
     async def _shut_down(self) -> None:
         await self._reader.offsets.persist(list(self._reader.offsets.queues))
-        await self._instance.remove_consumer(self)
+        await self._instance.heartbeats.remove_consumer(self)
         await self._instance.close()
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:

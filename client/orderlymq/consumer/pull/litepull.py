@@ -139,13 +139,13 @@ class LitePullConsumer(Lifecycle):
             raise StateError(
                 f"The LitePullConsumer service state not OK, maybe started once, {self._state}"
             )
-        self._instance.add_consumer(self)
+        self._instance.heartbeats.add_consumer(self)
         self._state = "RUNNING"
         await self._instance.start()
         try:
             for topic in self._subscriptions:
                 await self._instance.route(topic)
-            await self._instance.beat_all()
+            await self._instance.heartbeats.beat_all()
         except BaseException:  # a cancellation, too: nobody closes what did not start
             await self.close()
             raise
@@ -170,7 +170,7 @@ class LitePullConsumer(Lifecycle):
         if self.auto_commit:
             await self._commit_done()
         await self._tasks.cancel()
-        await self._instance.remove_consumer(self)
+        await self._instance.heartbeats.remove_consumer(self)
         await self._instance.close()
 
     # -- what to read
@@ -435,7 +435,7 @@ class LitePullConsumer(Lifecycle):
                 return False
             members = await self._calls.members(topic)
             if members is None or self._instance.client_id not in members:
-                await self._instance.beat_all()
+                await self._instance.heartbeats.beat_all()
                 return False
             me = self._instance.client_id
             wanted |= set(assign(self._strategy, self.group, me, route.subscribe, members))

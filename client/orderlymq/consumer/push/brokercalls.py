@@ -219,7 +219,7 @@ class BrokerCalls(GroupCalls):
                 address, command, suspend_ms / 1000 + _PULL_MARGIN_S
             )
             if answer.code in _RESUBSCRIBE:
-                await self._instance.beat_all()
+                await self._instance.heartbeats.beat_all()
             result = read_pull(answer, queue, self._group, address)
         except RemotingError as error:
             self._failed(queue, error)

@@ -284,7 +284,7 @@ class Consumer(Lifecycle):
         await self._offsets.load()
         self._executor.listeners = self._make_listeners()
         try:
-            self._instance.add_consumer(self)
+            self._instance.heartbeats.add_consumer(self)
         except StateError:
             self._state = "CREATE_JUST"
             raise
@@ -292,7 +292,7 @@ class Consumer(Lifecycle):
         try:
             await self._find_routes()
             await self._calls.check_sql()
-            await self._executor.prepare(self._subscriptions, self._instance.beat_all)
+            await self._executor.prepare(self._subscriptions, self._instance.heartbeats.beat_all)
         except BaseException:  # a cancellation, too: nobody closes what did not start
             self._shutdown.begin(self._abandon(), f"abandoned start of {self.group}")
             await self._shutdown.wait()
@@ -324,7 +324,7 @@ class Consumer(Lifecycle):
 
     async def _abandon(self) -> None:
         keep = self.ordered and bool(left_behind(self.client_id, self.group, lease_clock_ms()))
-        await self._instance.remove_consumer(self, keep_locks=keep)
+        await self._instance.heartbeats.remove_consumer(self, keep_locks=keep)
         await self._instance.close()
 
     async def _shut_down(self) -> None:
@@ -367,7 +367,7 @@ class Consumer(Lifecycle):
             )
         if kept and not self.by_key:
             await self._calls.give_locks(set(self._core.queues) - kept)
-        await self._instance.remove_consumer(self, keep_locks=bool(kept))
+        await self._instance.heartbeats.remove_consumer(self, keep_locks=bool(kept))
 
     async def run(self) -> None:
         """Start, consume until `close` is called or this call is cancelled, close.
@@ -589,7 +589,7 @@ class Consumer(Lifecycle):
 
     async def _announce(self) -> None:
         await self._find_routes()
-        await self._instance.beat_all()
+        await self._instance.heartbeats.beat_all()
         self._rebalance.soon()
 
 

@@ -108,7 +108,7 @@ class Rebalance:
         if client_id not in members:
             # Java would drop every queue here; a new leader may only not have heard of us yet.
             _log.info("doRebalance, %s is not in the list of %s yet", client_id, self._group)
-            await self._instance.beat_all()
+            await self._instance.heartbeats.beat_all()
             return None
         strategy = self._settings.allocate_message_queue_strategy
         if self._settings.server_assignment:

@@ -51,7 +51,7 @@ async def calls(cluster: FakeCluster) -> AsyncIterator[LaneCalls]:
     instance = ClientInstance(cluster.address)
     await instance.start()
     await instance.route("T")
-    instance.add_producer("P")  # who has nothing to say sends no heartbeats
+    instance.heartbeats.add_producer("P")  # who has nothing to say sends no heartbeats
     yield LaneCalls(
         instance,
         "G",

@@ -1,0 +1,203 @@
+"""
+Heartbeats: how brokers know the producers and consumers of a client, and hear when they leave.
+
+The rule: a lost connection is followed by a heartbeat on a new one immediately, because a broker that just became
+leader knows its clients only by their heartbeats.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from orderlymq.connection.routes import Routes
+from orderlymq.connection.troubles import Troubles
+from orderlymq.connection.wire import PROCESS
+from orderlymq.durations import seconds
+from orderlymq.errors import BrokerError, StateError
+from orderlymq.ownedtasks import OwnedTasks
+from orderlymq.settings import ClientSettings
+from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, ProducerData
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_runtime.remoting.client import RemotingError
+
+_log = logging.getLogger(__name__)
+
+# A leader that comes back is greeted soon, one that stays away is not asked all the time.
+_GREET_FIRST_S: Final = 0.02
+_GREET_MAX_S: Final = 1.0
+_GOODBYE_TIMEOUT_S: Final = 1.0
+
+
+class GroupMember(Protocol):
+    """A consumer as its client sees it."""
+
+    @property
+    def group(self) -> str:
+        """Return the consumer group."""
+        ...
+
+    def heartbeat(self) -> ConsumerData:
+        """Return what heartbeats say about this consumer."""
+        ...
+
+    def on_request(
+        self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
+    ) -> bool:
+        """Serve a broker's request for this group; tell whether it is one that is served."""
+        ...
+
+    def routes_changed(self, topic: str) -> None:
+        """Take note that a topic's queues are others now."""
+        ...
+
+
+class Client(Protocol):
+    """Whose heartbeats they are."""
+
+    settings: ClientSettings
+    client_id: str
+    routes: Routes
+    troubles: Troubles
+
+    def check_caller(self) -> None:
+        """Refuse a call to which no answer would come."""
+        ...
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, timeout_s: float | None = None
+    ) -> RemotingCommand:
+        """Call *address* and return the answer, whatever its code."""
+        ...
+
+
+class Heartbeats:
+    """The producers and consumers of one client, and what tells brokers of them.
+
+    Life cycle: `start` and `stop` any number of times; its tasks are the client's and end with them.
+
+    Attributes:
+        consumers: by their group.
+    """
+
+    def __init__(self, client: Client, tasks: OwnedTasks) -> None:
+        self.consumers: dict[str, GroupMember] = {}
+        self._client = client
+        self._tasks = tasks
+        self._producers: dict[str, int] = {}
+        self._greeting: set[str] = set()
+        self._is_on = False
+
+    def start(self) -> None:
+        """Begin to send heartbeats at their interval."""
+        self._is_on = True
+        self._tasks.keep(self._beat, "heartbeat")
+
+    def stop(self) -> None:
+        """Greet nobody any more."""
+        self._is_on = False
+
+    # -- who is told of
+
+    def add_producer(self, group: str) -> None:
+        """Tell brokers about a producer group from the next heartbeat on."""
+        self._producers[group] = self._producers.get(group, 0) + 1
+
+    async def remove_producer(self, group: str) -> None:
+        """Take the group back and tell the brokers, once its last producer is closed."""
+        self._producers[group] -= 1
+        if not self._producers[group]:
+            del self._producers[group]
+            await self._unregister({"producerGroup": group})
+
+    def add_consumer(self, member: GroupMember) -> None:
+        """Tell brokers about a consumer from the next heartbeat on.
+
+        Raises:
+            StateError: The client has a consumer of this group already, or runs on another event loop.
+        """
+        self._client.check_caller()
+        if member.group in self.consumers:
+            text = (
+                f"The consumer group[{member.group}] has been created before, specify another name "
+                f"please. It runs in this client, {self._client.client_id}."
+            )
+            _log.error(text)
+            raise StateError(text)
+        self.consumers[member.group] = member
+
+    async def remove_consumer(self, member: GroupMember, *, keep_locks: bool = False) -> None:
+        """Take the consumer back and tell the brokers, which free its locks then.
+
+        With *keep_locks* they are not told: the member leaves when its last lock has ended with its lease.
+        """
+        if self.consumers.get(member.group) is member:
+            del self.consumers[member.group]
+            if not keep_locks:
+                await self._unregister({"consumerGroup": member.group})
+
+    # -- telling
+
+    async def beat_all(self) -> None:
+        """Send one heartbeat to every known broker address; failures are logged."""
+        if self._producers or self.consumers:
+            addresses = self._client.routes.addresses()
+            await asyncio.gather(*(self._beat_one(address) for address in addresses))
+
+    def greet(self, address: str) -> None:
+        """Let a broker that may not know us hear from us soon."""
+        anybody = self.consumers or self._producers
+        if self._is_on and address not in self._greeting and anybody:
+            self._greeting.add(address)
+            self._tasks.start(self._greet(address), f"greet {address}")
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(seconds(self._client.settings.heartbeat_broker_interval))
+            await self.beat_all()
+
+    async def _beat_one(self, address: str) -> bool:
+        client = self._client
+        body = HeartbeatData(
+            client.client_id,
+            tuple(ProducerData(group) for group in sorted(self._producers)),
+            tuple(member.heartbeat() for _, member in sorted(self.consumers.items())),
+        ).to_json()
+        command = request(RequestCode.HEART_BEAT, {PROCESS: str(os.getpid())}, body)
+        try:
+            answer = await client.invoke(address, command)
+        except RemotingError as error:
+            _log.debug("no heartbeat to %s: %s", address, error)
+            return False
+        if answer.code == ResponseCode.SUCCESS:
+            client.troubles.answered(address, "the heartbeat")
+            return True
+        refusal = BrokerError(answer.code, answer.remark, address)
+        client.troubles.failed(address, "the heartbeat", refusal)
+        return False
+
+    async def _greet(self, address: str) -> None:
+        """Send heartbeats to a lost address until one arrives; give up when routes do not name it."""
+        delay_s = _GREET_FIRST_S
+        try:
+            while address in self._client.routes.addresses():
+                await asyncio.sleep(delay_s)
+                if await self._beat_one(address):
+                    return
+                delay_s = min(_GREET_MAX_S, delay_s * 2)
+        finally:
+            self._greeting.discard(address)
+
+    async def _unregister(self, what: Mapping[str, str]) -> None:
+        """Tell all brokers that a group is left; a broker that is away notices by itself."""
+        client = self._client
+        ext = {"clientID": client.client_id, **what}
+        calls = (
+            client.invoke(address, request(RequestCode.UNREGISTER_CLIENT, ext), _GOODBYE_TIMEOUT_S)
+            for address in client.routes.addresses()
+        )
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, RemotingError):
+                _log.info("not unregistered everywhere: %s", outcome)
