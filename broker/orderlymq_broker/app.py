@@ -32,7 +32,7 @@ from orderlymq_broker.server.backups import BackupRequests
 from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
-from orderlymq_broker.server.liveness import EXT_PROCESS, Liveness, is_of_another_machine
+from orderlymq_broker.server.liveness import Liveness, is_of_another_machine
 from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
@@ -44,6 +44,7 @@ from orderlymq_broker.store.kv import StoreError, StoreFailed
 from orderlymq_broker.store.replica import Identity, Replica, open_replica
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.extensions import EXT_PROCESS
 from orderlymq_raft import (
     InstallSnapshot,
     InstallSnapshotResponse,

@@ -14,9 +14,8 @@ from typing import Final, Protocol
 import msgspec
 
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.names import ORDER_NAMESPACE
 from orderlymq_runtime.durablefiles import replace_file
-
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 # Of `ORDER_TOPIC_CONFIG`, in bytes. It is one queue list per ordered topic, written by administrators: ten
 # thousand of them fit. Each change writes the whole file, and an answer must fit a frame.
@@ -81,7 +80,7 @@ class KvTable:
         if present is not None:
             growth -= _bytes_of(namespace, key, present)
         used, limit = self._foreign_bytes, FOREIGN_BYTES_MAX
-        if namespace == ORDER_TOPIC_CONFIG:
+        if namespace == ORDER_NAMESPACE:
             used, limit = self._own_bytes, SIZE_MAX
         if growth > 0 and used + growth > limit:
             raise KvError(
@@ -119,7 +118,7 @@ class KvTable:
         tables = {**self._tables, namespace: table}
         if not table:
             del tables[namespace]
-        if namespace == ORDER_TOPIC_CONFIG:
+        if namespace == ORDER_NAMESPACE:
             self._save(tables)
         else:
             self._has_unsaved = True
@@ -131,7 +130,7 @@ class KvTable:
         self._has_unsaved = False
 
     def _use(self, namespace: str, size: int) -> None:
-        if namespace == ORDER_TOPIC_CONFIG:
+        if namespace == ORDER_NAMESPACE:
             self._own_bytes += size
         else:
             self._foreign_bytes += size
@@ -147,7 +146,7 @@ def _bytes_of(namespace: str, key: str, value: str) -> int:
         size = len((namespace + key + value).encode())
     except UnicodeEncodeError as error:
         raise KvError(f"a namespace, key or value is no text in Unicode: {error.reason}") from error
-    return size if namespace == ORDER_TOPIC_CONFIG else size + FOREIGN_ENTRY_BYTES
+    return size if namespace == ORDER_NAMESPACE else size + FOREIGN_ENTRY_BYTES
 
 
 class _FileContent(msgspec.Struct):

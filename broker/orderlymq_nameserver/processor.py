@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_nameserver.capacity import TooMuchRegistered
-from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
+from orderlymq_nameserver.kv import KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
 from orderlymq_nameserver.outside import OutsideAddresses
 from orderlymq_nameserver.proofs import OF_ONE_BROKER, NotSigned, Proofs
@@ -59,7 +59,7 @@ from orderlymq_protocol.header.catalogue import (
     WipeWritePermOfBrokerHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from orderlymq_protocol.names import AUTO_CREATE_TOPIC, TOPIC_LENGTH_MAX
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC, ORDER_NAMESPACE, TOPIC_LENGTH_MAX
 from orderlymq_protocol.unsupported import remark_of
 
 # What RocketMQ refuses in its words (NamesrvConfig): paths would let a client write any file.
@@ -127,7 +127,7 @@ class NameServerCore:
         self._proofs = proofs or Proofs()
         self._began_ms = began_ms
         self.routes = RouteRegistry(
-            expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_TOPIC_CONFIG, topic)
+            expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_NAMESPACE, topic)
         )
         self.properties = {_ORDER_ENABLED: "true", **(properties or {})}
         self.negative_cache = NegativeCache()
@@ -246,12 +246,12 @@ class NameServerCore:
         if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
             return self.routes.route(topic) is None
         key = request.ext.get("key", "")
-        if request.ext.get("namespace") != ORDER_TOPIC_CONFIG:
+        if request.ext.get("namespace") != ORDER_NAMESPACE:
             return False
         if request.code == RequestCode.DELETE_KV_CONFIG:
-            return self.kv.get(ORDER_TOPIC_CONFIG, key) is None
+            return self.kv.get(ORDER_NAMESPACE, key) is None
         return request.code == RequestCode.PUT_KV_CONFIG and self.kv.get(
-            ORDER_TOPIC_CONFIG, key
+            ORDER_NAMESPACE, key
         ) == request.ext.get("value")
 
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
@@ -267,7 +267,7 @@ class NameServerCore:
         topic = request.ext.get("topic", "")
         if not 0 < len(topic) <= TOPIC_LENGTH_MAX:
             return False  # there is none
-        conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+        conf = self.kv.get(ORDER_NAMESPACE, topic)
         if not self._is_new(now_ms):
             return conf is not None and self.routes.encoded_route(topic) is None
         route = self.routes.route(topic)
@@ -296,7 +296,7 @@ class NameServerCore:
         answer = RegisterBrokerResponseHeader()
         if who.broker_id != MASTER_ID and (master := self.routes.master(who.broker_name)):
             answer = RegisterBrokerResponseHeader(master_addr=master[0], ha_server_addr=master[1])
-        order_conf = self.kv.table(ORDER_TOPIC_CONFIG)
+        order_conf = self.kv.table(ORDER_NAMESPACE)
         body = KVTable(order_conf).to_json() if order_conf else b""
         return request.reply(ext=answer.to_ext(), body=body)
 
@@ -339,7 +339,7 @@ class NameServerCore:
         elif (
             body is None
             and not self._is_new(now_ms)
-            and self.kv.get(ORDER_TOPIC_CONFIG, topic) is None
+            and self.kv.get(ORDER_NAMESPACE, topic) is None
         ):
             self.negative_cache.note(connection, now_ms)
         if body is None:
@@ -419,7 +419,7 @@ class NameServerCore:
     def _put_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         header = PutKVConfigHeader.from_ext(request.ext)
         is_changed = self.kv.put(header.namespace, header.key, header.value)
-        if is_changed and header.namespace == ORDER_TOPIC_CONFIG:
+        if is_changed and header.namespace == ORDER_NAMESPACE:
             self.routes.purge()
         return request.reply()
 
@@ -436,7 +436,7 @@ class NameServerCore:
     def _delete_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         header = DeleteKVConfigHeader.from_ext(request.ext)
         is_changed = self.kv.delete(header.namespace, header.key)
-        if is_changed and header.namespace == ORDER_TOPIC_CONFIG:
+        if is_changed and header.namespace == ORDER_NAMESPACE:
             self.routes.purge()
         return request.reply()
 

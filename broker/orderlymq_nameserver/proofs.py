@@ -10,9 +10,9 @@ of `orderlymq up` or of the operator. Pure: times are given.
 
 from typing import Final
 
-from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.names import ORDER_NAMESPACE
 from orderlymq_protocol.signing import (
     KEY,
     SERVER,
@@ -86,7 +86,7 @@ class Proofs:
                 raise NotSigned(str(refused)) from refused
             return True
         needs = request.code in OF_THE_CLUSTER or (
-            request.code in _KV_CHANGES and request.ext.get("namespace") == ORDER_TOPIC_CONFIG
+            request.code in _KV_CHANGES and request.ext.get("namespace") == ORDER_NAMESPACE
         )
         if needs or (request.code in OF_ONE_BROKER and not self._allow_unsigned):
             raise NotSigned(_what_to_do(request.code))

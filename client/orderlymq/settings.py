@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
+from orderlymq_protocol.integers import INT32_MAX
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
-INT32_MAX: Final = 2**31 - 1
 
 _EPHEMERAL: Final = 65_535
 # The longest that 32 bits of milliseconds hold is a little more.

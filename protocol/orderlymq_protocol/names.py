@@ -29,6 +29,9 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 
+# Where name servers keep the queue lists of ordered topics, by topic.
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
 # The account of a cluster's own operator, which stands in no table.
 OPERATOR_ACCOUNT: Final = "orderlymq-operator"
 

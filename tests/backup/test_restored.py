@@ -17,9 +17,9 @@ from orderlymq_backup.create import GroupCopy, create
 from orderlymq_backup.errors import StorageFailed
 from orderlymq_backup.restore import verify
 from orderlymq_backup.storage import Folder
-from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, EXT_EPOCH
 from orderlymq_broker.state.restoration import FENCE_STEP
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.header.extensions import EXT_CLIENT_ID, EXT_EPOCH
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import GROUP, back_up, restore_group
 

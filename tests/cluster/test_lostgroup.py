@@ -7,9 +7,9 @@ from typing import TypeVar
 import pytest
 
 from orderlymq import AdminClient
-from orderlymq.admin.queuelists import ORDER_NAMESPACE
 from orderlymq.errors import BrokerUnreachable, OrderlyMQError
 from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
+from orderlymq_protocol.names import ORDER_NAMESPACE
 from tests.cluster.processes import Group
 from tests.ports import free_ports
 

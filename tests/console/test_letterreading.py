@@ -8,7 +8,6 @@ import pytest
 
 from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
-from orderlymq.admin.queuelists import ORDER_NAMESPACE
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import copy_to_retry
 from orderlymq.message import Message
@@ -25,7 +24,7 @@ from orderlymq_console.sentletters import SentLetters
 from orderlymq_protocol.body.config import PERM_READ, SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.names import former_redrive_key
+from orderlymq_protocol.names import ORDER_NAMESPACE, former_redrive_key
 from orderlymq_testing.cluster import Cluster
 from tests.cluster.conftest import make_group  # noqa: F401 - a fixture
 from tests.cluster.processes import Group

@@ -5,32 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_nameserver.kv import (
-    FOREIGN_BYTES_MAX,
-    ORDER_TOPIC_CONFIG,
-    SIZE_MAX,
-    KvError,
-    KvFile,
-    KvTable,
-)
+from orderlymq_nameserver.kv import FOREIGN_BYTES_MAX, SIZE_MAX, KvError, KvFile, KvTable
+from orderlymq_protocol.names import ORDER_NAMESPACE
 
 
 def test_what_was_answered_about_an_ordered_topic_is_in_the_file(tmp_path: Path) -> None:
     """Law: a change of the cluster's own namespace is saved before it counts; the layout is RocketMQ's."""
     path = tmp_path / "deep" / "kv.json"
     table = KvTable(store=KvFile(path))
-    table.put(ORDER_TOPIC_CONFIG, "b", "2")
-    table.put(ORDER_TOPIC_CONFIG, "a", "ä")
-    table.put(ORDER_TOPIC_CONFIG, "k", "v")
-    table.delete(ORDER_TOPIC_CONFIG, "k")
-    table.delete(ORDER_TOPIC_CONFIG, "k")
+    table.put(ORDER_NAMESPACE, "b", "2")
+    table.put(ORDER_NAMESPACE, "a", "ä")
+    table.put(ORDER_NAMESPACE, "k", "v")
+    table.delete(ORDER_NAMESPACE, "k")
+    table.delete(ORDER_NAMESPACE, "k")
 
     again = KvTable(KvFile(path).load())
 
-    assert json.loads(path.read_text()) == {
-        "configTable": {ORDER_TOPIC_CONFIG: {"b": "2", "a": "ä"}}
-    }
-    assert again.table(ORDER_TOPIC_CONFIG) == {"a": "ä", "b": "2"}
+    assert json.loads(path.read_text()) == {"configTable": {ORDER_NAMESPACE: {"b": "2", "a": "ä"}}}
+    assert again.table(ORDER_NAMESPACE) == {"a": "ä", "b": "2"}
     assert [entry.name for entry in path.parent.iterdir()] == ["kv.json"]
 
 
@@ -49,11 +41,11 @@ def test_changes_of_other_namespaces_are_read_immediately_and_saved_together(
     table.save()
     assert KvFile(path).load() == {"n": {"b": "2"}}
     table.put("m", "k", "v")
-    table.put(ORDER_TOPIC_CONFIG, "T", "a:4")
+    table.put(ORDER_NAMESPACE, "T", "a:4")
     assert KvFile(path).load() == {
         "n": {"b": "2"},
         "m": {"k": "v"},
-        ORDER_TOPIC_CONFIG: {"T": "a:4"},
+        ORDER_NAMESPACE: {"T": "a:4"},
     }
 
 
@@ -61,12 +53,12 @@ def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     """Law: a change that is so already costs no write."""
     path = tmp_path / "kv.json"
     table = KvTable(store=KvFile(path))
-    assert table.put(ORDER_TOPIC_CONFIG, "T", "a:4")
+    assert table.put(ORDER_NAMESPACE, "T", "a:4")
     assert table.put("n", "k", "v")
     table.save()
     before = path.stat().st_mtime_ns
 
-    for namespace, key, value in [(ORDER_TOPIC_CONFIG, "T", "a:4"), ("n", "k", "v")]:
+    for namespace, key, value in [(ORDER_NAMESPACE, "T", "a:4"), ("n", "k", "v")]:
         assert not table.put(namespace, key, value)
         assert not table.delete(namespace, "another")
         table.save()
@@ -77,15 +69,15 @@ def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
 def test_a_change_that_cannot_be_saved_did_not_happen(tmp_path: Path) -> None:
     """Law: nobody is told of a value that the next life would not know."""
     (tmp_path / "file").write_text("")
-    order = {ORDER_TOPIC_CONFIG: {"k": "old"}}
+    order = {ORDER_NAMESPACE: {"k": "old"}}
     table = KvTable(order, KvFile(tmp_path / "file" / "kv.json"))
 
     with pytest.raises(KvError, match="cannot be written"):
-        table.put(ORDER_TOPIC_CONFIG, "k", "new")
+        table.put(ORDER_NAMESPACE, "k", "new")
     with pytest.raises(KvError, match="cannot be written"):
-        table.delete(ORDER_TOPIC_CONFIG, "k")
+        table.delete(ORDER_NAMESPACE, "k")
 
-    assert table.get(ORDER_TOPIC_CONFIG, "k") == "old"
+    assert table.get(ORDER_NAMESPACE, "k") == "old"
 
 
 def test_what_could_not_be_saved_yet_is_saved_later(tmp_path: Path) -> None:
@@ -120,7 +112,7 @@ def test_no_file_is_an_empty_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "limit"), [(ORDER_TOPIC_CONFIG, SIZE_MAX), ("n", FOREIGN_BYTES_MAX)]
+    ("namespace", "limit"), [(ORDER_NAMESPACE, SIZE_MAX), ("n", FOREIGN_BYTES_MAX)]
 )
 def test_what_is_kept_is_bounded_and_can_be_made_smaller(namespace: str, limit: int) -> None:
     """Law: a client that may write values cannot fill the name server with them; what is there can be replaced."""
@@ -153,7 +145,7 @@ def test_strangers_leave_the_cluster_its_room(tmp_path: Path, letter: str) -> No
         except KvError:
             refused += 1
 
-    table.put(ORDER_TOPIC_CONFIG, "T", "x" * (SIZE_MAX - 100))
+    table.put(ORDER_NAMESPACE, "T", "x" * (SIZE_MAX - 100))
 
     assert path.stat().st_size < SIZE_MAX + 2 * FOREIGN_BYTES_MAX
     assert len(KvFile(path).load()) == 2_000 - refused + 1 < 1_000
@@ -170,11 +162,11 @@ def test_a_text_that_cannot_be_written_is_refused_when_it_is_put(
 
     with pytest.raises(KvError, match="no text"):
         table.put(*texts)
-    assert table.put(ORDER_TOPIC_CONFIG, "T", "a:4")
+    assert table.put(ORDER_NAMESPACE, "T", "a:4")
 
 
 @pytest.mark.parametrize(
-    ("namespace", "limit"), [(ORDER_TOPIC_CONFIG, SIZE_MAX), ("n", FOREIGN_BYTES_MAX)]
+    ("namespace", "limit"), [(ORDER_NAMESPACE, SIZE_MAX), ("n", FOREIGN_BYTES_MAX)]
 )
 def test_a_file_that_is_too_large_is_kept_and_only_grows_no_more(
     namespace: str, limit: int

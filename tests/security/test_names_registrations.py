@@ -5,12 +5,13 @@ from itertools import count
 
 import pytest
 
-from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
+from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_nameserver.proofs import Proofs
 from orderlymq_nameserver.registrations import Identity
 from orderlymq_protocol.body.catalogue import QueueData, RegisterBrokerBody, TopicRouteData
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.names import ORDER_NAMESPACE
 from orderlymq_protocol.signing import Signer
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
@@ -66,7 +67,7 @@ class Cluster:
     def register(self, who: Identity = GROUP_A, body: RegisterBrokerBody | None = None) -> None:
         body = body or registration(3, topic("orders", 8, order=True), topic("TBW102"))
         assert self.ask_signed(register_request(who, body)).code == 0
-        queue_list = {"namespace": ORDER_TOPIC_CONFIG, "key": "orders", "value": "group-a:8"}
+        queue_list = {"namespace": ORDER_NAMESPACE, "key": "orders", "value": "group-a:8"}
         assert self.ask_signed(request(100, queue_list)).code == 0
 
 
@@ -95,9 +96,9 @@ ATTACKS = {
         TopicRouteData((QueueData("group-a", 1, 1, 6, 0),), (), None, {}).to_json(),
     ),
     "queue list": request(
-        100, {"namespace": ORDER_TOPIC_CONFIG, "key": "orders", "value": "group-a:3"}
+        100, {"namespace": ORDER_NAMESPACE, "key": "orders", "value": "group-a:3"}
     ),
-    "no queue list": request(102, {"namespace": ORDER_TOPIC_CONFIG, "key": "orders"}),
+    "no queue list": request(102, {"namespace": ORDER_NAMESPACE, "key": "orders"}),
     "settings": request(318, body=b"orderMessageEnable=true"),
 }
 
@@ -227,9 +228,9 @@ async def test_over_sockets_a_signer_learns_the_mark_by_itself() -> None:
 
 def test_what_holds_already_may_be_asked_unsigned(cluster: Cluster) -> None:
     """mqadmin deletes a topic at its brokers and then here, and that is no change any more."""
-    same = {"namespace": ORDER_TOPIC_CONFIG, "key": "orders", "value": "group-a:8"}
+    same = {"namespace": ORDER_NAMESPACE, "key": "orders", "value": "group-a:8"}
 
     assert cluster.ask(request(100, same)).code == 0
-    assert cluster.ask(request(102, {"namespace": ORDER_TOPIC_CONFIG, "key": "gone"})).code == 0
+    assert cluster.ask(request(102, {"namespace": ORDER_NAMESPACE, "key": "gone"})).code == 0
     assert cluster.ask(request(216, {"topic": "gone"})).code == 0
-    assert cluster.core.kv.table(ORDER_TOPIC_CONFIG) == {"orders": "group-a:8"}
+    assert cluster.core.kv.table(ORDER_NAMESPACE) == {"orders": "group-a:8"}

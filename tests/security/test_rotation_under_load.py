@@ -9,10 +9,10 @@ import pytest
 
 from orderlymq_broker.app import BrokerProcess
 from orderlymq_broker.processors.admin.access import signature
-from orderlymq_broker.processors.admin.rotation import EXT_OVERLAP
 from orderlymq_broker.settings import AccessSettings, Address, BrokerSettings
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.extensions import EXT_OVERLAP
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from tests.cluster.messaging import send_command
 from tests.ports import free_ports

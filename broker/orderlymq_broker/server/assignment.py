@@ -21,8 +21,8 @@ from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.members import since_ms
-from orderlymq_broker.state.topics.topics import PERM_READ
 from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.body.config import PERM_READ
 from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.messagequeue import MessageQueue

@@ -37,9 +37,6 @@ LOOK_RESERVE_S: Final = 0.2
 # A heartbeat follows every 30 s; what has stood in the way three times stays there.
 QUESTIONS_MAX: Final = 3
 
-# The field of a heartbeat in which our SDK says its process id.
-EXT_PROCESS: Final = "omqProcessId"
-
 _PID_IN_CLIENT_ID: Final = re.compile(r"@([0-9]{1,9})(?:[#@].*)?$")
 _PID: Final = re.compile(r"[0-9]{1,9}")
 

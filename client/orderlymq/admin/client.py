@@ -13,13 +13,7 @@ from typing import Any, Final
 
 from orderlymq.admin.messageplace import QUERY_MAX, find_by_key, find_message, read_found
 from orderlymq.admin.operations import Operations, topic_expansion
-from orderlymq.admin.queuelists import (
-    ORDER_NAMESPACE,
-    agreed_list,
-    check_present,
-    declarations,
-    named_groups,
-)
+from orderlymq.admin.queuelists import agreed_list, check_present, declarations, named_groups
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
@@ -71,6 +65,7 @@ from orderlymq_protocol.header.catalogue import (
 from orderlymq_protocol.message import properties
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
+    ORDER_NAMESPACE,
     InvalidName,
     check_group_name,
     check_topic_name,

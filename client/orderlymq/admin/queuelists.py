@@ -17,10 +17,9 @@ from orderlymq_protocol.body.config import KVTable
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import GetKVListByNamespaceHeader
-from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from orderlymq_protocol.names import ORDER_NAMESPACE, is_dlq_topic, is_retry_topic, is_system_topic
 from orderlymq_protocol.plurals import counted
 
-ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 # Routes that a name server is asked for at a time: hundreds of topics, one after the other, take seconds.
 _AT_ONCE: Final = 32
 

@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from orderlymq.connection.routes import Routes
 from orderlymq.connection.troubles import Troubles
-from orderlymq.connection.wire import PROCESS
 from orderlymq.durations import seconds
 from orderlymq.errors import BrokerError, StateError
 from orderlymq.ownedtasks import OwnedTasks
@@ -21,6 +20,7 @@ from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, ProducerData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.extensions import EXT_PROCESS
 from orderlymq_runtime.remoting.client import RemotingError
 
 _log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class Heartbeats:
             tuple(ProducerData(group) for group in sorted(self._producers)),
             tuple(member.heartbeat() for _, member in sorted(self.consumers.items())),
         ).to_json()
-        command = request(RequestCode.HEART_BEAT, {PROCESS: str(os.getpid())}, body)
+        command = request(RequestCode.HEART_BEAT, {EXT_PROCESS: str(os.getpid())}, body)
         try:
             answer = await client.invoke(address, command)
         except RemotingError as error:

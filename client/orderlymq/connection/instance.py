@@ -25,7 +25,7 @@ from orderlymq.connection.identity import (
 from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
 from orderlymq.connection.signatures import RequestSigner
-from orderlymq.connection.troubles import Troubles
+from orderlymq.connection.troubles import NO_LEADER, Troubles
 from orderlymq.durations import seconds
 from orderlymq.errors import (
     BrokerError,
@@ -56,8 +56,6 @@ _OF_ALL_NAME_SERVERS: Final = frozenset(
     {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
 )
 _NAME_SERVER_TIMEOUT_S: Final = 3.0
-# What is answered where a broker does not lead, or no longer.
-_NO_LEADER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 RequestHook = Callable[[str, RemotingCommand], None]
 ResponseHook = Callable[[str, RemotingCommand, RemotingCommand], None]
@@ -231,7 +229,7 @@ class ClientInstance:
             except RemotingError:
                 self._doubted.add(address)
                 raise
-            if answer.code in _NO_LEADER:
+            if answer.code in NO_LEADER:
                 self._doubted.add(address)
         if self._after_response is not None:
             self._after_response(address, command, answer)

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 30.0
 # What is answered where a broker does not lead, or not yet: another one is to be found.
-_NO_LEADER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
+NO_LEADER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
 # What stays refused until somebody changes something.
 _CERTAIN: Final = (
     ResponseCode.NO_PERMISSION,
@@ -41,7 +41,7 @@ class Troubles:
     def failed(self, broker: str, what: str, error: object) -> None:
         """Note that a call to *broker* did not succeed; *what* tells refusals apart."""
         if not isinstance(error, BrokerError) or (
-            error.code in _NO_LEADER and not _is_denied(error)
+            error.code in NO_LEADER and not _is_denied(error)
         ):
             self._note((broker,), f"{broker} is lost, it is tried again: {error}")
             return

@@ -23,9 +23,6 @@ from orderlymq_protocol.message.properties import (
 )
 from orderlymq_protocol.message.record import StoredMessage
 
-# On heartbeats: a broker of this machine sees when the process has ended. Other brokers ignore it.
-PROCESS: Final = "omqProcessId"
-
 # Bodies never grow beyond what a broker stores; a compressed one may inflate to the user's own limit.
 INFLATED_SIZE_MAX: Final = 64 * 1024 * 1024
 

@@ -8,8 +8,9 @@ from typing import Final
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
-from orderlymq.settings import _EPHEMERAL, INT32_MAX, _key, _time, check_ranges
+from orderlymq.settings import _EPHEMERAL, _key, _time, check_ranges
 from orderlymq_protocol.body.lanes import LANE_MESSAGES_MAX, LANES_MAX
+from orderlymq_protocol.integers import INT32_MAX
 
 RECONSUME_CONCURRENT_MAX: Final = 16
 SUSPEND_MIN_MS: Final = 10

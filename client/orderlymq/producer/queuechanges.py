@@ -17,10 +17,10 @@ from orderlymq.connection.routes import TopicRoute
 from orderlymq.errors import SendUnknown
 from orderlymq.producer.sendoutcome import QueuesChanged, still_unknown
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.extensions import EXT_QUEUE_TOTAL
 
 T = TypeVar("T")
 
-QUEUE_TOTAL: Final = "omqQueueTotal"
 # How soon a refused send looks again: first immediately, for the list may be old and the change over.
 _PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
 
@@ -28,7 +28,7 @@ _PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
 def chosen_from(route: TopicRoute, command: RemotingCommand) -> RemotingCommand:
     """Return a send that says from how many queues it was chosen, where the number is part of the order."""
     if route.is_ordered:
-        command.ext[QUEUE_TOTAL] = str(len(route.publish))
+        command.ext[EXT_QUEUE_TOTAL] = str(len(route.publish))
     return command
 
 

@@ -13,13 +13,12 @@ from typing import Final, TypeAlias
 from orderlymq.errors import SettingError
 from orderlymq.message import Message
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN
 from orderlymq_protocol.message.tags import java_string_hash
 
 Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 """Gets the topic's queues in stable order, the message and the caller's argument."""
 
-_INT32_MIN: Final = -(2**31)
-_INT32_MAX: Final = 2**31 - 1
 _UINT32: Final = 0xFFFFFFFF
 _UINT64: Final = 0xFFFFFFFFFFFFFFFF
 
@@ -33,11 +32,11 @@ def java_hash(key: object) -> int:
     match key:
         case bool():
             return 1231 if key else 1237
-        case int() if _INT32_MIN <= key <= _INT32_MAX:
+        case int() if INT32_MIN <= key <= INT32_MAX:
             return key
         case int() if -(2**63) <= key < 2**63:
             folded = ((key & _UINT64) ^ ((key & _UINT64) >> 32)) & _UINT32
-            return folded - (_UINT32 + 1) if folded > _INT32_MAX else folded
+            return folded - (_UINT32 + 1) if folded > INT32_MAX else folded
         case str():
             return java_string_hash(key)
         case _:
@@ -53,7 +52,7 @@ def hash_index(key: object, count: int) -> int:
     Java's `Math.abs(Integer.MIN_VALUE)` is negative and its selector fails; such keys go to queue 0.
     """
     value = java_hash(key)
-    return 0 if value == _INT32_MIN else abs(value) % count
+    return 0 if value == INT32_MIN else abs(value) % count
 
 
 def modulo_index(number: int, count: int) -> int:

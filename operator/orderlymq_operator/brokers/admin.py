@@ -31,6 +31,14 @@ from orderlymq_protocol.body.config import SINGLE_TAG
 from orderlymq_protocol.body.lanes import QueueLanes
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.extensions import (
+    EXT_BYTES,
+    EXT_CONNECTIONS,
+    EXT_OVERLAP,
+    EXT_REQUESTS,
+    EXT_TOKEN,
+)
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC, ORDER_NAMESPACE
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, seal
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
@@ -38,9 +46,7 @@ from orderlymq_runtime.security.cleartext import SecretInClear, check_protection
 
 T = TypeVar("T")
 
-ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 # The topic whose settings RocketMQ copies for topics that clients create; a header must name one.
-_DEFAULT_TOPIC: Final = "TBW102"
 _READ_TIMEOUT_S: Final = 1.0
 # A change waits for its replication; during an election it waits for that as well.
 _CHANGE_TIMEOUT_S: Final = 5.0
@@ -113,10 +119,10 @@ class Admin:
             "topicPerms": ",".join(f"{name}={right}" for name, right in config.topics),
             "groupPerms": ",".join(f"{name}={right}" for name, right in config.groups),
             "whiteRemoteAddress": config.white_remote_address,
-            "omqSecretOverlapSeconds": str(config.overlap_s),
-            "omqRequestsPerSecond": str(config.limits.requests_per_s),
-            "omqBytesPerSecond": str(config.limits.bytes_per_s),
-            "omqConnections": str(config.limits.connections),
+            EXT_OVERLAP: str(config.overlap_s),
+            EXT_REQUESTS: str(config.limits.requests_per_s),
+            EXT_BYTES: str(config.limits.bytes_per_s),
+            EXT_CONNECTIONS: str(config.limits.connections),
         }
         await self._change(address, request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext))
 
@@ -162,7 +168,7 @@ class Admin:
                 RequestCode.UPDATE_AND_CREATE_TOPIC,
                 {
                     "topic": name,
-                    "defaultTopic": _DEFAULT_TOPIC,
+                    "defaultTopic": AUTO_CREATE_TOPIC,
                     "readQueueNums": number,
                     "writeQueueNums": number,
                     "perm": str(config.permission),
@@ -188,7 +194,7 @@ class Admin:
         self, address: str, step: FenceTopic | AbortExpansion | SwitchTopic | PublishTopic
     ) -> None:
         """Carry out one step of a topic's expansion on one raft group."""
-        ext = {"topic": step.topic, "operatorToken": str(self.operator_token)}
+        ext = {"topic": step.topic, EXT_TOKEN: str(self.operator_token)}
         body = b""
         match step:
             case FenceTopic():
@@ -210,7 +216,7 @@ class Admin:
 
     async def expire_client(self, address: str, client_id: str, proof: str) -> None:
         """Free the locks of a client that is proven dead, and end its memberships."""
-        ext = {"clientId": client_id, "proof": proof, "operatorToken": str(self.operator_token)}
+        ext = {"clientId": client_id, "proof": proof, EXT_TOKEN: str(self.operator_token)}
         await self._operate(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
 
     async def lock_holders(self, address: str) -> dict[str, LockHolder]:
@@ -266,14 +272,14 @@ class Admin:
     async def set_assignment(self, address: str, step: SetAssignment) -> None:
         """Store who takes which queue of a topic, for members that ask."""
         ext = {"consumerGroup": step.consumer_group, "topic": step.topic}
-        ext["operatorToken"] = str(self.operator_token)
+        ext[EXT_TOKEN] = str(self.operator_token)
         body = orjson.dumps(step.owners)
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, body))
 
     async def notify_members(self, address: str, group: str) -> None:
         """Tell the members of a consumer group to look again."""
         ext = {"consumerGroup": group, "action": "notify"}
-        ext["operatorToken"] = str(self.operator_token)
+        ext[EXT_TOKEN] = str(self.operator_token)
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))
 
     async def route(self, address: str, topic: str) -> Mapping[str, int]:

@@ -25,6 +25,7 @@ from orderlymq_protocol.body import config as configbodies
 from orderlymq_protocol.body import stats as statsbodies
 from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
 from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
+from orderlymq_protocol.header.extensions import EXT_TOKEN
 from orderlymq_protocol.names import is_retry_topic
 
 
@@ -145,7 +146,7 @@ def expansions(body: bytes) -> tuple[int, dict[str, ObservedExpansion]]:
     """Return the greatest token of an operator that the broker has seen, and expansions by topic."""
     found = orjson.loads(body)
     topics = {each["topic"]: observed_expansion(each) for each in found["topics"]}
-    return int(found.get("operatorToken", 0)), topics
+    return int(found.get(EXT_TOKEN, 0)), topics
 
 
 def lock_holders(body: bytes) -> dict[str, LockHolder]:

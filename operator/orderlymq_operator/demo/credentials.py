@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from orderlymq.connection.credentials import FILE_VARIABLE
 from orderlymq.connection.signatures import signed
 from orderlymq_operator.local.directory import DataDirectory
-from orderlymq_operator.local.processes import OPERATOR_KEY, peer_contexts
+from orderlymq_operator.local.processes import peer_contexts
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.remoting.client import RemotingClient
 
 
@@ -45,7 +46,7 @@ class Credentials:
         """Return the environment of a process of the demo; a user's own credentials stay."""
         found = {**os.environ, **self.tls}
         if self.secret and "ORDERLYMQ_ACCESS_KEY" not in found and FILE_VARIABLE not in found:
-            found |= {"ORDERLYMQ_ACCESS_KEY": OPERATOR_KEY, "ORDERLYMQ_SECRET_KEY": self.secret}
+            found |= {"ORDERLYMQ_ACCESS_KEY": OPERATOR_ACCOUNT, "ORDERLYMQ_SECRET_KEY": self.secret}
 
         return found
 
@@ -59,7 +60,7 @@ class Credentials:
             command.ext = signed(
                 command.ext,
                 command.body,
-                access_key=OPERATOR_KEY,
+                access_key=OPERATOR_ACCOUNT,
                 secret_key=self.secret,
                 token="",
             )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import psutil
 
@@ -27,9 +27,6 @@ from orderlymq_runtime.security.tls import (
     following_client,
 )
 from orderlymq_runtime.sockets.addresses import join_address
-
-# The account that the supervisor itself signs with.
-OPERATOR_KEY: Final = OPERATOR_ACCOUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,7 @@ def replica_program(
         # With or without access control: what is the operator's is signed with its account.
         "access": {
             **options["access"],
-            "operator_key": OPERATOR_KEY,
+            "operator_key": OPERATOR_ACCOUNT,
             "operator_secret_file": str(directory.operator_secret),
         },
         "cluster_secret_file": str(directory.cluster_secret),

@@ -22,7 +22,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.processes import OPERATOR_KEY, tls_contexts
+from orderlymq_operator.local.processes import tls_contexts
 from orderlymq_operator.local.secrets import fingerprints, unusable_files
 from orderlymq_operator.plan.actions import (
     Action,
@@ -40,6 +40,7 @@ from orderlymq_operator.plan.settings import live_changes
 from orderlymq_operator.resources.cluster.cluster import Tls
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests.reader import Manifest, combine
+from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import read_cluster_secret
 from orderlymq_runtime.security.tls import ContextSource
@@ -137,7 +138,7 @@ class Supervisor:
     def _admin(self, client: RemotingClient) -> Admin:
         return Admin(
             client,
-            OPERATOR_KEY,
+            OPERATOR_ACCOUNT,
             self._directory.read_operator_secret(),
             self._directory.count_start(),
             cluster_secret=read_cluster_secret(self._directory.cluster_secret),

@@ -12,12 +12,12 @@ from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.errors import SendRefused, SendUnknown
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
-from orderlymq.producer.queuechanges import QUEUE_TOTAL
 from orderlymq.producer.selectors import hash_index
 from orderlymq.producer.transactions import TransactionProducer, TransactionState
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.extensions import EXT_QUEUE_TOTAL
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import (
     FakeCluster,
@@ -34,7 +34,7 @@ CHANGED = int(ResponseCode.ORDERLYMQ_QUEUES_CHANGED)
 
 
 def _said(cluster: FakeCluster, code: int = SEND) -> list[str | None]:
-    return [each.ext.get(QUEUE_TOTAL) for each in cluster.seen if each.code == code]
+    return [each.ext.get(EXT_QUEUE_TOTAL) for each in cluster.seen if each.code == code]
 
 
 def _grow(cluster: FakeCluster, count: int) -> Fault:

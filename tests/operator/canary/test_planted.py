@@ -18,7 +18,6 @@ from orderlymq import (
     Producer,
     ReceivedMessage,
 )
-from orderlymq.admin.queuelists import ORDER_NAMESPACE
 from orderlymq_operator.canary.ledger import Bounds
 from orderlymq_operator.canary.probe import Probe
 from orderlymq_operator.canary.probes import Plan, remove
@@ -27,6 +26,7 @@ from orderlymq_operator.canary.troubles import Kind, Lane
 from orderlymq_operator.canary.verdict import Limits, Verdict
 from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import ORDER_NAMESPACE
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.routes import Routes, TopicRoute
 from orderlymq_broker.server.clients import Line
-from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvTable, Tables
+from orderlymq_nameserver.kv import KvTable, Tables
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_protocol.body.catalogue import TopicRouteData
@@ -19,6 +19,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import GetRouteInfoHeader, PutKVConfigHeader
+from orderlymq_protocol.names import ORDER_NAMESPACE
 from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.clients.client import Errand, ServerProcess
 from tests.sim.timeline import MS, SECOND, Process
@@ -65,7 +66,7 @@ class NameServer(ServerProcess):
         """Return the published list of a topic; None when nobody answers."""
         if not self.alive:
             return None
-        return parse_order_text(self._core.kv.get(ORDER_TOPIC_CONFIG, topic) or "")
+        return parse_order_text(self._core.kv.get(ORDER_NAMESPACE, topic) or "")
 
     def route_counts(self, topic: str) -> dict[str, int] | None:
         """Return how many queues of each broker the route tells; None when nobody answers."""
@@ -77,7 +78,7 @@ class NameServer(ServerProcess):
     def put_queue_list(self, topic: str, text: str) -> None:
         """Publish a list."""
         if self.alive:
-            header = PutKVConfigHeader(ORDER_TOPIC_CONFIG, topic, text)
+            header = PutKVConfigHeader(ORDER_NAMESPACE, topic, text)
             command = request(RequestCode.PUT_KV_CONFIG, header.to_ext())
             self._core.handle(command, 0, self.now_ms())
 

@@ -53,6 +53,7 @@ from orderlymq_protocol.names import (
 )
 from orderlymq_protocol.signing import (
     KEY,
+    ROCKETMQ_SIGNATURE,
     SERVER,
     ReplayGuard,
     SignatureRefused,
@@ -61,7 +62,6 @@ from orderlymq_protocol.signing import (
 )
 
 ACCESS_KEY: Final = "AccessKey"
-SIGNATURE: Final = "Signature"
 # Clients up to RocketMQ 4.9.3 add this field to a query behind their signature; later ones sign it, too.
 _ADDED_FIELD: Final = "_UNIQUE_KEY_QUERY"
 _ADDED_VERSION_MAX: Final = 399
@@ -245,7 +245,7 @@ class AccessControl:
 
     def _is_signed_by(self, account: AccountSet, request: RemotingCommand, wall_ms: int) -> bool:
         """Tell whether one of the account's valid secrets made the signature; count when it is the former."""
-        given = request.ext.get(SIGNATURE, "").encode()
+        given = request.ext.get(ROCKETMQ_SIGNATURE, "").encode()
         for secret in valid_secrets(account, wall_ms):
             expected = signature(request.ext, request.body, secret, request.version).encode()
             if hmac.compare_digest(expected, given):
@@ -314,7 +314,11 @@ def signature(
     ext: Mapping[str, str], body: bytes, secret_key: str, version: int = _ADDED_VERSION_MAX + 1
 ) -> str:
     """Return the signature that belongs to a client's header fields and body: HMAC-SHA1 in Base64."""
-    unsigned = {SIGNATURE, _ADDED_FIELD} if version <= _ADDED_VERSION_MAX else {SIGNATURE}
+    unsigned = (
+        {ROCKETMQ_SIGNATURE, _ADDED_FIELD}
+        if version <= _ADDED_VERSION_MAX
+        else {ROCKETMQ_SIGNATURE}
+    )
     # Java sorts names by UTF-16 units; names are ASCII, where that is the same.
     text = "".join(ext[name] for name in sorted(ext) if name not in unsigned)
     digest = hmac.digest(secret_key.encode(), text.encode(errors="surrogatepass") + body, "sha1")

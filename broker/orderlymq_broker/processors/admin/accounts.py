@@ -27,6 +27,7 @@ from orderlymq_broker.state.admin.accessrecords import (
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.extensions import EXT_BYTES, EXT_CONNECTIONS, EXT_REQUESTS
 from orderlymq_protocol.plurals import counted
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, unseal
 
@@ -39,9 +40,9 @@ ADDRESSES_MAX: Final = 100
 FINGERPRINT_LENGTH: Final = 16
 # Fields of ours, the limits of a quota, and the most that each may be: no broker comes near it.
 _LIMITS: Final = (
-    ("omqRequestsPerSecond", "requests_per_s", 10**9),
-    ("omqBytesPerSecond", "bytes_per_s", 10**15),
-    ("omqConnections", "connections", 10**9),
+    (EXT_REQUESTS, "requests_per_s", 10**9),
+    (EXT_BYTES, "bytes_per_s", 10**15),
+    (EXT_CONNECTIONS, "connections", 10**9),
 )
 # Where RocketMQ keeps its accounts; its tools show the version of this file.
 _FILE: Final = "plain_acl.yml"

@@ -15,8 +15,8 @@ import msgspec
 from orderlymq_broker.core.effects import Effect, Now, Propose
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.admin.accessrecords import AccountSet, FormerSecretEnded
+from orderlymq_protocol.header.extensions import EXT_OVERLAP
 
-EXT_OVERLAP: Final = "omqSecretOverlapSeconds"
 # A former secret that is valid for longer is no rotation; the field of a User has the same bound.
 OVERLAP_S_MAX: Final = 30 * 24 * 3600
 

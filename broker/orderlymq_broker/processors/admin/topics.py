@@ -14,13 +14,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
-from orderlymq_broker.state.topics.topics import (
-    DEDUP_ATTRIBUTE,
-    PERM_INHERIT,
-    PERM_READ,
-    PERM_WRITE,
-    Topic,
-)
+from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
@@ -32,7 +26,13 @@ from orderlymq_protocol.body.catalogue import (
     TopicOffset,
     TopicStats,
 )
-from orderlymq_protocol.body.config import QUEUES_MAX, SINGLE_TAG
+from orderlymq_protocol.body.config import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    QUEUES_MAX,
+    SINGLE_TAG,
+)
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand

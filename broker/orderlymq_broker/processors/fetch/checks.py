@@ -2,7 +2,8 @@
 
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.state.records import GroupSet
-from orderlymq_broker.state.topics.topics import PERM_READ, Topic
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.body.config import PERM_READ
 from orderlymq_protocol.codes import ResponseCode
 
 

@@ -49,6 +49,7 @@ from orderlymq_broker.state.records import Append, GroupSet
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.extensions import EXT_BULK
 from orderlymq_protocol.header.pull import PullMessageHeader
 from orderlymq_protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from orderlymq_protocol.names import InvalidName, check_group_name
@@ -72,9 +73,6 @@ RELEASES_USUAL: Final = 16
 
 # How much work filters may take before held pulls are answered without: as much as one pull may.
 WAKE_WORK_MAX: Final = SCAN_WORK_MAX
-
-# A reader of whole ranges names it, and may then get more than RocketMQ's 32 messages in one answer.
-EXT_BULK: Final = "omqBulk"
 
 _HEAP_SLACK: Final = 1_000
 

@@ -16,10 +16,10 @@ from typing import Final
 from orderlymq_broker.core.clientsessions import Session, TooManyClients
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
-from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID
 from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol.body.clients import ConsumerData
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 
 # One request renews all locks of a client, so a few of them tell its address; a stranger's claim costs no more.
 LOCKS_SEEN_MAX: Final = 64

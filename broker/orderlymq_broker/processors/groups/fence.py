@@ -22,9 +22,8 @@ from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.records import GroupSet, MemberSeen
 from orderlymq_protocol.body.clients import BROADCASTING
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.header.extensions import EXT_CLIENT_ID, EXT_EPOCH
 
-EXT_CLIENT_ID: Final = "omqClientId"
-EXT_EPOCH: Final = "omqEpoch"
 EXT_SUB_VERSION: Final = "subVersion"
 # By these it judges a pull, beside the names in its header.
 JUDGED_FIELDS: Final = (EXT_CLIENT_ID, EXT_EPOCH, EXT_SUB_VERSION)

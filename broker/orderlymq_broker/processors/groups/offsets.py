@@ -15,13 +15,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check_named
-from orderlymq_broker.processors.groups.fence import (
-    EXT_CLIENT_ID,
-    Fence,
-    Verdict,
-    host_of,
-    refuse_by_key,
-)
+from orderlymq_broker.processors.groups.fence import Fence, Verdict, host_of, refuse_by_key
 from orderlymq_broker.state.records import (
     Commit,
     GroupSet,
@@ -34,6 +28,7 @@ from orderlymq_protocol.body.clients import CONSUME_ACTIVELY
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
+from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 from orderlymq_protocol.header.pull import PullMessageHeader, UpdateConsumerOffsetHeader
 from orderlymq_protocol.names import InvalidName, check_group_name
 

@@ -30,6 +30,7 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.lanes import RETRY
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.extensions import EXT_EPOCH
 from orderlymq_protocol.message.properties import SHARDING_KEY
 
 # Ids of RocketMQ have 32 characters; longer ones would grow the answers to lock requests.
@@ -70,7 +71,7 @@ class ParkedKeyProcessor:
         ext = request.ext
         group, topic, key = ext.get("consumerGroup", ""), ext.get("topic", ""), ext.get("key", "")
         check_client("member", group)
-        queue_id, offset, epoch = (_number(ext, name) for name in ("queueId", "offset", "omqEpoch"))
+        queue_id, offset, epoch = (_number(ext, name) for name in ("queueId", "offset", EXT_EPOCH))
         state = self._context.state
         known = state.topics.get(topic)
         if known is None or queue_id >= known.queue_count:

@@ -13,12 +13,11 @@ from typing import Final
 
 from orderlymq_broker.state.groups.assignment import QueuePlace, full_assignment
 from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.clients import BROADCASTING
 from orderlymq_protocol.body.declaration import JsonModel
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 Strategy = Callable[[Sequence[MessageQueue], int, int], list[MessageQueue]]
-
-BROADCASTING: Final = "BROADCASTING"
 
 
 class AssignmentError(ValueError):

@@ -11,7 +11,8 @@ from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.state.records import TopicSet
-from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_WRITE, Topic
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.body.config import PERM_INHERIT, PERM_WRITE
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.header.send import SendMessageHeader
 from orderlymq_protocol.names import (

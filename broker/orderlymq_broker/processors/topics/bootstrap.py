@@ -10,8 +10,8 @@ from typing import Final
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import GroupSet, Record, TopicSet
-from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from orderlymq_protocol import names
+from orderlymq_protocol.body.config import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _INHERITED: Final = PERM_READ | PERM_WRITE | PERM_INHERIT

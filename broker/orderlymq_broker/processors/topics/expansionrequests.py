@@ -42,13 +42,10 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.config import QUEUES_MAX
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.extensions import EXT_QUEUE_TOTAL, EXT_TOKEN
 from orderlymq_protocol.names import InvalidName, check_topic_name
 from orderlymq_protocol.operatortoken import token_max_at
 from orderlymq_protocol.plurals import counted
-
-# Fields of requests. *omqQueueTotal* rides with a send: how many queues its sender chose from.
-EXT_TOKEN: Final = "operatorToken"  # noqa: S105 - the name of a field
-EXT_QUEUE_TOTAL: Final = "omqQueueTotal"
 
 # A fence or a settling beyond an hour is a mistake in a manifest, not a plan.
 LIMIT_MS_MAX: Final = 60 * 60 * 1_000
@@ -170,7 +167,7 @@ class ExpansionProcessor:
         names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
         shown = [self.describe(name, now) for name in names]
         body = {
-            "operatorToken": self._context.state.operator_token,
+            EXT_TOKEN: self._context.state.operator_token,
             "topics": [each for each in shown if each is not None],
         }
 

@@ -18,16 +18,13 @@ from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.state.topics.rows import TopicRow
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_key
+from orderlymq_protocol.body.config import PERM_READ, PERM_WRITE
 from orderlymq_protocol.names import (
     TIMER_TOPIC,
     UNSENDABLE_TOPICS,
     is_dlq_topic,
     is_retry_topic,
 )
-
-PERM_READ: Final = 4
-PERM_WRITE: Final = 2
-PERM_INHERIT: Final = 1
 
 # Attribute of a topic that is not ordered and still answers repeated sends from the window.
 DEDUP_ATTRIBUTE: Final = "duplicate.window"

@@ -14,8 +14,8 @@ from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.consumer.core.queues import AssignedQueue
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import INT32_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.integers import INT32_MAX
 from orderlymq_protocol.plurals import counted
 
 FOREVER: Final = 2**62

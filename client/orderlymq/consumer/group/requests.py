@@ -18,7 +18,7 @@ from orderlymq_protocol import names
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import LockBatchRequest, SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import (
     ConsumerSendMsgBackHeader,
@@ -28,14 +28,15 @@ from orderlymq_protocol.header.catalogue import (
     SendMessageHeader,
     UpdateConsumerOffsetHeader,
 )
+from orderlymq_protocol.header.extensions import EXT_BULK, EXT_CLIENT_ID, EXT_EPOCH
 from orderlymq_protocol.message import properties, sysflag
 from orderlymq_protocol.message.properties import RETRY_TOPIC
 from orderlymq_protocol.message.record import RecordError, iter_records
 
-CLIENT_ID: Final = "omqClientId"
-EPOCH: Final = "omqEpoch"
-BULK: Final = "omqBulk"
-
+# The broker has not heard what this member subscribes to: a heartbeat tells it.
+RESUBSCRIBE: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
 _COMPRESSION: Final = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
 
 
@@ -167,9 +168,9 @@ class PullOptions:
 
 def fence(client_id: str, epoch: int | None = None) -> dict[str, str]:
     """Return the fields by which our brokers tell the lock's holder from everybody else."""
-    found = {CLIENT_ID: client_id}
+    found = {EXT_CLIENT_ID: client_id}
     if epoch is not None:
-        found[EPOCH] = str(epoch)
+        found[EXT_EPOCH] = str(epoch)
     return found
 
 
@@ -198,7 +199,7 @@ def pull_request(options: PullOptions) -> RemotingCommand:
     code = RequestCode.LITE_PULL_MESSAGE if options.lite else RequestCode.PULL_MESSAGE
     ext = {**header.to_ext(), **options.fence}
     if options.bulk:
-        ext[BULK] = "true"
+        ext[EXT_BULK] = "true"
     return request(code, ext)
 
 
@@ -268,7 +269,7 @@ def lock_request(
 ) -> RemotingCommand:
     """Return LOCK_BATCH_MQ or UNLOCK_BATCH_MQ."""
     body = LockBatchRequest(client_id, group, tuple(queues), lease_ms).to_json()
-    return request(code, {CLIENT_ID: client_id}, body)
+    return request(code, {EXT_CLIENT_ID: client_id}, body)
 
 
 def read_locks(

@@ -12,6 +12,7 @@ from typing import Final
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import INFLATED_SIZE_MAX, check, read_record
 from orderlymq.consumer.group.calls import TROUBLE
+from orderlymq.consumer.group.requests import RESUBSCRIBE
 from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.lanes.events import (
     Answered,
@@ -54,9 +55,6 @@ _COMPLETE_TIMEOUT_S: Final = 3.0
 _FETCH_MARGIN_S: Final = 15.0  # beyond the time a broker may hold a fetch
 # Shorter leases are not granted.
 _LEASE_MS_MIN: Final = 1_000
-_RESUBSCRIBE: Final = frozenset(
-    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
-)
 # What only people can change.
 _REFUSED: Final = frozenset(
     {
@@ -175,12 +173,13 @@ class LaneCalls:
                     return FetchEmpty(place, sequence, answer.remark or "")
                 case ResponseCode.PULL_RETRY_IMMEDIATELY:
                     return FetchFailed(place, sequence, answer.remark or "", expected=True)
-                case code if code in _RESUBSCRIBE:
+                case code if code in RESUBSCRIBE:
                     await self._instance.heartbeats.beat_all()
                     return FetchFailed(place, sequence, answer.remark or "", expected=True)
                 case code if code in _REFUSED:
                     if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                        await self._instance.heartbeats.beat_all()  # it may have been deleted under way
+                        # It may have been deleted under way.
+                        await self._instance.heartbeats.beat_all()
                     reason = self._refusal(answer, address)
                     final = code in _FINAL
                     self._instance.troubles.refused(BrokerError(code, reason, address))

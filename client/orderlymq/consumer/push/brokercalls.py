@@ -32,6 +32,7 @@ from orderlymq.consumer.core.events import (
 from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
 from orderlymq.consumer.group.offsets import OffsetStore
 from orderlymq.consumer.group.requests import (
+    RESUBSCRIBE,
     PullOptions,
     PullStatus,
     copy_to_retry,
@@ -56,7 +57,7 @@ from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
@@ -70,10 +71,6 @@ _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
 
 # It goes on while a laptop or a virtual machine sleeps, as the broker's: a member that slept holds nothing.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
-
-_RESUBSCRIBE: Final = frozenset(
-    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
-)
 
 
 class BrokerCalls(GroupCalls):
@@ -218,7 +215,7 @@ class BrokerCalls(GroupCalls):
             answer = await self._instance.invoke(
                 address, command, suspend_ms / 1000 + _PULL_MARGIN_S
             )
-            if answer.code in _RESUBSCRIBE:
+            if answer.code in RESUBSCRIBE:
                 await self._instance.heartbeats.beat_all()
             result = read_pull(answer, queue, self._group, address)
         except RemotingError as error:

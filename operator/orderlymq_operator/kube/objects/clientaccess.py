@@ -6,7 +6,6 @@ Pure. The pod is in the Cluster's namespace, where the Secrets are. Its program 
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import (
-    OPERATOR_KEY,
     SECRET_KEY,
     TLS_FOLDER,
     has_tls,
@@ -15,6 +14,7 @@ from orderlymq_operator.kube.objects.pods import (
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.cluster.cluster import Cluster
+from orderlymq_protocol.names import OPERATOR_ACCOUNT
 
 
 def name_servers(cluster: Cluster) -> str:
@@ -29,7 +29,7 @@ def access_variables(cluster: Cluster) -> list[Json]:
     """Return what a tool signs with, and its TLS towards brokers and name servers."""
     secret = {"name": names.operator_secret(cluster), "key": SECRET_KEY}
     return [
-        {"name": "ORDERLYMQ_ACCESS_KEY", "value": OPERATOR_KEY},
+        {"name": "ORDERLYMQ_ACCESS_KEY", "value": OPERATOR_ACCOUNT},
         {"name": "ORDERLYMQ_SECRET_KEY", "valueFrom": {"secretKeyRef": secret}},
         *tls_variables(cluster),
     ]

@@ -40,7 +40,6 @@ _TLS_VOLUME: Final = "tls"
 _PAGES_VOLUME: Final = "pages-token"
 _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
-OPERATOR_KEY: Final = OPERATOR_ACCOUNT
 SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a key
 _INTERNAL_TLS: Final = "/etc/orderlymq-internal-tls"
 _IDENTITY: Final = "/etc/orderlymq-identity"
@@ -81,7 +80,7 @@ def broker_settings(
         # With or without access control: what is the operator's is signed with its account.
         "access": {
             **options["access"],
-            "operator_key": OPERATOR_KEY,
+            "operator_key": OPERATOR_ACCOUNT,
             "operator_secret_file": f"{_SECRET}/{SECRET_KEY}",
         },
         "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",

@@ -16,12 +16,12 @@ from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 from orderlymq_operator.resources.kinds import ConsumerGroup
 from orderlymq_protocol.body.lanes import QueueLanes
+from orderlymq_protocol.names import RETRY_PREFIX
 from orderlymq_protocol.plurals import counted
 
 _MEMBERS_MAX: Final = 256  # of the schema
 _QUEUES_MAX: Final = 1024  # likewise
 _NAMED_MAX: Final = 5  # in a sentence
-_RETRY: Final = "%RETRY%"
 
 Queue = tuple[str, str, int]  # topic, raft group, number
 
@@ -61,7 +61,7 @@ def observe_consumer_group(
         (lock.topic, group, lock.queue): lock
         for group, found in locks.items()
         for lock in found
-        if lock.group == name and not lock.topic.startswith(_RETRY)
+        if lock.group == name and not lock.topic.startswith(RETRY_PREFIX)
     }
     known = {member.client_id: member for found in members.values() for member in found}
     return ObservedConsumerGroup(
@@ -204,7 +204,7 @@ def _consistency(seen: ObservedConsumerGroup) -> ConditionReport:
             sorted(
                 (topic, expression)
                 for topic, expression in member.subscriptions.items()
-                if not topic.startswith(_RETRY)
+                if not topic.startswith(RETRY_PREFIX)
             )
         )
         subscriptions_of.setdefault(own, []).append(member.client_id)
@@ -226,7 +226,7 @@ def queues_of(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Obser
         topic
         for member in seen.members.values()
         for topic in member.subscriptions
-        if not topic.startswith(_RETRY)
+        if not topic.startswith(RETRY_PREFIX)
     }
     return [
         (topic, name, number)

@@ -28,7 +28,6 @@ from orderlymq_operator.kube.objects.accounts import account_secret, is_of
 from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
 from orderlymq_operator.kube.objects.pods import (
     IDENTITY_KEY,
-    OPERATOR_KEY,
     SECRET_KEY,
     TLS_KEYS,
     Access,
@@ -41,6 +40,7 @@ from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
+from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.pages.token import TOKEN_SIZE_MAX, TOKEN_SIZE_MIN
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.sockets.addresses import join_address
@@ -93,7 +93,7 @@ class Credentials:
         secret = _value(found, SECRET_KEY) or ""
         return Admin(
             clients[access_by(cluster)],
-            OPERATOR_KEY,
+            OPERATOR_ACCOUNT,
             secret,
             self._token(),
             self._overtaken,

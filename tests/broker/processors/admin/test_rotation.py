@@ -3,12 +3,13 @@
 import pytest
 
 from orderlymq_broker.processors.admin.access import signature
-from orderlymq_broker.processors.admin.rotation import EXT_OVERLAP, OVERLAP_S_MAX
+from orderlymq_broker.processors.admin.rotation import OVERLAP_S_MAX
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.extensions import EXT_OVERLAP
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, SEALED_LENGTH_MAX, seal
 from orderlymq_protocol.signing import Signer
 from tests.broker.processors.driver import Shell, settings
