@@ -53,7 +53,7 @@ MODULES: Final = (
     "orderlymq_broker/core/uncommitted.py",
     "orderlymq_broker/core/properties.py",
     "orderlymq_broker/core/duplicatesends.py",
-    "orderlymq_broker/server/clients.py",
+    "orderlymq_broker/server/router.py",
     "orderlymq_broker/processors/dispatch.py",
     "orderlymq_broker/processors/fetch/pull.py",
     "orderlymq_broker/processors/fetch/read.py",

@@ -29,13 +29,13 @@ from orderlymq_broker.server.address import LeaderAddress, endpoints_of
 from orderlymq_broker.server.adminrequests import AdminRequests
 from orderlymq_broker.server.assignment import Assigning
 from orderlymq_broker.server.backups import BackupRequests
-from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
 from orderlymq_broker.server.liveness import Liveness, is_of_another_machine
 from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
+from orderlymq_broker.server.router import PULL_CODES, Line, Router
 from orderlymq_broker.server.settingsreload import SettingsReload
 from orderlymq_broker.server.status import Reporter
 from orderlymq_broker.server.transfer import LeadershipTransfer
@@ -173,40 +173,40 @@ class BrokerProcess:
         settings = self.settings
         self._outbox = Outbox(self._send_frame, self._clock.seconds)
         always_open = settings.bind == "always"
-        self._clients = Clients(self, self._outbox, always_open=always_open)
-        self._clients.watch(handled=self._handled, lost=self._line_lost)
-        self._outbox.clients = self._clients
-        self._inbox = Inbox(self._clients, self._send_frame, self._is_slow)
+        self._router = Router(self, self._outbox, always_open=always_open)
+        self._router.watch(handled=self._handled, lost=self._line_lost)
+        self._outbox.router = self._router
+        self._inbox = Inbox(self._router, self._send_frame, self._is_slow)
         self._budget = InputBudget()
         self._server = RemotingServer(
-            self._clients,
+            self._router,
             linger_reset=True,
             tls=settings.tls.server(),
             budget=self._budget,
             is_client=lambda each: self.instance.core.is_client(each.id),
         )
-        self._clients.turns = self._server.turns
+        self._router.turns = self._server.turns
         self._endpoints = endpoints_of(settings)
         own = LeaderAddress(self._server, self._endpoints, self._supervisor, self._unreachable)
         self._address = None if always_open else own
         self._leadership = Leadership(
-            self._clients,
+            self._router,
             self._outbox,
             self._inbox,
             self._address,
             self._clock.seconds,
             asyncio.get_running_loop().call_later,
         )
-        self._admin_requests = AdminRequests(self._clients, self, self._supervisor)
+        self._admin_requests = AdminRequests(self._router, self, self._supervisor)
         self._backups = BackupRequests(
-            self._clients,
+            self._router,
             settings,
             lambda: self.instance if self.instance.loop.serving and not self._swapping else None,
             self._clock.seconds,
             self._supervisor,
         )
         self._assigning = Assigning(
-            self._clients,
+            self._router,
             lambda: self.instance.state,
             settings.name_servers,
             tls=settings.tls.peer_contexts(),
@@ -255,7 +255,7 @@ class BrokerProcess:
         """Make what belongs to the present store."""
         settings = self.settings
         events = WriterEvents(full=self._disk_full, failed=self._store_failed)
-        environment = Environment(self._peers, self._clients, self, self._clock, events)
+        environment = Environment(self._peers, self._router, self, self._clock, events)
         self.instance = Instance(settings, self._replica.store, environment)
         self._metrics.watch(self.instance.figures)
         self._sender = SnapshotSender(
@@ -276,7 +276,7 @@ class BrokerProcess:
             self._supervisor,
         )
         self._reporter.watch(
-            self.instance, self._clients, self._transport, self._sender, self._peer_identity.address
+            self.instance, self._router, self._transport, self._sender, self._peer_identity.address
         )
         self._peers.watch(self.instance, self._sender)
 
@@ -430,7 +430,7 @@ class BrokerProcess:
 
     def authority_changed(self) -> None:
         """Answer what waited for certainty."""
-        self._clients.retry()
+        self._router.retry()
 
     def membership_changed(self, index: int, membership: Membership) -> None:
         """Keep links to the members."""
@@ -493,7 +493,7 @@ class BrokerProcess:
         staged, self._staged = self._staged, None
         if staged is None:
             raise AssertionError("raft installs a snapshot that was never received")
-        for line in self._clients.lines():
+        for line in self._router.lines():
             line.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
         await self._sender.close()
         await self._compaction.close()

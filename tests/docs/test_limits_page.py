@@ -18,7 +18,7 @@ from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
 from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX, OWED_MAX
 from orderlymq_broker.processors.observe.status import SERIES_MAX
 from orderlymq_broker.replication.transport.links import SLOW_BACKLOG
-from orderlymq_broker.server.clients import WAITING_BYTES_MAX, WAITING_MAX
+from orderlymq_broker.server.router import WAITING_BYTES_MAX, WAITING_MAX
 from orderlymq_broker.settings import RaftSettings, StorageSettings
 from orderlymq_broker.state.groups.parkedkeys import KEY_BYTES_MAX, PARKED_KEYS_MAX
 from orderlymq_broker.state.send.duplicates import UNIQUE_KEY_LENGTH_MAX

@@ -40,7 +40,7 @@ _ENDING_S: Final = 2.0
 _ENDS_OF_STRANGERS_MAX: Final = 3
 _MEMORY_MAX: Final = 900 << 20
 _CALLS_PER_LOOK: Final = 50
-# `failure_reply` and `Clients` tell an exception that nobody expected like this.
+# `failure_reply` and `Router` tell an exception that nobody expected like this.
 _UNCAUGHT: Final = re.compile(r"^[A-Z]\w*(?:Error|Exception|Exit|Interrupt): ")
 _SERVER_ERROR: Final = 500
 # Not ready, and a method or a version that nobody serves.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from orderlymq_broker.server.clients import PULL_CODES
+from orderlymq_broker.server.router import PULL_CODES
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.header.send import SEND_CODES
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from orderlymq_broker.processors.admin.access import signature
-from orderlymq_broker.server.clients import WAITING_BYTES_MAX
+from orderlymq_broker.server.router import WAITING_BYTES_MAX
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.body.catalogue import REGISTRATION_SIZE_MAX, RegisterBrokerBody

@@ -5,7 +5,7 @@ The lease costs nothing and needs round trips well below the election time-out. 
 waits for one round of heartbeats that left after the request came (thesis 6.4, `reads.py`). The rule:
 one round confirms everything that came before it left, and there is at most one round under way
 besides those of each tick, so that waiting requests cost no more than heartbeats do. ``loop.py``
-drives it; ``server/clients.py`` holds the requests back.
+drives it; ``server/router.py`` holds the requests back.
 """
 
 from collections.abc import Iterable

@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from orderlymq_broker.replication.transport.frameheaders import NodeNumber
-from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.server.router import Line, Router
 from orderlymq_broker.settings import Address
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
@@ -67,7 +67,7 @@ class AdminRequests:
     """Answers 20500, 20503 and 20504."""
 
     def __init__(
-        self, clients: Clients, steered: Administered, supervisor: Supervisor | None = None
+        self, router: Router, steered: Administered, supervisor: Supervisor | None = None
     ) -> None:
         self._steered = steered
         self._supervisor = supervisor or Supervisor()
@@ -79,7 +79,7 @@ class AdminRequests:
             (RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, self._move),
             (RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, self._change),
         ):
-            clients.intercept(code, handler, of_replica=True)
+            router.intercept(code, handler, of_replica=True)
 
     def membership_applied(self, index: int) -> None:
         """Answer the clients that asked for the membership of entry *index*."""

@@ -17,7 +17,7 @@ from orderlymq_broker.processors.groups.strategies import (
     assign,
     assignment_body,
 )
-from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.server.router import Line, Router
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.members import since_ms
@@ -55,7 +55,7 @@ class Assigning:
 
     def __init__(
         self,
-        clients: Clients,
+        router: Router,
         state: Callable[[], BrokerState],
         name_servers: Sequence[Address],
         *,
@@ -64,12 +64,12 @@ class Assigning:
     ) -> None:
         self._supervisor = supervisor or Supervisor()
         self._state = state
-        self._clients = clients
+        self._router = router
         self._name_servers = [str(name_server) for name_server in name_servers]
         self._client = RemotingClient(tls=tls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[str, tuple[float, tuple[MessageQueue, ...]]] = {}
-        clients.intercept(RequestCode.QUERY_ASSIGNMENT, self._query, of_replica=False)
+        router.intercept(RequestCode.QUERY_ASSIGNMENT, self._query, of_replica=False)
 
     async def close(self) -> None:
         """Stop what is under way."""
@@ -118,7 +118,7 @@ class Assigning:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[topic] = (asyncio.get_running_loop().time(), queues)
-            self._clients.received(line, command)
+            self._router.received(line, command)
 
     async def _ask(self, topic: str) -> tuple[MessageQueue, ...]:
         reasons = []

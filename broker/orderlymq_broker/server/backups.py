@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from orderlymq_broker.replication.replicainstance import Instance
-from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.server.router import Line, Router
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.integerranges import Position
@@ -134,7 +134,7 @@ class BackupRequests:
 
     def __init__(
         self,
-        clients: Clients,
+        router: Router,
         settings: BrokerSettings,
         serving: Serving,
         seconds: Callable[[], float],
@@ -155,7 +155,7 @@ class BackupRequests:
             (RequestCode.ORDERLYMQ_BACKUP_READ, self._read),
             (RequestCode.ORDERLYMQ_BACKUP_END, self._end),
         ):
-            clients.intercept(code, handler, of_replica=True)
+            router.intercept(code, handler, of_replica=True)
 
     def step(self) -> None:
         """Delete a copy that nobody reads; called about every second."""

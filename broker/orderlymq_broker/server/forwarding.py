@@ -4,7 +4,7 @@ Client requests between replicas: from the one that was asked to the one that le
 The rule: what was passed on is answered by the leader or by the end of the connection, never by
 a guess here. A client that was passed on keeps its own host and port at the leader, because locks
 and membership know it by them. `Outbox` stands at the replica that has the client's connection,
-`Inbox` at the leader, where each forwarded client is a line among the others (``clients.py``).
+`Inbox` at the leader, where each forwarded client is a line among the others (``router.py``).
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from orderlymq_broker.replication.transport.frames import (
     decode_header,
     encode_frame,
 )
-from orderlymq_broker.server.clients import (
+from orderlymq_broker.server.router import (
     PULL_CODES,
     WAITING_BYTES_MAX,
     WAITING_MAX,
-    Clients,
     Line,
+    Router,
 )
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame import codec
@@ -84,7 +84,7 @@ class Outbox:
 
     def __init__(self, send: FrameSender, seconds: Callable[[], float]) -> None:
         self.leader: NodeId | None = None
-        self.clients: Clients | None = None
+        self.router: Router | None = None
         self._send = send
         self._seconds = seconds
         self._passed: dict[int, _Passed] = {}
@@ -139,7 +139,7 @@ class Outbox:
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Take a command or a close from the leader for one of our clients."""
         connection = decode_header(frame, ForwardedConnection).connection
-        line = None if self.clients is None else self.clients.line(connection)
+        line = None if self.router is None else self.router.line(connection)
         passed = self._passed.get(connection)
         if frame.kind is FrameKind.FORWARDED_CLOSE:
             if line is not None and passed is not None and passed.leader == node:
@@ -166,7 +166,7 @@ class Outbox:
         for connection, passed in list(self._passed.items()):
             if passed.leader != node or not (passed.requests or passed.pulls):
                 continue
-            line = None if self.clients is None else self.clients.line(connection)
+            line = None if self.router is None else self.router.line(connection)
             if line is not None:
                 reason = f"node {node}, which was to answer, is lost"
                 line.close(orderly=False, kind="leader_lost", reason=reason)
@@ -214,9 +214,9 @@ class Inbox:
     """
 
     def __init__(
-        self, clients: Clients, send: FrameSender, is_slow: Callable[[NodeId], bool]
+        self, router: Router, send: FrameSender, is_slow: Callable[[NodeId], bool]
     ) -> None:
-        self._clients = clients
+        self._router = router
         self._send = send
         self._is_slow = is_slow
         self._held_count = self._held_bytes = 0
@@ -256,21 +256,21 @@ class Inbox:
             )
             self._next_id -= 1
             self._lines[node, forward.connection] = line
-            self._clients.connection_made(line)
+            self._router.connection_made(line)
         try:
             commands = FrameDecoder().receive_data(frame.payload)
         except FrameError as error:
             reason = f"node {node} passed on what is no frame: {error}"
             line.close(orderly=False, kind="forwarding", reason=reason)
             return
-        turns = self._clients.turns
+        turns = self._router.turns
         may_begin = turns is None or turns.may_begin(_loop_time())
         if line.held or not may_begin or self._is_slow(node):
             self._hold(line, commands)
             self._wait(line)
             return
         for command in commands:  # one: a frame has no more of them
-            self._clients.received(line, command)
+            self._router.received(line, command)
         if turns is not None:
             turns.is_over(_loop_time())
 
@@ -295,7 +295,7 @@ class Inbox:
 
     def _wait(self, line: "ForwardedLine") -> None:
         """Go on in the next turn; `retry` looks again whether a slow link has caught up."""
-        turns = self._clients.turns
+        turns = self._router.turns
         if not line.held or line.awaits_turn or self._is_slow(line.node):
             return
         if turns is None:
@@ -306,14 +306,14 @@ class Inbox:
 
     def _go_on(self, line: "ForwardedLine") -> None:
         """Hand over what *line* holds until the turn is over or the link is full."""
-        turns = self._clients.turns
+        turns = self._router.turns
         line.awaits_turn = False
         while line.held and not self._is_slow(line.node):
             command, size = line.held.popleft()
             line.held_bytes -= size
             self._held_bytes -= size
             self._held_count -= 1
-            self._clients.received(line, command)
+            self._router.received(line, command)
             if turns is not None and turns.is_over(_loop_time()):
                 self._wait(line)
                 return
@@ -355,7 +355,7 @@ class Inbox:
             self._held_bytes -= line.held_bytes
             line.held.clear()
             line.held_bytes = 0
-            self._clients.connection_lost(line)
+            self._router.connection_lost(line)
 
 
 class ForwardedLine:

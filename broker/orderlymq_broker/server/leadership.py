@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.clients import Admission, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
+from orderlymq_broker.server.router import Admission, Line, Router
 from orderlymq_raft import RoleChange
 from orderlymq_raft.types import NodeId
 
@@ -56,7 +56,7 @@ class Leadership:
 
     def __init__(
         self,
-        clients: Clients,
+        router: Router,
         outbox: Outbox,
         inbox: Inbox,
         address: LeaderAddress | None,
@@ -65,7 +65,7 @@ class Leadership:
     ) -> None:
         self.serving = False
         self.leader: NodeId | None = None
-        self._clients = clients
+        self._router = router
         self._outbox = outbox
         self._inbox = inbox
         self._address = address
@@ -91,16 +91,16 @@ class Leadership:
             self._inbox.clear()
         if self._outbox.leader is not None:
             self._moved.set()
-            self._clients.set_admission(Admission.FORWARD)
+            self._router.set_admission(Admission.FORWARD)
         elif not self.serving:
-            self._clients.set_admission(Admission.WAIT)
+            self._router.set_admission(Admission.WAIT)
 
     def serving_began(self) -> None:
         """Serve: bind the address, answer what waits."""
         self.serving = True
         self._ended_at = None
         self._outbox.leader = None
-        self._clients.set_admission(Admission.SERVE)
+        self._router.set_admission(Admission.SERVE)
         if self._address is not None:
             self._address.acquire()
 
@@ -110,7 +110,7 @@ class Leadership:
         self._ended_at = self._seconds()
         if self._address is not None:
             self._address.release()
-        self._clients.set_admission(Admission.WAIT)
+        self._router.set_admission(Admission.WAIT)
         self._inbox.clear()
 
     def needed_until(self) -> float | None:
@@ -129,23 +129,23 @@ class Leadership:
         now = self._seconds()
         self._outbox.retry()
         self._inbox.retry()
-        self._clients.retry()
-        if not self._clients.waiting:
+        self._router.retry()
+        if not self._router.waiting:
             self._waiting_since = None
-        elif self._waiting_since is None or self._worked_off != self._clients.worked_off:
+        elif self._waiting_since is None or self._worked_off != self._router.worked_off:
             # Each waits for one confirmation on a slow link; the queue moves, and may never be empty.
             self._waiting_since = now
-            self._worked_off = self._clients.worked_off
+            self._worked_off = self._router.worked_off
         elif now - self._waiting_since > WAIT_MAX_S:
             self._waiting_since = None
-            self._clients.drop_waiting("nobody leads the group at present")
+            self._router.drop_waiting("nobody leads the group at present")
         if self._ended_at is not None:
             self._release_quiet(now, self._ended_at)
         self._release_follower_clients(now)
 
     def _release_follower_clients(self, now: float) -> None:
         follower_clients = [
-            line for line in self._clients.lines() if self._clients.came_to_follower(line)
+            line for line in self._router.lines() if self._router.came_to_follower(line)
         ]
         if self._follower_clients_since or follower_clients:
             since = self._follower_clients_since
@@ -170,8 +170,8 @@ class Leadership:
     def _lines_here(self) -> list[Line]:
         return [
             line
-            for line in self._clients.lines()
-            if not isinstance(line, ForwardedLine) and not self._clients.came_to_follower(line)
+            for line in self._router.lines()
+            if not isinstance(line, ForwardedLine) and not self._router.came_to_follower(line)
         ]
 
     def let_go(self, line: Line) -> None:
@@ -204,7 +204,7 @@ class Leadership:
         serves on. What *transfer* raises passes.
         """
         self._moved.clear()
-        self._clients.set_admission(Admission.HOLD)
+        self._router.set_admission(Admission.HOLD)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_S
         try:
@@ -218,13 +218,13 @@ class Leadership:
             return False
         finally:
             if self.serving:
-                self._clients.set_admission(Admission.SERVE)
+                self._router.set_admission(Admission.SERVE)
         return True
 
     async def pass_on(self, until: float) -> None:
         """Pass on what is asked here until *until* (the loop's time), or until no client is left."""
         loop = asyncio.get_running_loop()
-        while loop.time() < until and self._clients.lines():
+        while loop.time() < until and self._router.lines():
             self.tick()
             await asyncio.sleep(PASS_ON_TICK_S)
 

@@ -17,9 +17,9 @@ from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.replication.snapshots import SentSnapshot, SnapshotSender
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.clients import Clients
 from orderlymq_broker.server.health import Signs, alive, hindrance
 from orderlymq_broker.server.orderseries import backlog_series, order_series
+from orderlymq_broker.server.router import Router
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft import Status
 from orderlymq_raft.types import NodeId, Role
@@ -99,7 +99,7 @@ class Reporter:
         self._cpu_s = time.process_time()
         self._rates: dict[str, float] = {}
         self._instance: Instance
-        self._clients: Clients
+        self._router: Router
         self._transport: Transport
         self._sender: SnapshotSender
         self._raft_address: Address
@@ -107,7 +107,7 @@ class Reporter:
     def watch(
         self,
         instance: Instance,
-        clients: Clients,
+        router: Router,
         transport: Transport,
         sender: SnapshotSender,
         raft_address: Address,
@@ -115,7 +115,7 @@ class Reporter:
         """Report about *instance* from now on."""
         self._is_closed = False
         self._instance = instance
-        self._clients = clients
+        self._router = router
         self._transport = transport
         self._sender = sender
         self._raft_address = raft_address
@@ -219,8 +219,8 @@ class Reporter:
             "replicas": _replicas(status, self._sender.sent),
             "address": str(settings.address),
             "raft_address": str(self._raft_address),
-            "connections": len(self._clients),
-            "waiting": self._clients.waiting,
+            "connections": len(self._router),
+            "waiting": self._router.waiting,
             "disk": {
                 "ratio": round(self._disk_ratio, 4),
                 "bytes": int(self._store_figures.get("size_bytes", 0.0)),
@@ -245,11 +245,11 @@ class Reporter:
             "last_index": ("Index of the last raft entry", float(status.last_index)),
             "connections": (
                 "Connections of clients, forwarded ones included",
-                float(len(self._clients)),
+                float(len(self._router)),
             ),
             "waiting_requests": (
                 "Requests that wait until this replica may answer",
-                float(self._clients.waiting),
+                float(self._router.waiting),
             ),
             "pending_proposals": (
                 "Proposals that are neither applied nor lost",

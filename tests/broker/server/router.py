@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
-from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.server.forwarding import Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
+from orderlymq_broker.server.router import Line, Router
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import Role, RoleChange
 from orderlymq_raft.types import NodeId, Term
@@ -60,8 +60,8 @@ class RouterOf:
         self.on_handle: Callable[[], None] = lambda: None
         self.gone: list[int] = []
         self.outbox = Outbox(self._send, lambda: world.at_s)
-        self.clients = Clients(self, self.outbox, always_open=always_open)
-        self.outbox.clients = self.clients
+        self.clients = Router(self, self.outbox, always_open=always_open)
+        self.outbox.router = self.clients
         self.inbox = Inbox(self.clients, self._send, lambda node: node in world.slow)
         self.leadership = Leadership(
             self.clients,

@@ -16,7 +16,7 @@ from orderlymq_broker.server.backups import (
     Copy,
     Pace,
 )
-from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.server.router import Line, Router
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.state.topics.expansiontable import Expansion
@@ -57,7 +57,7 @@ class World:
             intercept=lambda code, handler, *, of_replica: self._handlers.update({code: handler})
         )
         self.requests = BackupRequests(
-            cast("Clients", clients),
+            cast("Router", clients),
             msgspec.structs.replace(settings(), data_dir=folder),
             cast("Any", lambda: self if self.leads else None),
             lambda: self.now_s,

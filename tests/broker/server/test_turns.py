@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from orderlymq_broker.server.clients import WAITING_MAX, Line
+from orderlymq_broker.server.router import WAITING_MAX, Line
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.turns import Turns

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.routes import Routes, TopicRoute
-from orderlymq_broker.server.clients import Line
+from orderlymq_broker.server.router import Line
 from orderlymq_nameserver.kv import KvTable, Tables
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_operator.plan.placement import parse_order_text

@@ -18,7 +18,7 @@ from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.replicainstance import Instance, bootstrap, raft_config
 from orderlymq_broker.replication.writer import WriterEvents
-from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.server.router import Line, Router
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -195,7 +195,7 @@ class Replica(ServerProcess):
         self.registrar.start()
 
     @property
-    def clients(self) -> Clients:
+    def clients(self) -> Router:
         """Return the router of this life."""
         return self.router.clients
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.clients import Admission, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import SETTLE_S, Leadership
+from orderlymq_broker.server.router import Admission, Line, Router
 from orderlymq_raft import NotLeader, ProposalRefused
 from orderlymq_raft.types import NodeId
 from tests.sim.timeline import MS, SECOND
@@ -79,8 +79,8 @@ class RequestRouter:
     def __init__(self, replica: "Replica", address: GroupAddress | None) -> None:
         self._replica = replica
         self.outbox = Outbox(replica.send_frame, replica.seconds)
-        self.clients = Clients(replica, self.outbox, always_open=address is None)
-        self.outbox.clients = self.clients
+        self.clients = Router(replica, self.outbox, always_open=address is None)
+        self.outbox.router = self.clients
         self.inbox = Inbox(self.clients, replica.send_frame, lambda node: False)
         binding = None if address is None else _Binding(address, replica)
         self.leadership = _ObservedLeadership(

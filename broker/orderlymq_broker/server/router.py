@@ -1,5 +1,5 @@
 """
-The clients' connections, and who answers what comes in on them.
+The router of requests: who answers what comes in on the clients' connections.
 
 The rule: a request is answered by this replica only while it surely speaks for the group. While
 that is in doubt (leadership on its way, a lease that ran out, a process that was paused) requests
@@ -84,7 +84,7 @@ class Service(Protocol):
         """Return the answer to a request that its sender may not make, None for one that it may."""
 
     def request_confirmation(self) -> int:
-        """Ask the group whether this replica may answer what has arrived; `Clients.retry` follows."""
+        """Ask the group whether this replica may answer what has arrived; `Router.retry` follows."""
 
     def is_confirmed(self, number: int) -> bool:
         """Tell whether the group has confirmed what `request_confirmation` gave *number* to."""
@@ -116,7 +116,7 @@ class _Waiting:
         self.size = self.command.memory_bytes()
 
 
-class Clients:
+class Router:
     """All lines to clients; the `FrameHandler` of the remoting server.
 
     Life cycle of a line: made, requests, lost. *always_open* marks a replica that listens whether

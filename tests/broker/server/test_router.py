@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core.bodylimits import body_size_max
-from orderlymq_broker.server.clients import WAITING_BYTES_MAX, WAITING_MAX
+from orderlymq_broker.server.router import WAITING_BYTES_MAX, WAITING_MAX
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.broker.server.router import Client, World, ask, told
