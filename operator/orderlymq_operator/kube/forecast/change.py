@@ -25,12 +25,8 @@ from orderlymq_operator.kube.observe.desired import DesiredState, desired_state,
 from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
-from orderlymq_operator.kube.reconcile.backend import (
-    early_objects,
-    forms_of,
-    late_objects,
-)
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
+from orderlymq_operator.kube.reconcile.wanted import early_objects, forms_of, late_objects
 from orderlymq_operator.kube.resources import NETWORK_POLICIES, OWN_KINDS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica
 from orderlymq_operator.plan.forecast.consequences import live_effects

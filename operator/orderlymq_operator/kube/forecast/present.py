@@ -11,11 +11,10 @@ from typing import Final
 from orderlymq_operator.brokers.status import Peer, ReplicaStatus
 from orderlymq_operator.brokers.tables import Tables
 from orderlymq_operator.kube.objects.cluster import Environment, GroupForm
-from orderlymq_operator.kube.observe.cluster import Live, observed_group
+from orderlymq_operator.kube.observe.cluster import Live, observed_group, with_forms
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.pods import PodFacts
-from orderlymq_operator.kube.reconcile.backend import with_forms
 from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     GroupConfig,

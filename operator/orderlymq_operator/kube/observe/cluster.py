@@ -24,7 +24,7 @@ from orderlymq_operator.brokers.tables import Tables, read_name_server
 from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.restore import RESTORING
-from orderlymq_operator.kube.objects.cluster import GroupForm
+from orderlymq_operator.kube.objects.cluster import Environment, GroupForm
 from orderlymq_operator.kube.objects.pods import is_former, owners
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import (
@@ -284,3 +284,28 @@ async def read_name_servers(
 
     found = await asyncio.gather(*(ask(index) for index in range(count)))
     return dict(enumerate(found))
+
+
+def stale_name_servers(live: Live, environment: Environment) -> set[int]:
+    """Return the name servers whose pods were made in a previous form, or cannot start in theirs."""
+    return {
+        index
+        for index, pod in live.name_server_pods().items()
+        if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
+        or live.waits_in_vain(pod)
+    }
+
+
+def with_forms(
+    servers: Mapping[int, ObservedNameServer], live: Live, environment: Environment
+) -> dict[int, ObservedNameServer]:
+    """Return *servers* with what the pods in a previous form tell of that."""
+    pods = live.name_server_pods()
+    found = dict(servers)
+    for index in stale_name_servers(live, environment) & found.keys():
+        found[index] = replace(
+            found[index],
+            revision=str(pods[index].annotations.get(names.ANNOTATION_REVISION)),
+            serves_plain=pods[index].tls_mode != "Enforcing",
+        )
+    return found

@@ -54,11 +54,7 @@ from orderlymq_operator.kube.reconcile.accepted import (
     with_pull_secrets,
     with_tls_step,
 )
-from orderlymq_operator.kube.reconcile.backend import (
-    Defaults,
-    KubeBackend,
-    forms_of,
-)
+from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend
 from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     Bootstrap,
     restored_condition,
@@ -86,6 +82,7 @@ from orderlymq_operator.kube.reconcile.status import (
     previous_facts,
     step_of,
 )
+from orderlymq_operator.kube.reconcile.wanted import forms_of
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import ACCESSORY, Json
 from orderlymq_operator.kube.takeover.handover import Target

@@ -7,9 +7,13 @@ import pytest
 from orderlymq_operator.brokers.tables import SILENT
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import name_server_revision
-from orderlymq_operator.kube.observe.cluster import Live, observed_group, process_states
+from orderlymq_operator.kube.observe.cluster import (
+    Live,
+    observed_group,
+    process_states,
+    stale_name_servers,
+)
 from orderlymq_operator.kube.observe.pods import pod_facts
-from orderlymq_operator.kube.reconcile.backend import stale_name_servers
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import Action, RestartReplica
 from orderlymq_operator.plan.liveness import LOOKS_MIN, SURE_MS, FailureDetector

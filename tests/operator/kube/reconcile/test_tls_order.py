@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from orderlymq_operator.kube.objects.pods import name_server_pod
-from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.cluster import Live, with_forms
 from orderlymq_operator.kube.observe.pods import pod_facts
-from orderlymq_operator.kube.reconcile.backend import with_forms
 from orderlymq_operator.kube.resources import SECRETS
 from orderlymq_operator.plan.actions import ObservedNameServer
 from tests.operator.kube.reconcile.test_missing_secrets import evicted, pair

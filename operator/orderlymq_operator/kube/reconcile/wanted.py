@@ -1,0 +1,141 @@
+"""
+What a Cluster is to have as Kubernetes objects, in the order in which they are applied. Pure.
+
+The objects themselves are made in ``kube/objects``; here stands which of them a Cluster gets now, with the files and forms
+that its pods of before still need. ``backend`` applies them.
+"""
+
+from orderlymq_operator.kube.objects import canary, console, names
+from orderlymq_operator.kube.objects.cluster import (
+    Environment,
+    GroupForm,
+    account_objects,
+    budget_objects,
+    group_set,
+    listener_objects,
+    name_server_set,
+    service_objects,
+    settings_objects,
+)
+from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE
+from orderlymq_operator.kube.objects.network import policy_objects
+from orderlymq_operator.kube.objects.pods import form_of
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.resources import (
+    ACCESSORY,
+    CONFIG_MAPS,
+    SERVICES,
+    STATEFUL_SETS,
+    Json,
+)
+from orderlymq_operator.resources.kinds import Cluster, Desired
+
+
+def is_needed(made: Json) -> bool:
+    """Return whether brokers and name servers need an object: others may lack without harm to them."""
+    labels = made["metadata"]["labels"]
+    return (
+        labels["app.kubernetes.io/component"] in (names.BROKER, names.NAME_SERVER)
+        and names.LABEL_LISTENER not in labels
+        and made["kind"] not in {resource.kind for resource in ACCESSORY}
+    )
+
+
+def early_objects(cluster: Cluster, environment: Environment) -> list[Json]:
+    """Return the objects that are applied first: from the Services come the addresses of the groups."""
+    return [
+        *account_objects(cluster),
+        *service_objects(cluster, environment),
+        *listener_objects(cluster),
+    ]
+
+
+def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
+    """Return the objects that know the addresses; the planner starts groups that have no StatefulSet yet."""
+    return [
+        *settings_in_use(cluster, environment, live),
+        *budget_objects(cluster),
+        name_server_set(cluster, environment),
+        *accessory_objects(cluster, environment),
+        *(
+            group_set(cluster, group, environment)
+            for group in environment.groups
+            if live.find(STATEFUL_SETS, group) is not None
+        ),
+    ]
+
+
+def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
+    """Return what a Cluster has only where it says so."""
+    image, pull_policy = environment.image, environment.pull_policy
+    return [
+        *policy_objects(cluster, environment.operator_namespace),
+        *console.console_objects(cluster, image=image, pull_policy=pull_policy),
+        *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
+    ]
+
+
+def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
+    """Return the ConfigMaps with the settings files, those included that pods of before still read.
+
+    A container that is started again in such a pod has not mounted what the newest file names.
+    """
+    found = settings_objects(cluster, environment)
+    for made in found:
+        name = made["metadata"]["name"]
+        present = live.find(CONFIG_MAPS, name)
+        stateful_set = live.find(STATEFUL_SETS, name)
+        if present is None or stateful_set is None:
+            continue
+        is_group = name in environment.groups
+        pods = live.group_pods(name) if is_group else live.name_server_pods()
+        notes = [stateful_set["spec"]["template"]["metadata"].get("annotations") or {}]
+        notes += [pod.annotations for pod in pods.values()]
+        former = {each.get(names.ANNOTATION_SETTINGS, "") for each in notes}
+        former -= {form_of(file) for file in made["data"] if file != ADDRESSES_FILE}
+        kept = {
+            file: text
+            for file, text in (present.get("data") or {}).items()
+            if file != ADDRESSES_FILE and form_of(file) in former
+        }
+        if any(ADDRESSES_FILE in text for text in kept.values()):
+            # A name server that lacks the file which its settings name does not start.
+            kept[ADDRESSES_FILE] = present["data"].get(ADDRESSES_FILE, "{}")
+        made["data"] = {**kept, **made["data"]}
+    return found
+
+
+def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:
+    """Return the form of every group: as its StatefulSet says, or as a new one begins.
+
+    A group whose volumes outlived its StatefulSet begins with the replicas that have one, and the planner adds the
+    others: together they could elect each other, as a group that is empty. It may have been closed to be taken away.
+    """
+    found = {}
+    for group in groups:
+        present = live.find(STATEFUL_SETS, group)
+        service = live.find(SERVICES, group)
+        address = service["spec"]["clusterIP"] if service else None
+        if present is None:
+            volumes = [
+                names.node_of(claim.removeprefix("data-"))
+                for claim in live.claims
+                if claim.rpartition("-")[0] == f"data-{group}"
+            ]
+            count = max(volumes, default=desired.cluster.spec.replicas_per_group)
+            size = str(desired.cluster.spec.storage.size)
+            found[group] = GroupForm(count, count, size, address, closed=bool(volumes))
+            continue
+        notes = present["metadata"].get("annotations") or {}
+        count = int(notes.get(names.ANNOTATION_REPLICAS) or present["spec"].get("replicas", 1))
+        first = int(notes.get(names.ANNOTATION_FIRST) or count)
+        kept = notes.get(names.ANNOTATION_ADDRESS) or address
+        closed = notes.get(names.ANNOTATION_CLOSED) == "true"
+        found[group] = GroupForm(count, first, claim_size(present), address or kept, closed=closed)
+    return found
+
+
+def claim_size(stateful_set: Json) -> str:
+    """Return the size that a StatefulSet gives its volumes, which nobody can change."""
+    claims = stateful_set["spec"]["volumeClaimTemplates"]
+    return str(claims[0]["spec"]["resources"]["requests"]["storage"])
