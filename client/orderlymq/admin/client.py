@@ -1,5 +1,5 @@
 """
-The administrator's client: topics, groups, offsets, locks, single messages, the state of the groups.
+The administrator's client: topics, groups, offsets, locks, the state of the groups.
 
 Rules: what concerns a topic or a group is asked of every broker group that has a part of it and merged;
 a change goes to every one of them or the error names the first that refused. Used by the `orderlymq`
@@ -11,23 +11,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orderlymq.admin.messageplace import QUERY_MAX, find_by_key, find_message, read_found
-from orderlymq.admin.operations import Operations, topic_expansion
+from orderlymq.admin.messages import MessageOperations
+from orderlymq.admin.operations import topic_expansion
 from orderlymq.admin.queuelists import agreed_list, check_present, declarations, named_groups
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import (
-    BodyUnreadable,
     BrokerError,
     BrokerUnreachable,
     SettingError,
     TopicNotFound,
 )
-from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.ownedtasks import Lifecycle, Shutdown
-from orderlymq.producer.producer import Producer
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
@@ -62,7 +59,6 @@ from orderlymq_protocol.header.catalogue import (
     ResetOffsetHeader,
     TopicHeader,
 )
-from orderlymq_protocol.message import properties
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     ORDER_NAMESPACE,
@@ -71,12 +67,6 @@ from orderlymq_protocol.names import (
     check_topic_name,
 )
 
-# What a message has from where it was, not from its program.
-_OF_LETTERS: Final = properties.RESERVED_NAMES | {
-    properties.SHARDING_KEY,
-    properties.DLQ_ORIGIN_TOPIC,
-    properties.DLQ_ORIGIN_MESSAGE_ID,
-}
 _TIMEOUT_S: Final = 5.0
 
 
@@ -99,7 +89,7 @@ class QueueLock:
     wanted_by: str = ""
 
 
-class AdminClient(Lifecycle, Operations):
+class AdminClient(Lifecycle, MessageOperations):
     """Asks and changes the cluster.
 
     Life cycle: `start`, `close`; or `async with`.
@@ -468,23 +458,6 @@ class AdminClient(Lifecycle, Operations):
 
     # -- messages
 
-    async def view_message(self, message_id: str, *, unreadable: bool = False) -> ReceivedMessage:
-        """Return one message by its offset id.
-
-        Args:
-            message_id: where it lies.
-            unreadable: return also one whose body cannot be inflated, flagged as `ReceivedMessage.unreadable`.
-
-        Raises:
-            SettingError: The text is no offset id.
-            BrokerError: There is no such message.
-            BodyUnreadable: Its body cannot be inflated.
-        """
-        brokers = await self.brokers()
-        _, stored = await find_message(self._instance, message_id, brokers.values())
-        queue = MessageQueue(stored.topic, "", stored.queue_id)
-        return read_found(stored, queue, unreadable=unreadable)
-
     async def transactions(self) -> dict[str, dict[str, int]]:
         """Return "open" and "givenUp" transactions of each producer group, over all broker groups."""
         found: dict[str, dict[str, int]] = {}
@@ -500,53 +473,6 @@ class AdminClient(Lifecycle, Operations):
                 for kind in sums:
                     sums[kind] += counts.get(kind, 0)
         return found
-
-    async def find_messages(
-        self,
-        topic: str,
-        key: str,
-        *,
-        unique: bool = False,
-        count: int = QUERY_MAX,
-        unreadable: bool = False,
-    ) -> list[ReceivedMessage]:
-        """Return the messages of a topic with an index key, or with a unique key (message id).
-
-        With *unreadable* those whose body cannot be inflated are among them, as `view_message` returns them.
-
-        Raises:
-            TopicNotFound: No broker has the topic.
-            BodyUnreadable: The body of one cannot be inflated.
-            BrokerUnreachable: None was found, and a broker that may have one has no leader now.
-        """
-        return await find_by_key(
-            self._instance, topic, key, unique=unique, count=count, unreadable=unreadable
-        )
-
-    async def resend(self, message: ReceivedMessage, topic: str | None = None) -> SendResult:
-        """Send a dead letter to its original topic again, as a new message.
-
-        Raises:
-            SettingError: The message does not tell its original topic and none is given.
-            BodyUnreadable: Its body cannot be inflated.
-        """
-        if message.unreadable:
-            raise BodyUnreadable(message.queue, message.queue_offset, message.unreadable)
-        target = topic or properties.origin_topic(message.properties)
-        if not target:
-            raise SettingError(f"{message!r} does not tell its original topic; pass one")
-        own = {name: value for name, value in message.properties.items() if name not in _OF_LETTERS}
-        fresh = Message(
-            topic=target,
-            body=message.body,
-            tags=message.tags or "",
-            keys=message.keys,
-            key=message.key,
-            properties=own,
-            flag=message.flag,
-        )
-        async with Producer("orderlymq-resend", instance=self._instance) as producer:
-            return await producer.send(fresh)
 
     # -- small parts
 
