@@ -1,0 +1,90 @@
+"""What heartbeats may leave in the memory of a replica, by connection and in all."""
+
+from orderlymq_broker.core.clientsessions import CLIENTS_MAX, SAID_MAX, SAID_OF_CONNECTION_MAX
+from orderlymq_broker.processors.groups.members import MEMBERS_SIZE_MAX
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.codes import ResponseCode
+from tests.broker.processors.driver import ALICE, BOB, Shell
+from tests.broker.processors.requests import (
+    create,
+    heartbeat,
+    heartbeat_body,
+    lock,
+    lock_body,
+)
+
+
+def test_one_connection_names_a_bounded_number_of_clients(shell: Shell) -> None:
+    """Each name is a member until it has been silent for minutes; known ones go on."""
+    create(shell, TopicSet("orders", 1, 1))
+    for number in range(CLIENTS_MAX):
+        assert heartbeat(shell, f"c{number}", peer=ALICE).code == 0
+
+    refused = [
+        heartbeat(shell, "more", peer=ALICE),
+        shell.call(41, {}, lock_body("more", 0), peer=ALICE),
+    ]
+
+    assert [reply.code for reply in refused] == [1, 1]
+    assert "open another one" in (refused[0].remark or "")
+    assert heartbeat(shell, "c0", peer=ALICE, tags="x").code == 0
+    assert heartbeat(shell, "more", peer=BOB).code == 0
+
+
+def large_heartbeat(client: str, subscriptions: int = 700) -> bytes:
+    """Return a heartbeat with as many subscriptions of long topics as a program hardly has."""
+    return heartbeat_body(
+        client, topics=tuple(f"topic-{number:03}-{'x' * 100}" for number in range(subscriptions))
+    )
+
+
+def test_the_clients_of_one_connection_say_no_more_than_it_may_keep(shell: Shell) -> None:
+    """64 client ids with a thousand subscriptions each took 70 MB on every replica; a smaller heartbeat passes."""
+    create(shell, GroupSet("billing"))
+    size = len(large_heartbeat("c00"))
+    allowed = SAID_OF_CONNECTION_MAX // size
+
+    replies = [
+        shell.call(34, {}, large_heartbeat(f"c{number:02}")) for number in range(allowed + 1)
+    ]
+
+    assert [reply.code for reply in replies[:-1]] == [0] * allowed
+    assert replies[-1].code == ResponseCode.SYSTEM_BUSY
+    assert replies[-1].remark is not None
+    assert "several connections" in replies[-1].remark
+    assert len(shell.state.members.of_group("billing")) == allowed
+    assert heartbeat(shell, "c00").code == 0
+    assert shell.call(34, {}, large_heartbeat("c99")).code == 0
+
+
+def test_small_heartbeats_find_room_beside_large_ones(shell: Shell) -> None:
+    """Whoever fills what all clients may say keeps no usual consumer out; what a connection said goes with it."""
+    create(shell, GroupSet("billing"))
+    sessions = shell.core.context.sessions
+    sessions.said_bytes += SAID_MAX
+
+    assert shell.call(34, {}, large_heartbeat("big")).code == ResponseCode.SYSTEM_BUSY
+    assert heartbeat(shell, "small", peer=BOB).code == 0
+    said = sessions.said_bytes
+    shell.run(shell.core.connection_closed(BOB.connection, shell.now))
+    assert sessions.said_bytes < said
+
+
+def test_members_that_hold_locks_count_though_their_connections_are_gone(shell: Shell) -> None:
+    """They stay until their leases end, on every replica; usual members find room."""
+    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
+    assert shell.call(34, {}, large_heartbeat("gone")).code == 0
+    lock(shell, "gone", 0)
+    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.settle()
+    assert "gone" in shell.state.members.of_group("billing")
+    missing = MEMBERS_SIZE_MAX - shell.state.members.size
+    shell.state.members.size += missing
+
+    refused = shell.call(34, {}, large_heartbeat("big"), peer=BOB)
+
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert heartbeat(shell, "small", peer=BOB).code == 0
+    shell.state.members.size -= missing
+    shell.state.check_invariants()
+    assert shell.restart().state.members.size == shell.state.members.size
