@@ -93,6 +93,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (_length(item.nodeid), item not in waiting))
 
 
+def pytest_collection_finish() -> None:
+    # The modules of all tests and their items live to the end. Each full collection would look through them again.
+    gc.collect()
+    gc.freeze()
+
+
 def _length(test: str) -> int:
     """Return the place of a test's module among the longest, behind all of them for any other."""
     return next(
