@@ -14,14 +14,13 @@ from tests.sim.world import simulate
 
 ROOT = Path(__file__).parents[2]
 # A few that show that the simulator works; `make sim` runs 600, or as many as you like.
-SEEDS = int(os.environ.get("ORDERLYMQ_SIM_SEEDS", "10"))
+SEEDS = int(os.environ.get("ORDERLYMQ_SIM_SEEDS", "4"))
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [3, 17])
-def test_a_seed_is_the_same_run_in_every_process(seed: int) -> None:
+def test_a_seed_is_the_same_run_in_every_process() -> None:
     """Byte for byte: nothing depends on the order of a hash table, a clock or an address."""
-    program = f"from tests.sim.world import simulate; print(simulate({seed}).digest)"
+    program = "from tests.sim.world import simulate; print(simulate(3).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
