@@ -288,10 +288,10 @@ async def test_the_oldest_that_was_never_served_gives_way(said: list[RemotingCom
 
 
 async def test_thousands_of_idle_connections_do_no_harm() -> None:
-    """Law: 10 000 idle connections where the file limit allows, 2 000 at least."""
+    """Law: nothing fails beside 2 000 idle connections; a broker holds 10 000 in `trouble/test_crowds.py`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    count = 9_900 if hard >= 20_000 else 2_000  # two descriptors each, in this one process
+    count = 2_000  # two descriptors each, in this one process
     handler = Recorder(echo)
     server = RemotingServer(handler, limits=ConnectionLimits(close_drain_s=0.1))
     sockets: list[socket.socket] = []
