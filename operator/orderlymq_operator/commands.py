@@ -168,8 +168,8 @@ def up(
         process = session.spawn(directory)
         begun_s = time.monotonic()
         session.wait_for_contact(directory, process, timeout_s)
-        left_s = max(1.0, round(timeout_s - (time.monotonic() - begun_s), 1))
-        _show_ready(_wait_until_settled(directory, left_s, output), output)
+        settled = _wait_until_settled(directory, timeout_s, output, begun_s=begun_s)
+        _show_ready(settled, output)
         if with_demo:
             raise click.exceptions.Exit(loop.run(_play_alone(directory, DemoOptions(), output)))
         return
@@ -412,11 +412,19 @@ async def _play(directory: DataDirectory, options: DemoOptions, output: Output) 
 
 
 def _wait_until_settled(
-    directory: DataDirectory, timeout_s: float, output: Output, *, after: int = 0
+    directory: DataDirectory,
+    timeout_s: float,
+    output: Output,
+    *,
+    after: int = 0,
+    begun_s: float | None = None,
 ) -> dict[str, Any]:
-    """Show progress until everything is effective; return the last snapshot."""
+    """Show progress until everything is effective; return the last snapshot.
+
+    The time runs from now, or from *begun_s* of the monotonic clock.
+    """
     client = ControlClient(directory)
-    deadline = time.monotonic() + timeout_s
+    deadline = (time.monotonic() if begun_s is None else begun_s) + timeout_s
     with Progress(quiet=output == "json", after=after) as progress:
         while True:
             snapshot = client.status()
