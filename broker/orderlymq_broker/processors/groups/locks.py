@@ -10,7 +10,7 @@ lock. The table itself, and why an expiry cannot free a renewed lock: ``state/gr
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
@@ -223,16 +223,21 @@ class LockProcessor:
 
         return in_pieces([*self._committer.take(), *self._end(over)])
 
-    def expiring(self, now: Now, part: int) -> list[tuple[Lock, int]]:
-        """Return the locks with less than one *part* of their lease left, and what is left (ms)."""
-        found = []
-        for key, end_ms in self._clocks.ends.items():
-            lock = self._context.state.locks.get(*key)
-            left_ms = end_ms - now.monotonic_ms
-            if lock is not None and left_ms * part < lock.lease_ms:
-                found.append((lock, max(0, left_ms)))
+    def leased(self) -> list[_Key]:
+        """Return the locks whose leases run."""
+        return list(self._clocks.ends)
 
-        return sorted(found, key=lambda each: each[1])
+    def expiring(self, keys: Iterable[_Key], now: Now, part: int) -> list[tuple[Lock, int]]:
+        """Return those of some locks with less than one *part* of their lease left, and what is left (ms)."""
+        found = []
+        for key in keys:
+            lock, end_ms = self._context.state.locks.get(*key), self._clocks.ends.get(key)
+            if lock is not None and end_ms is not None:
+                left_ms = end_ms - now.monotonic_ms
+                if left_ms * part < lock.lease_ms:
+                    found.append((lock, max(0, left_ms)))
+
+        return found
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -2,13 +2,13 @@
 What users of a group must watch: lag, queues that stand still, failing messages, leases, members, loads.
 
 Lag in messages and time; messages that fail again and again; leases that run out; members that disagree; two
-clients with one id; hot queues and keys. The rules: it looks every few seconds, and what nothing has changed about costs no read; every list has an end,
-the worst come first; what begins is said once as a warning with a hint what to do, and again only while it
+clients with one id; hot queues and keys. The rules: it looks every few seconds, in steps of some milliseconds, and what nothing has changed about costs
+no read; every list has an end, the worst come first; what begins is said once as a warning with a hint what to do, and again only while it
 lasts for long. All of it is one leader's memory. Shown by ``status.py``, as metrics, and in the log.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from orderlymq_broker.processors.lanes.overview import NAMES, WAITING, Stand, la
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
 from orderlymq_broker.processors.observe.status import SHOWN_MAX, Series, Warnings, series
+from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.groups.parkedkeys import PARKED_KEYS_MAX
 from orderlymq_broker.state.records import Append, MemberSeen
 from orderlymq_broker.state.topics.queues import Queue
@@ -39,8 +40,15 @@ ASKED_MS: Final = BLOCKED_MS - 2 * LOOK_MS
 EXPIRING_PART: Final = 3
 # Store times read in one look; the others are read in the next ones.
 READS_MAX: Final = 512
+# What one tick looks at: a queue of a group, a member or a lock is 1, and a group as much as some queues.
+STEP_WORK_MAX: Final = 8_192
+_GROUP_WORK: Final = 4
+_LOCKS_OF_STEP: Final = 1_024
 
+# A part of a look: yields the work that was done since it did so last, returns what it found.
+_Part = Generator[int, None, list[Row]]
 _Place = tuple[str, str, int]
+_NO_MESSAGE: Final[Row] = {"messageId": None, "offsetId": None, "key": None, "tries": None}
 # Metrics that count what was found: name, what is counted, text.
 _COUNTED: Final = (
     ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
@@ -88,6 +96,8 @@ class Watch:
         self._queries = queries
         self._progress: dict[_Place, _Progress] = {}
         self._next_look_ms = 0
+        # The look that is under way.
+        self._looking: Generator[int, None, None] | None = None
         self._looked_wall_ms = 0
         self._first_look_ms: int | None = None
         self._blocked_known = False
@@ -216,13 +226,20 @@ class Watch:
         self.failures.appended(records)
 
     def tick(self, now: Now) -> list[Effect]:
-        """Look when it is time."""
+        """Look when it is time, or go on with a look that takes longer than a tick may."""
         self.loads.tick(now)
         self.failures.tick(now)
-        if now.monotonic_ms < self._next_look_ms:
-            return []
-        self._next_look_ms = now.monotonic_ms + LOOK_MS
-        self._look(now)
+        if self._looking is None:
+            if now.monotonic_ms < self._next_look_ms:
+                return []
+            self._next_look_ms = now.monotonic_ms + LOOK_MS
+            self._looking = self._look(now)
+        room = STEP_WORK_MAX
+        for work in self._looking:
+            room -= work
+            if room <= 0:
+                return []
+        self._looking = None
 
         return self._listeners.ask(self._suspects, now)
 
@@ -239,6 +256,7 @@ class Watch:
     def ended(self) -> None:
         """Forget everything: another replica leads and looks."""
         self._progress.clear()
+        self._looking = None
         self._warnings.forget()
         self._lags, self._found, self._next_look_ms, self._looked_wall_ms = [], {}, 0, 0
         self._first_look_ms, self._blocked_known = None, False
@@ -249,16 +267,19 @@ class Watch:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _look(self, now: Now) -> None:
-        self._looked_wall_ms = now.wall_ms
+    def _look(self, now: Now) -> Generator[int, None, None]:
+        """Look at everything as it stands from *now* on; yield the work that was done since the last time."""
         if self._first_look_ms is None:
             self._first_look_ms = now.monotonic_ms
-        blocked = self._look_at_progress(now)
+        blocked = yield from self._look_at_progress(now)
+        expiring = yield from self._expiring(now)
+        disagreeing = yield from self._disagreeing()
+        self._looked_wall_ms = now.wall_ms
         self._found = {
             "blocked": blocked,
             "failing": self.failures.rows(),
-            "expiring": self._expiring(now),
-            "disagreeing": list(self._disagreeing()),
+            "expiring": expiring,
+            "disagreeing": disagreeing,
             "duplicates": list(self._duplicates()),
             "notHolding": [{"group": group} for group in sorted(self._context.unparked_groups)],
             "holdsFull": [
@@ -272,15 +293,19 @@ class Watch:
         self._warnings.say(self._found, now)
         self._found |= self._counts()
 
-    def _look_at_progress(self, now: Now) -> list[Row]:
+    def _look_at_progress(self, now: Now) -> _Part:
         """Compute the lags and return the queues that stand still, the longest first."""
         lags: list[Lag] = []
-        blocked: list[tuple[int, Row]] = []
+        blocked: list[tuple[int, Suspect, Queue, _Progress]] = []
         suspects: list[tuple[int, Suspect]] = []
         seen: set[_Place] = set()
         reads = READS_MAX
-        self._blocked_known = True
-        for group, topic_name, queue, committed in self._behind():
+        blocked_known = True
+        for found in self._behind():
+            if isinstance(found, int):
+                yield found
+                continue
+            group, topic_name, queue, committed = found
             place = (group, topic_name, queue.queue_id)
             seen.add(place)
             known = self._progress.get(place)
@@ -305,38 +330,50 @@ class Watch:
                 continue
             if still_ms < BLOCKED_MS and known.since_ms == self._first_look_ms:
                 # It stood so when this leader began, who knows since when.
-                self._blocked_known = False
+                blocked_known = False
             if still_ms >= ASKED_MS:
                 lock = self._context.state.locks.get(*place)
                 suspect = Suspect(*place, None if lock is None else lock.client_id)
                 suspects.append((still_ms, suspect))
                 if still_ms >= BLOCKED_MS:
-                    blocked.append((still_ms, self._blocked_row(suspect, queue, known)))
+                    blocked.append((still_ms, suspect, queue, known))
+        self._blocked_known = blocked_known
         self._suspects = [each for _, each in sorted(suspects, key=lambda pair: -pair[0])]
         for place in self._progress.keys() - seen:
             del self._progress[place]
         self._lags = sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
+        blocked.sort(key=lambda each: -each[0])
 
-        return [row for _, row in sorted(blocked, key=lambda each: -each[0])]
+        return [
+            self._blocked_row(*each[1:], is_shown=position < SHOWN_MAX)
+            for position, each in enumerate(blocked)
+        ]
 
-    def _behind(self) -> Iterator[tuple[str, str, Queue, int]]:
-        """Yield (group, topic, queue, next offset) wherever a group has something to consume."""
+    def _behind(self) -> Iterator[tuple[str, str, Queue, int] | int]:
+        """Yield (group, topic, queue, next offset) wherever a group has something to consume, and the work behind each group."""
         state = self._context.state
         for group in sorted({*state.offsets.groups(), *state.members.groups()}):
             if is_system_group(group) or state.members.is_broadcasting(group):
                 continue
+            work = _GROUP_WORK
             known = state.offsets.of_group(group)
             for name in sorted({*known, *state.members.subscriptions(group)}):
                 topic, offsets = state.topics.by_name.get(name), known.get(name, {})
+                work += 1
                 if topic is None or not state.members.may_want(group, name):
                     continue
+                work += len(topic.queues)
                 for number in sorted(topic.queues):
                     queue = topic.queues[number]
                     committed = max(offsets.get(number, 0), queue.min_offset)
                     if committed < queue.next_offset:
                         yield group, name, queue, committed
+            yield work
 
-    def _blocked_row(self, suspect: Suspect, queue: Queue, known: _Progress) -> Row:
+    def _blocked_row(
+        self, suspect: Suspect, queue: Queue, known: _Progress, *, is_shown: bool
+    ) -> Row:
+        """Return what is told of a queue that stands still; others than those that are shown are only counted."""
         said = self._listeners.said_of(suspect)
         held = self._holder(suspect)
         silent = (
@@ -344,6 +381,7 @@ class Watch:
             if held["connected"] is not False
             else "its holder is not connected"
         )
+        message = self._message(queue, known.stand.offset) if is_shown else _NO_MESSAGE
 
         return {
             "group": suspect.group,
@@ -353,7 +391,7 @@ class Watch:
             "since": known.since_wall_ms,
             "holder": suspect.holder,
             **held,
-            **self._message(queue, known.stand.offset),
+            **message,
             **said,
             "listener": in_words(said) or silent,
         }
@@ -378,9 +416,16 @@ class Watch:
             if stored is not None:
                 return ids_of(self._context, decode_record(stored))
 
-        return {"messageId": None, "offsetId": None, "key": None, "tries": None}
+        return _NO_MESSAGE
 
-    def _expiring(self, now: Now) -> list[Row]:
+    def _expiring(self, now: Now) -> _Part:
+        found: list[tuple[Lock, int]] = []
+        leased = self._locks.leased()
+        for start in range(0, len(leased), _LOCKS_OF_STEP):
+            some = leased[start : start + _LOCKS_OF_STEP]
+            found += self._locks.expiring(some, now, EXPIRING_PART)
+            yield len(some)
+
         return [
             {
                 "group": lock.group,
@@ -390,23 +435,29 @@ class Watch:
                 "leftMillis": left_ms,
                 "connected": bool(self._context.sessions.of_client(lock.client_id)),
             }
-            for lock, left_ms in self._locks.expiring(now, EXPIRING_PART)
+            for lock, left_ms in sorted(found, key=lambda each: each[1])
         ]
 
-    def _disagreeing(self) -> Iterator[Row]:
+    def _disagreeing(self) -> _Part:
         members = self._context.state.members
-        for group in members.groups():
+        rows: list[Row] = []
+        for group in list(members.groups()):
             found = list(members.of_group(group).values())
-            first = found[0]
             for other in found[1:]:
-                difference = _difference(first, other)
+                difference = _difference(found[0], other)
+                yield 1 + len(other.subscriptions)
                 if difference:
-                    yield {
-                        "group": group,
-                        "members": [first.client_id, other.client_id],
-                        "difference": difference,
-                    }
+                    rows.append(
+                        {
+                            "group": group,
+                            "members": [found[0].client_id, other.client_id],
+                            "difference": difference,
+                        }
+                    )
                     break
+            yield 1
+
+        return rows
 
     def _duplicates(self) -> Iterator[Row]:
         for client_id, pair in self._context.duplicate_clients.items():

@@ -13,8 +13,8 @@ from orderlymq_broker.processors.observe.messages import (
     SAMPLE_EVERY,
     Frequent,
 )
-from orderlymq_broker.processors.observe.status import REPEAT_MS
-from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS
+from orderlymq_broker.processors.observe.status import REPEAT_MS, SHOWN_MAX
+from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS, STEP_WORK_MAX
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted, OffsetsReset
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell
@@ -392,3 +392,41 @@ def test_parked_keys_and_waiting_lanes_are_counted_by_group() -> None:
     ]
     assert after["parkedKeys"] == []
     assert after["examinedAt"] > 0
+
+
+def test_a_look_at_many_groups_is_cut_into_ticks(admin: AdminShell) -> None:
+    """At once it would keep the leader silent for so long that another one is elected; what it finds is the same."""
+    create_topic(admin, "orders", readQueueNums=8, writeQueueNums=8)
+    send(admin, e=0)
+    groups = [f"group-{number:04}" for number in range(STEP_WORK_MAX // 4)]
+    for begin in range(0, len(groups), 500):
+        some = groups[begin : begin + 500]
+        create(admin, *(GroupSet(each) for each in some))
+        create(admin, OffsetsReset(tuple(Commit(each, "orders", 0, 0) for each in some)))
+    admin.pass_time(2 * LOOK_MS)
+    before = watch(admin)["examinedAt"]
+
+    ticks = 0
+    while watch(admin)["examinedAt"] == before:
+        admin.pass_time(100)
+        ticks += 1
+        assert ticks < 10 + LOOK_MS // 100
+    assert len(admin.core.watch._lags) == len(groups)
+    began = watch(admin)["examinedAt"]
+    assert admin.wall_ms - began >= 100, "the look ended in the tick in which it began"
+
+
+def test_only_what_is_shown_of_blocked_queues_is_read(busy: AdminShell) -> None:
+    """All count; the messages of those beyond are nobody's business."""
+    groups = [f"group-{number:03}" for number in range(SHOWN_MAX + 20)]
+    create(busy, *(GroupSet(each) for each in groups))
+    create(busy, OffsetsReset(tuple(Commit(each, "orders", 0, 0) for each in groups)))
+    for each in groups:
+        heartbeat(busy, "alice", group=each)
+
+    busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
+
+    rows = busy.core.watch._found["blocked"]
+    assert len(rows) == len(groups) + 1
+    assert [row["messageId"] is not None for row in rows] == [True] * SHOWN_MAX + [False] * 21
+    assert sum(series(busy, "blocked_queues").values()) == len(rows)
