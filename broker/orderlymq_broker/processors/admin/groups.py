@@ -14,6 +14,7 @@ import msgspec
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change
+from orderlymq_broker.processors.admin.listings import Listings, Rows
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.members import missing_retry_topic
@@ -32,7 +33,6 @@ from orderlymq_protocol.body.catalogue import (
     OffsetWrapper,
     QueueTimeSpan,
     SubscriptionGroupConfig,
-    SubscriptionGroupTable,
 )
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -109,8 +109,10 @@ class GroupAdministration:
         figures: Figures,
         flush: Callable[[], list[Record]],
         retries: RetryWatch,
+        listings: Listings,
     ) -> None:
         self._context = context
+        self._listings = listings
         self._queries = queries
         self._figures = figures
         self._flush = flush
@@ -245,12 +247,17 @@ class GroupAdministration:
     def configs(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 201: the configuration of every group."""
         groups = self._context.state.groups
-        table = SubscriptionGroupTable(
-            {name: config_of(config) for name, config in sorted(groups.by_name.items())},
-            DataVersion(groups.version.counter, groups.version.timestamp),
-        )
+        version = DataVersion(groups.version.counter, groups.version.timestamp)
 
-        return answer(request, peer, body=table.to_json())
+        def rows() -> Rows:
+            for name in sorted(groups.by_name):
+                config = groups.get(name)
+                if config is not None:
+                    yield name, config_of(config)
+
+        return self._listings.answer(
+            request, peer, "subscriptionGroupTable", rows(), dataVersion=version
+        )
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 352: one group's configuration."""

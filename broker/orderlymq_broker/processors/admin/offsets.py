@@ -17,6 +17,7 @@ from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import change, raise_unknown_group
+from orderlymq_broker.processors.admin.listings import Listings, Rows
 from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.fence import Fence
@@ -55,8 +56,10 @@ class OffsetAdministration:
         committer: Committer,
         fence: Fence,
         asker: ClientCalls,
+        listings: Listings,
     ) -> None:
         self._context = context
+        self._listings = listings
         self._queries = queries
         self._committer = committer
         self._fence = fence
@@ -67,13 +70,16 @@ class OffsetAdministration:
     def all_offsets(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 43: the offsets of all groups."""
         offsets = self._context.state.offsets
-        table = {
-            f"{topic}@{group}": {str(queue_id): queues[queue_id] for queue_id in sorted(queues)}
-            for group in sorted(offsets.groups())
-            for topic, queues in sorted(offsets.of_group(group).items())
-        }
 
-        return answer(request, peer, body=fastjson.dumps({"offsetTable": table}))
+        def rows() -> Rows:
+            for group in sorted(offsets.groups()):
+                for topic, queues in sorted(offsets.of_group(group).items()):
+                    yield (
+                        f"{topic}@{group}",
+                        {str(queue_id): queues[queue_id] for queue_id in sorted(queues)},
+                    )
+
+        return self._listings.answer(request, peer, "offsetTable", rows())
 
     def delay_offsets(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 45: how far each delay level is handed on."""

@@ -13,6 +13,7 @@ from typing import Final
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change
+from orderlymq_broker.processors.admin.listings import Listings, Rows
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
 from orderlymq_protocol.body import fastjson
@@ -21,7 +22,6 @@ from orderlymq_protocol.body.catalogue import (
     GroupList,
     TopicConfig,
     TopicConfigList,
-    TopicConfigTable,
     TopicList,
     TopicOffset,
     TopicStats,
@@ -68,8 +68,11 @@ class TopicAdministration:
         flush: returns the gathered offset commits as records, which must go before a deletion.
     """
 
-    def __init__(self, context: Context, flush: Callable[[], list[Record]]) -> None:
+    def __init__(
+        self, context: Context, flush: Callable[[], list[Record]], listings: Listings
+    ) -> None:
         self._context = context
+        self._listings = listings
         self._flush = flush
         # Topics whose change is in the log and not applied: the next one must be judged after it.
         self._changing: set[str] = set()
@@ -131,12 +134,15 @@ class TopicAdministration:
     def configs(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 21: the configuration of every topic."""
         topics = self._context.state.topics
-        table = TopicConfigTable(
-            {name: config_of(topic) for name, topic in sorted(topics.by_name.items())},
-            DataVersion(topics.version.counter, topics.version.timestamp),
-        )
+        version = DataVersion(topics.version.counter, topics.version.timestamp)
 
-        return answer(request, peer, body=table.to_json())
+        def rows() -> Rows:
+            for name in sorted(topics.by_name):
+                topic = topics.get(name)
+                if topic is not None:
+                    yield name, config_of(topic)
+
+        return self._listings.answer(request, peer, "topicConfigTable", rows(), dataVersion=version)
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 351: one topic's configuration, in 5.x's form."""
