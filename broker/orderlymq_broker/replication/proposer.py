@@ -7,7 +7,9 @@ and ``loop.py`` when the next entry leaves and what was applied.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import UNBUILT, Built
@@ -16,6 +18,9 @@ from orderlymq_broker.replication.interfaces import LoopFigures, LoopPorts, Repl
 from orderlymq_broker.replication.proposals import PendingProposals
 
 _log = logging.getLogger(__name__)
+
+# Clients choose what is refused: at the limit of topics each send to another one is.
+REFUSALS_LOGGED_S: Final = 1.0
 
 
 class Proposer:
@@ -41,6 +46,8 @@ class Proposer:
         self._clock = ports.clock
         self._figures = figures
         self._submit = submit
+        self._logged_at = -math.inf
+        self._unlogged = 0
 
     def admit(self, proposal: Propose) -> bool:
         """Let a proposal wait for the next entry, or refuse it; return whether it waits."""
@@ -88,6 +95,13 @@ class Proposer:
         return None
 
     def _refuse(self, proposal: Propose, refusal: Refusal) -> None:
-        kinds = sorted({type(record).__name__ for record in proposal.records})
-        _log.warning("a proposal of %s is refused: %s", ", ".join(kinds), refusal.remark)
+        now = self._clock.seconds()
+        if now - self._logged_at >= REFUSALS_LOGGED_S:
+            kinds = sorted({type(record).__name__ for record in proposal.records})
+            more = f"; {self._unlogged} others were, too" if self._unlogged else ""
+            text = "a proposal of %s is refused: %s%s"
+            _log.warning(text, ", ".join(kinds), refusal.remark, more)
+            self._logged_at, self._unlogged = now, 0
+        else:
+            self._unlogged += 1
         self._submit(self._core.refused(proposal, refusal))

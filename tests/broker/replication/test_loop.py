@@ -453,6 +453,24 @@ def test_what_cannot_be_stored_is_refused_alone(
     assert "a proposal of MemberSeen is refused" in caplog.text
 
 
+def test_who_is_refused_again_and_again_does_not_fill_the_log(
+    group: SimulatedGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line a second, which counts those that had none."""
+    leader = group.elect()
+
+    for _ in range(2):
+        for _ in range(50):
+            leader.loop.submit([Propose([MemberSeen("g", "c", "a", version=10**30)])])
+        group.run()
+        group.pass_time(1.1)
+
+    lines = [text for text in caplog.messages if "is refused" in text]
+    assert len(lines) == 2
+    assert lines[1].endswith("; 49 others were, too")
+    assert leader.core.context.counters["proposals_refused"] == 100
+
+
 @pytest.mark.interpreted
 def test_an_entry_that_cannot_be_built_ends_nothing(
     group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
