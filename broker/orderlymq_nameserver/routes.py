@@ -81,6 +81,8 @@ class RouteRegistry:
         self._brokers: dict[str, Broker] = {}
         # Names of brokers that sign; only such ones are added, and none goes while this process runs.
         self._reserved: set[str] = set()
+        # Names that a connection has registered or kept alive, until it is closed: clients, which come and go, have none.
+        self._names_of: dict[int, set[str]] = {}
         # Encoded answers of 105: every client asks for every topic twice a minute.
         self._encoded: dict[str, bytes] = {}
         self._encoded_bytes = 0
@@ -161,7 +163,7 @@ class RouteRegistry:
                 broker.last_addresses.pop(broker_id, None)
 
         entry = self._entry(broker, who, ha_address)
-        keep_alive(entry, connection, Session(now_ms, expiry_ms or self._expiry_ms))
+        self._keep_alive(who, entry, connection, Session(now_ms, expiry_ms or self._expiry_ms))
         entry.ha_address = ha_address
         entry.filter_servers = body.filter_server_list
         self.is_changed |= broker.last_addresses.get(who.broker_id) != who.address
@@ -196,14 +198,16 @@ class RouteRegistry:
         session = entry.sessions.get(connection)
         if session is None:
             # A replica that has connected again and found its registration still alive.
-            keep_alive(entry, connection, Session(now_ms, self._expiry_ms))
+            self._keep_alive(who, entry, connection, Session(now_ms, self._expiry_ms))
         else:
             session.seen_ms = now_ms
         return self._brokers[who.broker_name].version
 
     def connection_closed(self, connection: int) -> list[str]:
         """Forget a connection; return the names of the brokers that lost an address with it."""
-        return self._end_sessions(lambda number, session: number == connection)
+        names = self._names_of.pop(connection, set())
+
+        return self._end_sessions(lambda number, session: number == connection, names)
 
     def expire(self, now_ms: int) -> tuple[list[str], list[int]]:
         """Drop registrations that were silent too long.
@@ -219,7 +223,7 @@ class RouteRegistry:
             silent.add(number)
             return True
 
-        return self._end_sessions(is_silent), sorted(silent)
+        return self._end_sessions(is_silent, self._brokers), sorted(silent)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, on all brokers or on those of one cluster."""
@@ -406,6 +410,8 @@ class RouteRegistry:
             for entry in broker.entries.values():
                 if not entry.sessions:
                     raise AssertionError(f"{name}: an entry lives without a connection")
+                if not all(name in self._names_of.get(number, ()) for number in entry.sessions):
+                    raise AssertionError(f"{name}: the end of a connection would not be noticed")
             if not broker.entries:
                 for topic_name, topic in broker.topics.items():
                     if not self._is_ordered(topic_name, topic):
@@ -471,13 +477,22 @@ class RouteRegistry:
                     topics[name] = known
         return topics
 
-    def _end_sessions(self, ends: Callable[[int, Session], bool]) -> list[str]:
+    def _keep_alive(self, who: Identity, entry: Entry, connection: int, session: Session) -> None:
+        keep_alive(entry, connection, session)
+        self._names_of.setdefault(connection, set()).add(who.broker_name)
+
+    def _end_sessions(
+        self, ends: Callable[[int, Session], bool], names: Iterable[str]
+    ) -> list[str]:
         lost: list[str] = []
-        for name, broker in list(self._living()):
+        for name in sorted(names):
+            broker = self._brokers.get(name)
+            if broker is None:
+                continue
             for entry in broker.entries.values():
                 for number in [n for n, session in entry.sessions.items() if ends(n, session)]:
                     del entry.sessions[number]
-            if self._drop_silent(name):
+            if broker.entries and self._drop_silent(name):
                 lost.append(name)
         return lost
 
