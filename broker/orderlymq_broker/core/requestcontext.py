@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from orderlymq_broker.core.clientsessions import Session, Sessions
 from orderlymq_broker.core.effects import Close, Effect, Now, Peer, Refusal, Send
 from orderlymq_broker.core.entrybuilder import EntryBuilder
+from orderlymq_broker.core.listings import Listings
 from orderlymq_broker.core.livesettings import effective
 from orderlymq_broker.core.quotas.quotas import Quotas
 from orderlymq_broker.core.uncommitted import LeaderView
@@ -69,6 +70,7 @@ class Context:
         leader_known: as a follower, somebody else is known to lead.
         view: what the leader has promised beyond the applied state.
         entries: what proposals pass on their way into the log; gives offsets.
+        listings: writes long lists bit by bit.
         counters: how often things happened, by name; shown in the status and as metrics.
         duplicate_clients: client ids used over two live connections, with the older and the newer.
         unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
@@ -104,6 +106,7 @@ class Context:
         self.replication: dict[str, Any] = {}
         self.store_host = pack_host(settings.address.host, settings.address.port)
         self.entries = EntryBuilder(self.store_host, state)
+        self.listings = Listings()
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
 

@@ -11,12 +11,14 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.listings import BODY_SIZE_MAX, WAITING_MAX, Pieces
 from orderlymq_broker.core.requestcontext import (
     Context,
     Handler,
     RequestRefused,
     answer,
     answer_lost,
+    unanswered,
 )
 from orderlymq_broker.state.records import Outcome, Record, Refused
 from orderlymq_protocol.codes import ResponseCode
@@ -28,6 +30,32 @@ NOT_LEADER: Final = (
     "Can't modify topic or subscription group from slave broker, please execute it from master "
     "broker: this replica does not lead group {group}; send it to {address}"
 )
+
+
+def answer_list(
+    context: Context, request: RemotingCommand, peer: Peer, pieces: Pieces
+) -> list[Effect]:
+    """Answer with a list that is written bit by bit, when it is.
+
+    Raises:
+        RequestRefused: too many wait already (2).
+    """
+    kept = unanswered(request)
+
+    def written(body: bytes | None) -> list[Effect]:
+        if body is not None:
+            return answer(kept, peer, body=body)
+        remark = f"the list has more than {BODY_SIZE_MAX} bytes, and no answer can have more: ask for single ones"
+        return answer(kept, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    effects = context.listings.write(pieces, written)
+    if effects is None:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_BUSY,
+            f"{WAITING_MAX} lists are asked for and not written yet; try again later",
+        )
+
+    return effects
 
 
 def answer_when_applied(

@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.listings import Pieces, Rows, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import change
-from orderlymq_broker.processors.admin.listings import Listings, Rows
+from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.members import missing_retry_topic
@@ -27,7 +27,6 @@ from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     ConsumeStats,
-    ConsumeStatsList,
     ConsumeTimeSpan,
     DataVersion,
     OffsetWrapper,
@@ -60,6 +59,8 @@ RETRY_QUEUES_MAX: Final = 1_024
 GROUPS_AT_ONCE_MAX: Final = 256
 
 # Topics that one question may list: an answer has a row for each of their queues.
+# A queue in the answer to 317, beside a row of other lists.
+QUEUE_WORK: Final = 2
 TOPICS_MAX: Final = 256
 
 _HOLDS: Final = (
@@ -109,10 +110,8 @@ class GroupAdministration:
         figures: Figures,
         flush: Callable[[], list[Record]],
         retries: RetryWatch,
-        listings: Listings,
     ) -> None:
         self._context = context
-        self._listings = listings
         self._queries = queries
         self._figures = figures
         self._flush = flush
@@ -255,9 +254,9 @@ class GroupAdministration:
                 if config is not None:
                     yield name, config_of(config)
 
-        return self._listings.answer(
-            request, peer, "subscriptionGroupTable", rows(), dataVersion=version
-        )
+        pieces = table("subscriptionGroupTable", rows(), dataVersion=version)
+
+        return answer_list(self._context, request, peer, pieces)
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 352: one group's configuration."""
@@ -287,39 +286,57 @@ class GroupAdministration:
         else:
             is_whole = request.ext.get("orderlymq") == "true"
             names = self._topics_of(header.consumer_group, is_whole=is_whole)
-        table: dict[MessageQueue, OffsetWrapper] = {}
-        rate = 0.0
-        for name in names:
-            stats = self._stats(header.consumer_group, name, now)
-            table.update(stats.offset_table)
-            rate += stats.consume_tps
 
-        return answer(request, peer, body=ConsumeStats(table, round(rate, 2)).to_json())
+        return answer_list(
+            self._context, request, peer, self._progress(header.consumer_group, names, now)
+        )
+
+    def _progress(self, group: str, names: list[str], now: Now) -> Pieces:
+        """Write what `ConsumeStats` is."""
+        rate = 0.0
+        begin = b'{"offsetTable":{'
+        for name in names:
+            stats = self._stats(group, name, now)
+            rate += stats.consume_tps
+            if stats.offset_table:
+                queues = fastjson.dumps(stats.offset_table)[1:-1]
+                yield begin + queues, 1 + QUEUE_WORK * len(stats.offset_table)
+                begin = b","
+        end = b"" if begin == b"," else begin
+        yield end + b"}," + fastjson.dumps({"consumeTps": round(rate, 2)})[1:], 1
 
     def all_progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 317: how far all groups are; only in ordered topics when asked so."""
         only_ordered = GetConsumeStatsInBrokerHeader.from_ext(request.ext).is_order
+        address = self._context.address_for(peer)
+
+        return answer_list(
+            self._context, request, peer, self._all_progress(only_ordered, address, now)
+        )
+
+    def _all_progress(self, only_ordered: bool, address: str, now: Now) -> Pieces:
+        """Write what `ConsumeStatsList` is."""
         state = self._context.state
-        rows: list[Mapping[str, tuple[ConsumeStats, ...]]] = []
         difference = 0
+        start = b'{"consumeStatsList":['
         for group in sorted(state.offsets.groups()):
-            found = []
+            begin = start + b"{" + fastjson.dumps(group) + b":["
             for name in self._topics_of(group):
                 topic = state.topics.get(name)
                 if topic is None or (only_ordered and not topic.config.order):
                     continue
                 stats = self._stats(group, name, now)
-                found.append(stats)
                 difference += sum(
                     queue.broker_offset - queue.consumer_offset
                     for queue in stats.offset_table.values()
                 )
-            if found:
-                rows.append({group: tuple(found)})
-        address = self._context.address_for(peer)
-        body = ConsumeStatsList(tuple(rows), address, difference).to_json()
-
-        return answer(request, peer, body=body)
+                yield begin + stats.to_json(), 1 + QUEUE_WORK * len(stats.offset_table)
+                begin, start = b",", b"]},"
+            yield b"", 1
+        # What was begun last has no end yet.
+        end = b"]}" if start == b"]}," else start
+        more = {"brokerAddr": address, "totalDiff": difference}
+        yield end + b"]," + fastjson.dumps(more)[1:], 1
 
     def time_spans(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 303: oldest, newest and consumed message of every queue, by store time."""

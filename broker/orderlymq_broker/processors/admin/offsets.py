@@ -15,9 +15,9 @@ from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
 from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
+from orderlymq_broker.core.listings import Rows, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.core.responses import change, raise_unknown_group
-from orderlymq_broker.processors.admin.listings import Listings, Rows
+from orderlymq_broker.core.responses import answer_list, change, raise_unknown_group
 from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.fence import Fence
@@ -56,10 +56,8 @@ class OffsetAdministration:
         committer: Committer,
         fence: Fence,
         asker: ClientCalls,
-        listings: Listings,
     ) -> None:
         self._context = context
-        self._listings = listings
         self._queries = queries
         self._committer = committer
         self._fence = fence
@@ -79,7 +77,7 @@ class OffsetAdministration:
                         {str(queue_id): queues[queue_id] for queue_id in sorted(queues)},
                     )
 
-        return self._listings.answer(request, peer, "offsetTable", rows())
+        return answer_list(self._context, request, peer, table("offsetTable", rows()))
 
     def delay_offsets(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 45: how far each delay level is handed on."""

@@ -13,7 +13,6 @@ from orderlymq_broker.processors.admin.accounts import AccessAdministration
 from orderlymq_broker.processors.admin.clients import ClientAdministration
 from orderlymq_broker.processors.admin.config import ConfigAdministration
 from orderlymq_broker.processors.admin.groups import GroupAdministration
-from orderlymq_broker.processors.admin.listings import Listings
 from orderlymq_broker.processors.admin.offsets import OffsetAdministration
 from orderlymq_broker.processors.admin.statistics import StatsAdministration
 from orderlymq_broker.processors.admin.topics import TopicAdministration
@@ -39,13 +38,13 @@ class Administration:
         calls: ClientCalls,
         retries: RetryWatch,
     ) -> None:
-        flush, listings = committer.take, Listings()
+        flush = committer.take
         self._context = context
         self.figures = Figures(context)
         self.access = AccessAdministration(context)
-        self.topics = TopicAdministration(context, flush, listings)
-        self.groups = GroupAdministration(context, queries, self.figures, flush, retries, listings)
-        self.offsets = OffsetAdministration(context, queries, committer, fence, calls, listings)
+        self.topics = TopicAdministration(context, flush)
+        self.groups = GroupAdministration(context, queries, self.figures, flush, retries)
+        self.offsets = OffsetAdministration(context, queries, committer, fence, calls)
         self.clients = ClientAdministration(context, calls)
         self.stats = StatsAdministration(context, self.figures)
         self.config = ConfigAdministration(context, retention)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.listings import Rows, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import change
-from orderlymq_broker.processors.admin.listings import Listings, Rows
+from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
 from orderlymq_protocol.body import fastjson
@@ -68,11 +68,8 @@ class TopicAdministration:
         flush: returns the gathered offset commits as records, which must go before a deletion.
     """
 
-    def __init__(
-        self, context: Context, flush: Callable[[], list[Record]], listings: Listings
-    ) -> None:
+    def __init__(self, context: Context, flush: Callable[[], list[Record]]) -> None:
         self._context = context
-        self._listings = listings
         self._flush = flush
         # Topics whose change is in the log and not applied: the next one must be judged after it.
         self._changing: set[str] = set()
@@ -142,7 +139,9 @@ class TopicAdministration:
                 if topic is not None:
                     yield name, config_of(topic)
 
-        return self._listings.answer(request, peer, "topicConfigTable", rows(), dataVersion=version)
+        pieces = table("topicConfigTable", rows(), dataVersion=version)
+
+        return answer_list(self._context, request, peer, pieces)
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 351: one topic's configuration, in 5.x's form."""

@@ -10,14 +10,15 @@ lock. The table itself, and why an expiry cannot free a renewed lock: ``state/gr
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces
 from orderlymq_broker.core.leaseclocks import LeaseClocks
+from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_when_applied
+from orderlymq_broker.core.responses import answer_list, answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check as check_owner
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.fence import refuse_by_key, refuse_concurrent
@@ -142,27 +143,30 @@ class LockProcessor:
 
     def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20501: the held locks of a group, or of all, whether their holders are connected, and who else asks."""
-        group = request.ext.get("consumerGroup") or None
-        broker = self._context.settings.group
-        locks = [
-            {
-                "topic": lock.topic,
-                "brokerName": broker,
-                "queueId": lock.queue_id,
-                "consumerGroup": lock.group,
-                "clientId": lock.client_id,
-                "address": lock.address,
-                "epoch": lock.epoch,
-                "leaseMillis": lock.lease_ms,
-                "heldSinceMillis": lock.held_since_ms,
-                "connected": bool(self._context.sessions.of_client(lock.client_id)),
-                "wantedBy": self._wanted_by(lock, now),
-            }
-            for lock in self._context.state.locks.held(group)
-        ]
-        locks.sort(key=lambda lock: (lock["consumerGroup"], lock["topic"], lock["queueId"]))
+        locks = self._context.state.locks
+        only = request.ext.get("consumerGroup")
 
-        return answer(request, peer, body=fastjson.dumps({"locks": locks}))
+        def rows() -> Iterator[dict[str, Any]]:
+            for group in [only] if only else sorted(locks.held_of):
+                found = sorted(locks.held(group), key=lambda each: (each.topic, each.queue_id))
+                yield from (self._row(lock, now) for lock in found)
+
+        return answer_list(self._context, request, peer, array("locks", rows()))
+
+    def _row(self, lock: Lock, now: Now) -> dict[str, Any]:
+        return {
+            "topic": lock.topic,
+            "brokerName": self._context.settings.group,
+            "queueId": lock.queue_id,
+            "consumerGroup": lock.group,
+            "clientId": lock.client_id,
+            "address": lock.address,
+            "epoch": lock.epoch,
+            "leaseMillis": lock.lease_ms,
+            "heldSinceMillis": lock.held_since_ms,
+            "connected": bool(self._context.sessions.of_client(lock.client_id)),
+            "wantedBy": self._wanted_by(lock, now),
+        }
 
     # -- leases ------------------------------------------------------------------------------------
 

@@ -1,0 +1,116 @@
+"""
+Lists of everything that a broker group has: topics, groups, offsets, locks.
+
+The rules: a list is written some milliseconds at a time, because there may be tens of thousands of rows, and others elect a leader
+that is silent for a fifth of a second; one list is written at a time, and the others wait without taking memory; one that
+would not fit a frame ends as soon as that is known. What is changed while a list is written may be in it or not. Who answers
+with one: ``answer_list`` in ``responses.py``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from orderlymq_broker.core.effects import Effect, Later, Now
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX
+
+# What is written before others have their turn, at some 6 us each: a row is 1, and so are eight members of it.
+STEP_WORK_MAX: Final = 2_048
+_MEMBERS: Final = 8
+# Tools ask for one or two.
+WAITING_MAX: Final = 64
+# Beside it a frame has a header.
+BODY_SIZE_MAX: Final = FRAME_SIZE_MAX - (64 << 10)
+
+# The text of a list piece by piece, each with the work that it was.
+Pieces: TypeAlias = Iterator[tuple[bytes, int]]
+Rows: TypeAlias = Iterator[tuple[str, Any]]
+# Is given the text, or None when it is too long.
+Then: TypeAlias = Callable[[bytes | None], list[Effect]]
+
+
+@dataclass(slots=True)
+class _Listing:
+    """A list that is being written, or waits for it."""
+
+    pieces: Pieces
+    then: Then
+    written: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
+class Listings:
+    """Writes one list after the other."""
+
+    def __init__(self) -> None:
+        self._queue: deque[_Listing] = deque()
+        self._goes_on = False
+
+    def write(self, pieces: Pieces, then: Then) -> list[Effect] | None:
+        """Write a list of which nothing was read yet, and call *then*; return None when too many wait."""
+        if len(self._queue) >= WAITING_MAX:
+            return None
+        self._queue.append(_Listing(pieces, then))
+
+        return [] if self._goes_on else self._work()
+
+    def _go_on(self, _: Now) -> list[Effect]:
+        self._goes_on = False
+        return self._work()
+
+    def _work(self) -> list[Effect]:
+        effects: list[Effect] = []
+        room = STEP_WORK_MAX
+        while self._queue and room > 0:
+            # Out of the queue first: one that cannot be written must not stand before the others for ever.
+            listing = self._queue.popleft()
+            room, is_over = _write_on(listing, room)
+            if is_over:
+                whole = listing.size <= BODY_SIZE_MAX
+                effects += listing.then(b"".join(listing.written) if whole else None)
+            else:
+                self._queue.appendleft(listing)
+        if self._queue:
+            self._goes_on = True
+            effects.append(Later(self._go_on))
+
+        return effects
+
+
+def _write_on(listing: _Listing, room: int) -> tuple[int, bool]:
+    """Write on while there is room; return what is left of it, and whether the list is whole, or too long."""
+    for piece, work in listing.pieces:
+        listing.written.append(piece)
+        listing.size += len(piece)
+        room -= work
+        if listing.size > BODY_SIZE_MAX:
+            return room, True
+        if room <= 0:
+            return room, False
+
+    return room, True
+
+
+def table(name: str, rows: Rows, **beside: Any) -> Pieces:
+    """Write a JSON object that has the table *name* of *rows*, and *beside*."""
+    start = fastjson.dumps(beside)[:-1]
+    comma = b"," if beside else b""
+    yield start + comma + fastjson.dumps(name) + b":{", 0
+    comma = b""
+    for key, value in rows:
+        work = 1 + (len(value) // _MEMBERS if isinstance(value, Mapping) else 0)
+        yield comma + fastjson.dumps({key: value})[1:-1], work
+        comma = b","
+    yield b"}}", 0
+
+
+def array(name: str, rows: Iterator[Any]) -> Pieces:
+    """Write a JSON object that has the list *name* of *rows*."""
+    yield b"{" + fastjson.dumps(name) + b":[", 0
+    comma = b""
+    for row in rows:
+        yield comma + fastjson.dumps(row), 1
+        comma = b","
+    yield b"]}", 0

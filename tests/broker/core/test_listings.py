@@ -1,0 +1,175 @@
+"""Lists of everything: written in steps, one after the other, and whole."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from orderlymq_broker.core.effects import Effect, Later, Now
+from orderlymq_broker.core.listings import (
+    BODY_SIZE_MAX,
+    STEP_WORK_MAX,
+    WAITING_MAX,
+    Listings,
+    array,
+    table,
+)
+from orderlymq_broker.state.groups.lockrecords import LocksRequested
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.codes import ResponseCode
+from tests.broker.processors.driver import START_MS, TOOL, Shell
+from tests.broker.processors.requests import create
+
+NOW = Now(START_MS, 0)
+PROGRESS = {"consumerGroup": "group-00000", "topic": ""}
+
+
+def played(effects: list[Effect] | None) -> int:
+    """Let all steps that effects ask for be done; return how many these were."""
+    steps = 0
+    while effects:
+        effects = [more for each in effects if isinstance(each, Later) for more in each.step(NOW)]
+        steps += 1
+    return steps
+
+
+class Heard:
+    """Takes lists; *texts* are those that came, None for one that was too long."""
+
+    def __init__(self) -> None:
+        self.texts: list[bytes | None] = []
+
+    def __call__(self, text: bytes | None) -> list[Effect]:
+        self.texts.append(text)
+        return []
+
+
+def busy(count: int) -> Shell:
+    """Return a leader of so many groups, each with a topic of 8 queues, their offsets and their locks."""
+    shell = Shell().lead()
+    names = [f"{number:05}" for number in range(count)]
+    for begin in range(0, count, 100):
+        some = names[begin : begin + 100]
+        create(shell, *(TopicSet(f"topic-{each}", 8, 8) for each in some))
+        create(shell, *(GroupSet(f"group-{each}") for each in some))
+    for each in names:
+        group, queues = f"group-{each}", tuple((f"topic-{each}", number) for number in range(8))
+        commits = tuple(Commit(group, topic, number, 0) for topic, number in queues)
+        create(shell, OffsetsReset(commits))
+        create(shell, LocksRequested(group, "c", "192.0.2.1:1", 60_000, queues))
+    return shell
+
+
+def test_long_lists_are_written_in_steps_and_whole() -> None:
+    """Others are served between two steps; nothing is missing."""
+    count = STEP_WORK_MAX // 8 + 10
+    shell = busy(count)
+    sizes = {}
+
+    for code, ext, name in (
+        (317, {"isOrder": "false"}, "consumeStatsList"),
+        (20501, {}, "locks"),
+        (43, {}, "offsetTable"),
+    ):
+        opaque = shell.submit(code, ext, peer=TOOL)
+        is_later = bool(shell.later)
+        shell.settle()
+        reply = shell.reply_to(opaque)
+        assert reply is not None
+        sizes[code] = (is_later, len(fastjson.loads(reply.body)[name]))
+
+    assert sizes == {317: (True, count), 20501: (True, 8 * count), 43: (False, count)}
+
+
+def test_a_short_list_is_answered_at_once() -> None:
+    """Nobody waits for a step that need not be."""
+    shell = busy(2)
+
+    for code, ext in ((21, {}), (43, {}), (201, {}), (208, PROGRESS), (317, {"isOrder": "false"})):
+        opaque = shell.submit(code, ext, peer=TOOL)
+        assert shell.reply_to(opaque) is not None
+        assert not shell.later
+
+
+def test_lists_are_written_one_after_the_other_and_so_many_wait() -> None:
+    """Each may have 16 MiB; of those that wait nothing is written."""
+    listings, heard = Listings(), Heard()
+    rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX)]
+    first = listings.write(table("first", iter(rows)), heard)
+    for number in range(1, WAITING_MAX):
+        assert listings.write(table(f"list-{number}", iter(rows)), heard) == []
+
+    assert listings.write(table("more", iter(rows)), heard) is None
+    assert not heard.texts
+    assert played(first) >= WAITING_MAX
+
+    assert len(heard.texts) == WAITING_MAX
+    assert [next(iter(fastjson.loads(text or b""))) for text in heard.texts] == [
+        "first",
+        *(f"list-{number}" for number in range(1, WAITING_MAX)),
+    ]
+    assert fastjson.loads(heard.texts[-1] or b"")["list-63"] == dict(rows)
+
+
+def test_a_list_that_fits_no_frame_ends_when_that_is_known() -> None:
+    """All of it would be written for nothing, and the client close its connection."""
+    listings, heard = Listings(), Heard()
+    seen = 0
+
+    def rows() -> Iterator[tuple[str, Any]]:
+        nonlocal seen
+        while True:
+            seen += 1
+            yield f"name-{seen}", "x" * (1 << 20)
+
+    played(listings.write(table("table", rows()), heard))
+
+    assert heard.texts == [None]
+    assert seen == BODY_SIZE_MAX // (1 << 20) + 1
+
+
+def test_who_asks_for_a_list_that_fits_no_frame_is_told_so() -> None:
+    """With code 1, as of other requests that cannot be."""
+    shell = Shell().lead()
+    for number in range(BODY_SIZE_MAX // (1 << 20) + 1):
+        create(shell, GroupSet(f"group-{number}", on_dead_letter="x" * (1 << 20)))
+
+    reply = shell.call(201, peer=TOOL)
+
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert reply.remark is not None
+    assert "ask for single ones" in reply.remark
+
+
+def test_a_list_that_breaks_its_writer_stands_in_nobodys_way() -> None:
+    """The next one is written."""
+    listings, heard = Listings(), Heard()
+
+    def broken() -> Iterator[tuple[str, Any]]:
+        yield "a", 1
+        raise ValueError("planted")
+
+    with contextlib.suppress(ValueError):
+        listings.write(table("broken", broken()), heard)
+    played(listings.write(table("good", iter(())), heard))
+
+    assert heard.texts == [b'{"good":{}}']
+
+
+def test_the_empty_list_is_one() -> None:
+    """With and without something beside it."""
+    listings, heard = Listings(), Heard()
+
+    for pieces in (table("rows", iter(())), table("rows", iter(()), a=1), array("rows", iter(()))):
+        played(listings.write(pieces, heard))
+
+    assert heard.texts == [b'{"rows":{}}', b'{"a":1,"rows":{}}', b'{"rows":[]}']
+    shell = Shell().lead()
+    assert (
+        fastjson.loads(shell.call(317, {"isOrder": "false"}, peer=TOOL).body)["consumeStatsList"]
+        == []
+    )
+    assert fastjson.loads(shell.call(208, PROGRESS, peer=TOOL).body) == {
+        "offsetTable": {},
+        "consumeTps": 0.0,
+    }
