@@ -9,7 +9,7 @@ a second has passed, or ten for the groups. A figure exists once it has moved, a
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Now
@@ -30,6 +30,9 @@ BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
 _SAMPLE_MS: Final = SECOND_MS
 _GROUPS_SAMPLE_MS: Final = 10 * SECOND_MS
+# What one tick looks at: a topic of a group is 1, and so are eight of its queues.
+_STEP_WORK_MAX: Final = 8_192
+_QUEUES_OF_WORK: Final = 8
 # Width of a bucket, and how many cover the longest span that is asked of them with two to spare.
 _MINUTE_BUCKETS: Final = (2 * SECOND_MS, 32)
 _HOUR_BUCKETS: Final = (2 * MINUTE_MS, 32)
@@ -127,6 +130,9 @@ class Figures:
         self._sampled_ms = 0
         self.per_second: dict[str, float] = dict.fromkeys(_RATED, 0.0)
         self._committed: dict[tuple[str, str], int] | None = None
+        # The look at all groups that is under way.
+        self._sampling: Iterator[int] | None = None
+        self._at_ms = 0
         self._next_sample_ms = 0
         self._next_groups_ms = 0
         self._day = 0
@@ -142,20 +148,23 @@ class Figures:
             sums[record.topic_id] += _ONE_MESSAGE + record.size
 
     def tick(self, now: Now) -> None:
-        """Sample what is due."""
+        """Sample what is due; the groups in steps of some milliseconds."""
+        self._at_ms = now.monotonic_ms
+        self._go_on()
         if now.monotonic_ms < self._next_sample_ms:
             return
         self._next_sample_ms = now.monotonic_ms + _SAMPLE_MS
         self._begin_day(now)
         self._sample_broker(now.monotonic_ms)
         self._sample_topics(now.monotonic_ms)
-        if now.monotonic_ms >= self._next_groups_ms:
+        if self._sampling is None and now.monotonic_ms >= self._next_groups_ms:
             self._next_groups_ms = now.monotonic_ms + _GROUPS_SAMPLE_MS
-            self._sample_groups(now.monotonic_ms)
+            self._sampling = self._sample_groups()
+            self._go_on()
 
     def ended(self) -> None:
         """Forget the offsets: what groups consume under another leader is not counted here."""
-        self._committed = None
+        self._committed = self._sampling = None
 
     def get(self, name: str, key: str = "") -> Series | None:
         """Return one series, None when nothing of the kind has happened yet."""
@@ -195,6 +204,14 @@ class Figures:
 
     # -- sampling ----------------------------------------------------------------------------------
 
+    def _go_on(self) -> None:
+        room = _STEP_WORK_MAX
+        for work in self._sampling or ():
+            room -= work
+            if room <= 0:
+                return
+        self._sampling = None
+
     def _begin_day(self, now: Now) -> None:
         counters = self._context.counters
         present = (counters["messages_in"], counters["messages_out"])
@@ -225,23 +242,29 @@ class Figures:
                 self._add(TOPIC_PUT_SIZE, topic.name, now_ms, packed & _BYTES_MASK)
         self._sums.clear()
 
-    def _sample_groups(self, now_ms: int) -> None:
-        """Count what groups have committed as what they have got: that costs their pulls nothing."""
+    def _sample_groups(self) -> Iterator[int]:
+        """Count what groups have committed as what they have got: that costs their pulls nothing.
+
+        Yields the work that was done since the last time.
+        """
         offsets = self._context.state.offsets
-        present = {
-            (topic, group): sum(queues.values())
-            for group in offsets.groups()
-            for topic, queues in offsets.of_group(group).items()
-        }
-        before, self._committed = self._committed, present
-        if before is None:
-            return
-        for (topic, group), committed in present.items():
-            # Offsets that were set back count again when they are passed again.
-            grown = committed - before.get((topic, group), 0)
-            if grown > 0:
-                self._add(GROUP_GET_NUMS, f"{topic}@{group}", now_ms, grown)
-        self._forget_deleted()
+        before, present = self._committed, dict[tuple[str, str], int]()
+        for group in list(offsets.groups()):
+            for topic, queues in list(offsets.of_group(group).items()):
+                committed = present[topic, group] = sum(queues.values())
+                # Offsets that were set back count again when they are passed again.
+                grown = 0 if before is None else committed - before.get((topic, group), 0)
+                if grown > 0:
+                    self._add(GROUP_GET_NUMS, f"{topic}@{group}", self._at_ms, grown)
+                yield 1 + len(queues) // _QUEUES_OF_WORK
+        self._committed = present
+        topics, groups = self._context.state.topics.by_name, self._context.state.groups.by_name
+        for name, key in list(self._series):
+            topic, _, group = key.partition("@")
+            is_gone = bool(group) and group not in groups and not offsets.of_group(group)
+            if key and (topic not in topics or is_gone):
+                del self._series[name, key]
+            yield 1
 
     def _add(self, name: str, key: str, now_ms: int, count: int) -> None:
         series = self._series.get((name, key))
@@ -258,9 +281,3 @@ class Figures:
             return 1.0
 
         return round(grown / max(1, counts.grown(now_ms, span_ms)), 2)
-
-    def _forget_deleted(self) -> None:
-        topics = self._context.state.topics.by_name
-        for name, key in list(self._series):
-            if key and key.partition("@")[0] not in topics:
-                del self._series[name, key]

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.processors.observe.rates import DAY_MS, HOUR_MS, MINUTE_MS, Series
 from orderlymq_broker.state.records import Commit as OffsetCommit
-from orderlymq_broker.state.records import GroupSet, OffsetsCommitted, OffsetsReset
+from orderlymq_broker.state.records import (
+    GroupDeleted,
+    GroupSet,
+    OffsetsCommitted,
+    OffsetsReset,
+)
 from orderlymq_protocol.message.tags import tags_code
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import START_MS
@@ -314,3 +319,45 @@ def test_the_entries_of_a_queue_show_what_a_group_wants_of_them(admin: AdminShel
     assert [entry["eval"] for entry in online["queueData"]] == [False, True]
     assert by_sql["filterData"] == "n > 1"
     assert [entry["eval"] for entry in by_sql["queueData"]] == [True, True]
+
+
+def test_the_figures_of_a_deleted_group_go(admin: AdminShell) -> None:
+    """A name for each day would leave a series for each."""
+    create_topic(admin, "orders")
+    create(admin, GroupSet("billing"))
+    send(admin)
+    admin.pass_time(11_000)
+    commit(admin, 1)
+    admin.pass_time(11_000)
+    assert stats(admin, "GROUP_GET_NUMS", "orders@billing")["statsHour"]["sum"] == 1
+
+    create(admin, GroupDeleted("billing", clean_offsets=True))
+    admin.pass_time(11_000)
+
+    assert admin.tool(315, statsName="GROUP_GET_NUMS", statsKey="orders@billing").code == 1
+
+
+def test_many_groups_are_sampled_in_several_ticks(admin: AdminShell) -> None:
+    """All at once they would keep the leader silent; each counts all the same."""
+    create_topic(admin, "orders")
+    for _ in range(3):
+        send(admin, e=0)
+    groups = [f"group-{number:05}" for number in range(9_000)]
+    for begin in range(0, len(groups), 500):
+        some = groups[begin : begin + 500]
+        create(admin, *(GroupSet(each) for each in some))
+        create(admin, OffsetsReset(tuple(OffsetCommit(each, "orders", 0, 0) for each in some)))
+    admin.pass_time(21_000)
+    for begin in range(0, len(groups), 500):
+        commits = tuple(OffsetCommit(each, "orders", 0, 2) for each in groups[begin : begin + 500])
+        create(admin, OffsetsCommitted(commits))
+    admin.pass_time(21_000)
+
+    for group in (groups[0], groups[-1]):
+        key = f"orders@{group}"
+        assert stats(admin, "GROUP_GET_NUMS", key)["statsHour"]["sum"] == 2
+    figures = admin.core.administration.figures
+    while figures._sampling is None:
+        admin.pass_time(100)
+    admin.pass_time(1_000)
+    assert figures._sampling is None
