@@ -44,8 +44,8 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 10 * 60 * 1_000
 CLIENT_ID_LENGTH_MAX: Final = 512
-# Locks of all groups in all queues, held or free: a free one stays for its epoch. 150 MB of memory on every replica.
-LOCKS_MAX: Final = 500_000
+# Locks of all groups in all queues, held or free: a free one stays for its epoch. 75 MB of memory on every replica, and a new leader goes over those that are held.
+LOCKS_MAX: Final = 250_000
 # Locks that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
