@@ -44,8 +44,10 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 10 * 60 * 1_000
 CLIENT_ID_LENGTH_MAX: Final = 512
-# Locks of all groups in all queues, held or free: a free one stays for its epoch. 75 MB of memory on every replica, and a new leader goes over those that are held.
+# Locks of all groups in all queues, held or free: a free one stays for its epoch. 75 MB of memory on every replica.
 LOCKS_MAX: Final = 250_000
+# Leases that a new leader lets begin at a time: some 10 ms.
+STARTED_MAX: Final = 4_096
 # Locks that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
@@ -65,6 +67,8 @@ class LockProcessor:
         self._context = context
         self._committer = committer
         self._clocks: LeaseClocks[_Key] = LeaseClocks()
+        # Of a new leader: lets the next leases begin.
+        self._starting: Iterator[None] = iter(())
         # The newest renewal of each lock that this replica has applied while it ran: stamp and time.
         self._seen: dict[_Key, tuple[int, int]] = {}
         self.reports = LockReports()
@@ -171,20 +175,26 @@ class LockProcessor:
     # -- leases ------------------------------------------------------------------------------------
 
     def start(self, now: Now) -> None:
-        """Go on with every lease from the renewal that was seen here, with others from now."""
+        """Go on with every lease from the renewal that was seen here, with others from now; with many in the next ticks."""
         self._clocks.clear()
-        seen, self._seen = self._seen, {}
-        for lock in self._context.state.locks.held():
+        self._starting = self._start(list(self._context.state.locks.held()), now)
+        next(self._starting, None)
+
+    def _start(self, held: Sequence[Lock], now: Now) -> Iterator[None]:
+        locks = self._context.state.locks
+        for number, lock in enumerate(held, 1):
             key = (lock.group, lock.topic, lock.queue_id)
-            stamp, at_ms = seen.get(key, (0, 0))
-            if stamp == lock.stamp:
-                self._seen[key] = (stamp, at_ms)
-            else:
-                at_ms = now.monotonic_ms
-            self._clocks.run(key, at_ms + lock.lease_ms)
+            # One that was renewed since runs already, and one that was freed ends nothing.
+            if locks.get(*key) is lock:
+                stamp, at_ms = self._seen.get(key, (0, 0))
+                began_ms = at_ms if stamp == lock.stamp else now.monotonic_ms
+                self._clocks.run(key, began_ms + lock.lease_ms)
+            if number % STARTED_MAX == 0:
+                yield
 
     def stop(self) -> None:
         """Forget all leases, and who was refused."""
+        self._starting = iter(())
         self._clocks.clear()
         self._refused.clear()
 
@@ -216,6 +226,7 @@ class LockProcessor:
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose the end of the leases that are over."""
+        next(self._starting, None)
         over: dict[str, list[LockRef]] = {}
         for key in self._clocks.over(now.monotonic_ms):
             lock = self._context.state.locks.get(*key)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.groups.locklog import HOLDERS_SHOWN, Line, LockReports
-from orderlymq_broker.processors.groups.locks import LOCKS_MAX, REFUSAL_MS
+from orderlymq_broker.processors.groups.locks import LOCKS_MAX, REFUSAL_MS, STARTED_MAX
 from orderlymq_broker.state.groups.lockrecords import LockRef, LocksExpired, LocksRequested
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
@@ -505,3 +505,33 @@ def test_locks_of_further_queues_are_refused_when_there_are_too_many(shell: Shel
     assert "delete groups or topics" in refused.remark
     shell.state.locks.count -= missing
     shell.state.check_invariants()
+
+
+def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> None:
+    """At once it would be silent for so long that another one is elected; every lease ends when it should all the same."""
+    queues, topics = 1_024, STARTED_MAX // 1_024 + 1
+    shell = Shell().lead()
+    create(shell, GroupSet("billing"))
+    for number in range(topics):
+        topic = f"orders-{number}"
+        create(shell, TopicSet(topic, queues, queues))
+        names = tuple((topic, queue) for queue in range(queues))
+        create(shell, LocksRequested("billing", "alice", "192.0.2.1:1", LEASE_MS, names))
+    shell.follow()
+    shell.monotonic_ms += 1_000
+    shell.term += 1
+    shell.run(shell.core.become_leader(shell.term, shell.state.physical_end, shell.now))
+    assert len(shell.core.locks.leased()) == STARTED_MAX
+
+    # Renewed before its turn: it ends by this renewal.
+    shell.monotonic_ms += 30_000
+    last = f"orders-{topics - 1}"
+    assert lock(shell, "alice", queues - 1, topic=last) == {queues - 1: 1}
+    shell.pass_time(500)
+    assert len(shell.core.locks.leased()) == topics * queues
+
+    shell.pass_time(LEASE_MS - 31_000, step=1_000)
+    assert shell.state.locks.held_count == 1
+    assert shell.state.locks.get("billing", last, queues - 1) is not None
+    shell.pass_time(32_000, step=1_000)
+    assert shell.state.locks.held_count == 0
