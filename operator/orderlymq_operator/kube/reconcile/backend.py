@@ -29,7 +29,7 @@ from orderlymq_operator.kube.objects.cluster import (
 from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.listeners import in_turn
 from orderlymq_operator.kube.objects.placement import HOSTNAME
-from orderlymq_operator.kube.objects.pods import Access, access_by, replica_host
+from orderlymq_operator.kube.objects.pods import Access, access_by, owners, replica_host
 from orderlymq_operator.kube.observe.cluster import (
     Live,
     observed_group,
@@ -338,7 +338,9 @@ class KubeBackend:
             [
                 (resource, name)
                 for resource, name in dict.fromkeys(places)
-                if (resource.kind, name) not in kept and self.live.find(resource, name) is not None
+                if (resource.kind, name) not in kept
+                and (found := self.live.find(resource, name)) is not None
+                and cluster.metadata.uid in owners(found, cluster.kind)
             ]
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from orderlymq_operator.kube.api import ApiError, ForbiddenError
+from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.pace import MAX_S
 from orderlymq_operator.kube.resources import (
@@ -217,3 +218,25 @@ async def test_a_kind_that_brokers_need_must_be_listed(small: SmallCluster) -> N
 
 def _made(small: SmallCluster) -> list[tuple[str, str]]:
     return [(each["kind"], each["metadata"]["name"]) for each in small.server.objects.values()]
+
+
+@pytest.mark.parametrize(
+    ("resource", "labels"),
+    [(NETWORK_POLICIES, {}), (SERVICES, {names.LABEL_LISTENER: "public"})],
+)
+async def test_an_object_of_somebody_else_with_the_label_of_the_cluster_stays(
+    small: SmallCluster, resource: Resource, labels: dict[str, str]
+) -> None:
+    """Law: only what was made for the Cluster is deleted when it wants it no more."""
+    meta = {
+        "name": "mine",
+        "namespace": NAMESPACE,
+        "labels": {names.LABEL_CLUSTER: "demo", **labels},
+    }
+    made = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta, "spec": {}}
+    small.shown(resource, small.server.put(resource, made), gone=False)
+    small.change(network={"policies": False})
+
+    await settle(small)
+
+    assert small.server.find(resource, NAMESPACE, "mine") is not None
