@@ -10,24 +10,16 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from orderlymq.connection.identity import NameServers
-from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check, is_stored
-from orderlymq.consumer.group.offsets import NOT_FOUND
-from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import (
     PullResult,
     copy_to_retry,
     send_back_request,
 )
-from orderlymq.consumer.group.subscriptions import check_group
-from orderlymq.errors import BrokerError, PullError, StateError
+from orderlymq.consumer.pull.groupreader import GroupReader
+from orderlymq.errors import BrokerError, PullError
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import Lifecycle, Shutdown
-from orderlymq.settings import ClientSettings
-from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingError
 
 _SUSPEND_MS: Final = 20_000  # RocketMQ's brokerSuspendMaxTimeMillis of pull consumers
@@ -36,67 +28,15 @@ _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 5.0
 
 
-class PullConsumer(Lifecycle):
-    """Pulls when the application calls `pull`.
-
-    Life cycle: `start`, `close`; or `async with`.
+class PullConsumer(GroupReader):
+    """Pulls when the application calls `pull`; `close` commits what was set by `update_offset`.
 
     Args:
         group: whose committed offsets `committed` and `commit` read and write.
     """
 
-    def __init__(
-        self,
-        group: str,
-        name_servers: NameServers = None,
-        *,
-        client_settings: ClientSettings | None = None,
-        instance: ClientInstance | None = None,
-    ) -> None:
-        check_group(group)
-        self._instance = instance or ClientInstance(name_servers, client_settings)
-        self.group = self._instance.whole(group)
-        self._reader = QueueReader(self._instance, self.group)
-        self._state = "CREATE_JUST"
-        self._shutdown = Shutdown()
-
-    async def start(self) -> None:
-        """Open for pulls.
-
-        Raises:
-            StateError: It was started before.
-        """
-        if self._state != "CREATE_JUST":
-            raise StateError(
-                f"The PullConsumer service state not OK, maybe started once, {self._state}"
-            )
-        self._instance.heartbeats.add_consumer(self)
-        self._state = "RUNNING"
-        await self._instance.start()
-
-    async def close(self) -> None:
-        """End; offsets that were set by `update_offset` are committed.
-
-        A cancelled call ends it all the same, a later one waits for that.
-        """
-        if self._state == "RUNNING":
-            self._instance.check_caller()
-            self._state = "SHUTDOWN_ALREADY"
-            self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
-        await self._shutdown.wait()
-
-    async def _shut_down(self) -> None:
+    async def _finish(self) -> None:
         await self._reader.offsets.persist(list(self._reader.offsets.queues))
-        await self._instance.heartbeats.remove_consumer(self)
-        await self._instance.close()
-
-    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the topic's queues that may be read.
-
-        Raises:
-            TopicNotFound: No broker has the topic.
-        """
-        return (await self._instance.route(self._instance.whole(topic))).subscribe
 
     async def pull(
         self, queue: MessageQueue, expression: str | None, offset: int, count: int = 32
@@ -155,15 +95,6 @@ class PullConsumer(Lifecycle):
         """Return the oldest offset that is still there."""
         return await self._reader.min_offset(queue)
 
-    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset nearest to a store time in milliseconds."""
-        return await self._reader.offset_at(queue, timestamp_ms)
-
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset, None when it has none."""
-        offset = await self._reader.offsets.fetch(queue)
-        return None if offset == NOT_FOUND else offset
-
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """Remember an offset for `commit` and for `close`."""
         self._reader.offsets.update(queue, offset, epoch=None, increase_only=False)
@@ -205,16 +136,3 @@ class PullConsumer(Lifecycle):
                 raise PullError(f"{message!r} could not be sent back: {second}") from error
             if not is_stored(answer.code):
                 raise PullError(f"{message!r} could not be sent back: {answer.remark}") from error
-
-    # -- as the instance sees it
-
-    def heartbeat(self) -> ConsumerData:
-        """Return what heartbeats say about this consumer."""
-        return ConsumerData(self.group, CONSUME_ACTIVELY, CLUSTERING)
-
-    def on_request(self, _command: RemotingCommand, _reply: object) -> bool:
-        """Serve nothing: this consumer does not take part in a rebalance."""
-        return False
-
-    def routes_changed(self, _topic: str) -> None:
-        """Do nothing: the application asks for queues when it wants to know."""

@@ -19,15 +19,14 @@ from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, assign
 from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
-from orderlymq.consumer.group.offsets import NOT_FOUND
-from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import PullStatus
-from orderlymq.consumer.group.subscriptions import Subscription, check_group, make_subscription
+from orderlymq.consumer.group.subscriptions import Subscription, make_subscription
+from orderlymq.consumer.pull.groupreader import GroupReader
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BodyUnreadable, BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import RESTART_S, Lifecycle, OwnedTasks, Shutdown, wait_for
+from orderlymq.ownedtasks import RESTART_S, OwnedTasks, wait_for
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -72,7 +71,7 @@ class _Position:
         return len(self.buffer) >= _CACHED_MAX or size_bytes >= _CACHED_BYTES_MAX
 
 
-class LitePullConsumer(Lifecycle):
+class LitePullConsumer(GroupReader):
     """Polls messages.
 
     Args:
@@ -93,7 +92,7 @@ class LitePullConsumer(Lifecycle):
         client_settings: ClientSettings | None = None,
         instance: ClientInstance | None = None,
     ) -> None:
-        check_group(group)
+        super().__init__(group, name_servers, client_settings=client_settings, instance=instance)
         if not 1 <= pull_batch_size <= 1024:
             raise SettingError(f"pull_batch_size is {pull_batch_size}; it must be in [1, 1024]")
         self._auto_commit_s = seconds(auto_commit_interval)
@@ -105,9 +104,6 @@ class LitePullConsumer(Lifecycle):
         self._consume_from = parse_consume_from(consume_from)
         self._count = pull_batch_size
         self._strategy = strategy or Averagely()
-        self._instance = instance or ClientInstance(name_servers, client_settings)
-        self.group = self._instance.whole(group)
-        self._reader = QueueReader(self._instance, self.group)
         self._subscriptions: dict[str, Subscription] = {}
         self._calls = GroupCalls(
             self._instance,
@@ -122,8 +118,6 @@ class LitePullConsumer(Lifecycle):
         self._arrived = asyncio.Event()
         self._rebalance_wanted = asyncio.Event()
         self._commit_due_s = 0.0
-        self._state = "CREATE_JUST"
-        self._shutdown = Shutdown()
 
     # -- life
 
@@ -135,13 +129,7 @@ class LitePullConsumer(Lifecycle):
             TopicNotFound: No broker has a topic.
             BrokerUnreachable: The routes or brokers cannot be reached.
         """
-        if self._state != "CREATE_JUST":
-            raise StateError(
-                f"The LitePullConsumer service state not OK, maybe started once, {self._state}"
-            )
-        self._instance.heartbeats.add_consumer(self)
-        self._state = "RUNNING"
-        await self._instance.start()
+        await super().start()
         try:
             for topic in self._subscriptions:
                 await self._instance.route(topic)
@@ -160,18 +148,12 @@ class LitePullConsumer(Lifecycle):
         What the last `poll` returned is delivered again unless `commit` was called: the caller that closes may not be
         the one that works on it. A cancelled call ends it all the same, a later one waits for that.
         """
-        if self._state == "RUNNING":
-            self._instance.check_caller()
-            self._state = "SHUTDOWN_ALREADY"
-            self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
-        await self._shutdown.wait()
+        await super().close()
 
-    async def _shut_down(self) -> None:
+    async def _finish(self) -> None:
         if self.auto_commit:
             await self._commit_done()
         await self._tasks.cancel()
-        await self._instance.heartbeats.remove_consumer(self)
-        await self._instance.close()
 
     # -- what to read
 
@@ -202,10 +184,6 @@ class LitePullConsumer(Lifecycle):
     def assignment(self) -> tuple[MessageQueue, ...]:
         """Return the queues that are read now."""
         return tuple(sorted(self._positions))
-
-    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the topic's queues."""
-        return (await self._instance.route(self._instance.whole(topic))).subscribe
 
     # -- reading
 
@@ -296,11 +274,6 @@ class LitePullConsumer(Lifecycle):
                     position.queue, position.done, epoch=None, increase_only=False
                 )
 
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset, None when it has none."""
-        offset = await self._reader.offsets.fetch(queue)
-        return None if offset == NOT_FOUND else offset
-
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at *offset*; what is buffered is forgotten.
 
@@ -325,10 +298,6 @@ class LitePullConsumer(Lifecycle):
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on at the next message that will be stored."""
         self.seek(queue, await self._reader.max_offset(queue))
-
-    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset nearest to a store time."""
-        return await self._reader.offset_at(queue, timestamp_ms)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing of these queues out until `resume`."""

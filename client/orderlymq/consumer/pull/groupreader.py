@@ -1,0 +1,99 @@
+"""A member of a consumer group that reads queues when its program asks: what both pull consumers are."""
+
+from collections.abc import Callable
+
+from orderlymq.connection.identity import NameServers
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.group.offsets import NOT_FOUND
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.group.subscriptions import check_group
+from orderlymq.errors import StateError
+from orderlymq.ownedtasks import Lifecycle, Shutdown
+from orderlymq.settings import ClientSettings
+from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
+
+
+class GroupReader(Lifecycle):
+    """Reads a group's queues and keeps its offsets; life cycle: `start`, `close`; or `async with`."""
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: NameServers = None,
+        *,
+        client_settings: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        check_group(group)
+        self._instance = instance or ClientInstance(name_servers, client_settings)
+        self.group = self._instance.whole(group)
+        self._reader = QueueReader(self._instance, self.group)
+        self._state = "CREATE_JUST"
+        self._shutdown = Shutdown()
+
+    async def start(self) -> None:
+        """Open for pulls.
+
+        Raises:
+            StateError: It was started before.
+        """
+        if self._state != "CREATE_JUST":
+            raise StateError(
+                f"The {type(self).__name__} service state not OK, maybe started once, {self._state}"
+            )
+        self._instance.heartbeats.add_consumer(self)
+        self._state = "RUNNING"
+        await self._instance.start()
+
+    async def close(self) -> None:
+        """End, with a last commit; a cancelled call ends it all the same, a later one waits for that."""
+        if self._state == "RUNNING":
+            self._instance.check_caller()
+            self._state = "SHUTDOWN_ALREADY"
+            self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
+        await self._shutdown.wait()
+
+    async def _shut_down(self) -> None:
+        await self._finish()
+        await self._instance.heartbeats.remove_consumer(self)
+        await self._instance.close()
+
+    async def _finish(self) -> None:
+        """End what runs and commit."""
+        raise NotImplementedError
+
+    # -- queues and offsets
+
+    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the topic's queues that may be read.
+
+        Raises:
+            TopicNotFound: No broker has the topic.
+        """
+        return (await self._instance.route(self._instance.whole(topic))).subscribe
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset nearest to a store time in milliseconds."""
+        return await self._reader.offset_at(queue, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset, None when it has none."""
+        offset = await self._reader.offsets.fetch(queue)
+        return None if offset == NOT_FOUND else offset
+
+    # -- as the instance sees it
+
+    def heartbeat(self) -> ConsumerData:
+        """Return what heartbeats say about this consumer."""
+        return ConsumerData(self.group, CONSUME_ACTIVELY, CLUSTERING)
+
+    def on_request(
+        self, _command: RemotingCommand, _reply: Callable[[RemotingCommand], None]
+    ) -> bool:
+        """Serve nothing: who takes no part in a rebalance is asked nothing."""
+        return False
+
+    def routes_changed(self, _topic: str) -> None:
+        """Do nothing: the program asks for queues when it wants to know."""
