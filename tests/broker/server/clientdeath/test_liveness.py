@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orderlymq_broker.server.liveness import (
+from orderlymq_broker.server.clientdeath.liveness import (
     Liveness,
     LookBudget,
     _timed,
@@ -16,7 +16,7 @@ from orderlymq_broker.server.liveness import (
     is_of_another_machine,
     pid_of,
 )
-from tests.broker.server.children import Broker, client, killed_during_a_look, listening
+from tests.broker.server.clientdeath.children import Broker, client, killed_during_a_look, listening
 
 NAME = "192.0.2.2@orders"
 NOBODY = 2**22 + 1

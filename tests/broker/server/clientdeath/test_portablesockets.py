@@ -2,9 +2,9 @@
 
 import os
 
-from orderlymq_broker.server.portablesockets import View, proof_of_death
-from orderlymq_broker.server.sockets import Holding, Process
-from tests.broker.server.children import client, listening
+from orderlymq_broker.server.clientdeath.portablesockets import View, proof_of_death
+from orderlymq_broker.server.clientdeath.sockets import Holding, Process
+from tests.broker.server.clientdeath.children import client, listening
 
 
 def test_the_named_process_counts_when_it_holds_the_other_end() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import psutil
 
-from orderlymq_broker.server.sockets import Holding, Process, SocketEnd
+from orderlymq_broker.server.clientdeath.sockets import Holding, Process, SocketEnd
 
 
 class View:

@@ -10,8 +10,14 @@ import time
 import psutil
 import pytest
 
-from orderlymq_broker.server.sockets import Holding, Process, View, proof_of_death, read_process
-from tests.broker.server.children import (
+from orderlymq_broker.server.clientdeath.sockets import (
+    Holding,
+    Process,
+    View,
+    proof_of_death,
+    read_process,
+)
+from tests.broker.server.clientdeath.children import (
     SAME_PORT_CLIENT,
     Broker,
     client,

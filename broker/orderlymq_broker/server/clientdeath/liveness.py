@@ -21,8 +21,8 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import psutil
 
-from orderlymq_broker.server import portablesockets, sockets
-from orderlymq_broker.server.sockets import Holding, Owners, SocketEnd
+from orderlymq_broker.server.clientdeath import portablesockets, sockets
+from orderlymq_broker.server.clientdeath.sockets import Holding, Owners, SocketEnd
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 
 _log = logging.getLogger(__name__)

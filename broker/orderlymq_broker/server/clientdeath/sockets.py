@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from orderlymq_broker.server.socketdiag import inode_of
+from orderlymq_broker.server.clientdeath.socketdiag import inode_of
 
 SocketEnd: TypeAlias = tuple[str, int]
 

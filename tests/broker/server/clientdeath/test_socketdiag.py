@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from orderlymq_broker.server.socketdiag import inode_of
+from orderlymq_broker.server.clientdeath.socketdiag import inode_of
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
