@@ -36,6 +36,10 @@ class TailEntry(NamedTuple):
     message: View
 
 
+# That of every queue without a message in memory: an own one takes 600 bytes, and there may be hundreds of thousands.
+_NO_TAIL: Final[deque[TailEntry]] = deque()
+
+
 class Queue:
     """One queue of a topic.
 
@@ -54,7 +58,7 @@ class Queue:
         self.next_offset = 0
         self.min_offset = 0
         self.last_timestamp = 0
-        self.tail: deque[TailEntry] = deque()
+        self.tail: deque[TailEntry] = _NO_TAIL
 
     def __repr__(self) -> str:
         return (
@@ -81,6 +85,7 @@ class Queue:
         """Assert what always holds."""
         assert 0 <= self.min_offset <= self.next_offset, self
         assert len(self.tail) <= self.next_offset, self
+        assert not _NO_TAIL, "the tail of all queues without one has messages"
         stamps = [entry.store_timestamp for entry in self.tail]
         assert stamps == sorted(stamps), f"store times fall in {self}"
         assert not stamps or stamps[-1] == self.last_timestamp, self
@@ -104,6 +109,8 @@ class TailCache:
 
         The caller has already counted it in ``queue.next_offset``.
         """
+        if queue.tail is _NO_TAIL:
+            queue.tail = deque()
         queue.tail.append(entry)
         self._order.append(queue)
         self.size += len(entry.message)
@@ -118,7 +125,10 @@ class TailCache:
     def _shrink(self) -> None:
         order = self._order
         while self.size > self.size_max and order:
-            self.size -= len(order.popleft().tail.popleft().message)
+            queue = order.popleft()
+            self.size -= len(queue.tail.popleft().message)
+            if not queue.tail:
+                queue.tail = _NO_TAIL
 
 
 def load_queues(reader: Reader) -> dict[tuple[int, int], Queue]:

@@ -1,5 +1,8 @@
 """Queues: where they begin and end after a restart, and which messages are in memory."""
 
+import gc
+import tracemalloc
+
 import pytest
 
 from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicSet
@@ -60,3 +63,23 @@ def test_a_smaller_limit_counts_at_once_and_for_what_comes_later() -> None:
     cache.add(queue, entry(3, 201))
 
     assert (len(cache), cache.size, queue.tail_start) == (0, 0, 4)
+
+
+def test_a_queue_without_messages_in_memory_costs_little() -> None:
+    """40,000 topics of 8 queues took 200 MB for tails in which nothing was."""
+    cache, count = TailCache(100), 2_000
+    queues = [Queue(1, number) for number in range(count)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number, queue in enumerate(queues):
+            queue.next_offset, queue.last_timestamp = 1, number
+            cache.add(queue, entry(number, 50))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert held < 100 * count
+    assert [len(queue.tail) for queue in queues] == [0] * (count - 2) + [1, 1]
+    for queue in queues:
+        queue.check()
