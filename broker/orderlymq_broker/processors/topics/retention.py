@@ -34,6 +34,7 @@ STEPS_PER_SIZE: Final = 8
 # room between the mark and the end of the disk.
 HELD_SIZE: Final = 16 << 20
 
+_FIRST_KEY: Final = message_key(0)
 _KEYS_END: Final = b"\xff" * 9
 
 
@@ -184,20 +185,30 @@ class RetentionService:
     def _first_from(self, wall_ms: int) -> int:
         """Return the physical offset of the first message not older than *wall_ms*, else the end.
 
-        Store times rise along the log but for the few ms by which queues may differ.
+        Store times rise along the log but for the few ms by which queues may differ. Each step goes to the end or the beginning of
+        a message: by bytes most steps would read one large message again.
         """
-        state = self._context.state
-        low, high = state.floor, state.physical_end
+        low, high = self._context.state.floor, self._context.state.physical_end
         while low < high:
             middle = (low + high) // 2
-            at = self._next_message(middle)
-            if at is not None and at[1] < wall_ms:
-                low = at[0] + 1
+            begin, end, stored_ms = self._message_over(middle)
+            if stored_ms < wall_ms:
+                low = max(end, middle + 1)
             else:
-                high = middle
-        at = self._next_message(low)
+                high = min(begin, middle)
 
-        return state.physical_end if at is None else at[0]
+        return low
+
+    def _message_over(self, physical: int) -> tuple[int, int, int]:
+        """Return where the message begins and ends that has the byte at *physical*, and its store time."""
+        pairs = self._context.reader.scan(
+            Family.MESSAGES, _FIRST_KEY, message_key(physical + 1), limit=1, reverse=True
+        )
+        if not pairs:
+            return physical, physical + 1, 0
+        begin = decode_u64(pairs[0][0])
+
+        return begin, begin + len(pairs[0][1]), decode_record(pairs[0][1]).store_timestamp
 
     def _boundary(self, physical: int) -> int:
         """Return the first message boundary at or after *physical*."""
