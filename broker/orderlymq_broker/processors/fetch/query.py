@@ -42,6 +42,8 @@ INDEX_SCAN_MAX: Final = 4_096
 # Times do not fall along a queue; along the log they do where the clock of the next leader is behind.
 CLOCK_SLACK_MS: Final = 60_000
 BODY_SIZE_MAX: Final = 8 << 20  # well below what one frame can carry
+# Messages that are read together; how large they are is known when they are there.
+LOADED_COUNT: Final = 4
 
 
 class QueryProcessor:
@@ -211,7 +213,7 @@ class QueryProcessor:
         found: list[bytes] = []
         size = 0
         while keys and len(found) < limit:
-            wanted, keys = keys[:limit], keys[limit:]
+            wanted, keys = keys[:LOADED_COUNT], keys[LOADED_COUNT:]
             for stored in self._context.reader.multi_get(Family.MESSAGES, wanted):
                 if stored is None or len(found) == limit:
                     continue

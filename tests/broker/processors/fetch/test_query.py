@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.fetch.query import BODY_SIZE_MAX, LOADED_COUNT
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicSet
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from tests.broker.processors.driver import START_MS, Shell, settings
+from tests.broker.processors.reading import Counting
 from tests.broker.processors.requests import bodies, create, properties, send, send_ext
 from tests.broker.store.memory import MemoryStore
 
@@ -231,3 +233,15 @@ def test_a_question_without_its_fields_is_refused(
 
     assert reply.code == 1
     assert "<" in (reply.remark or "")
+
+
+def test_no_more_is_read_than_an_answer_holds_and_a_few_messages(shell: Shell) -> None:
+    """64 messages of 4 MiB under one key were 256 MiB that one request let the leader read."""
+    create(shell, TopicSet("orders", 2, 2))
+    size = 1 << 20
+    for _ in range(24):
+        send(shell, body=bytes(size), props=properties(KEYS="all"), e=0)
+    reader = shell.core.context.reader = Counting(shell.store)
+
+    assert len(find(shell, "all")) == BODY_SIZE_MAX // size - 1
+    assert reader.size <= BODY_SIZE_MAX + (LOADED_COUNT + 1) * (size + 1_000)

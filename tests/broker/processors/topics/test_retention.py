@@ -1,7 +1,5 @@
 """Retention by time and by size."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from orderlymq_broker.processors.topics.retention import HELD_SIZE
@@ -11,8 +9,8 @@ from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_u64
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.halves import begin, found
+from tests.broker.processors.reading import Counting
 from tests.broker.processors.requests import bodies, create, properties, pull, send, send_ext
-from tests.broker.store.memory import MemoryStore
 
 HOUR_MS = 3_600_000
 MIB = 1 << 20
@@ -199,27 +197,6 @@ def test_the_duplicate_window_is_bounded_by_count() -> None:
     shell.restart()
 
 
-class Counting:
-    """A store that counts what is read of messages."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self.read = 0
-
-    def get(self, family: Family, key: bytes) -> bytes | None:
-        return self._store.get(family, key)
-
-    def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._store.multi_get(family, keys)
-
-    def scan(
-        self, family: Family, start: bytes, end: bytes, *, limit: int, reverse: bool = False
-    ) -> list[tuple[bytes, bytes]]:
-        pairs = self._store.scan(family, start, end, limit=limit, reverse=reverse)
-        self.read += len(pairs) if family is Family.MESSAGES else 0
-        return pairs
-
-
 def test_the_floor_is_found_by_whole_messages() -> None:
     """Law: each place between two messages is found, by as many reads as it takes to halve their number.
 
@@ -236,10 +213,10 @@ def test_the_floor_is_found_by_whole_messages() -> None:
     reader = shell.core.context.reader = Counting(shell.store)
 
     for number in range(count + 1):
-        reader.read = 0
+        reader.count = 0
         floor = shell.core.retention.find_floor(START_MS + 1_000 * number + HOUR_MS)
         expected = begins[number] if number < count else shell.state.physical_end
         # Less than a step of STEP_SIZE_MIN is not worth it.
         assert floor in (0, expected)
         assert floor == expected or expected < MIB
-        assert reader.read <= 2 + count.bit_length() * 2
+        assert reader.count <= 2 + count.bit_length() * 2
