@@ -1,5 +1,5 @@
 """
-Lists of everything that a broker group has: topics, groups, offsets, locks.
+Lists of everything that a broker group has: topics, groups, offsets, locks, clients.
 
 The rules: a list is written some milliseconds at a time, because there may be tens of thousands of rows, and others elect a leader
 that is silent for a fifth of a second; one list is written at a time, and the others wait without taking memory; one that
@@ -114,3 +114,15 @@ def array(name: str, rows: Iterator[Any]) -> Pieces:
         yield comma + fastjson.dumps(row), 1
         comma = b","
     yield b"]}", 0
+
+
+def filled(empty: bytes, begin: bytes, rows: Iterator[Any]) -> Pieces:
+    """Write the JSON text *empty* with *rows* behind the bracket that *begin* ends with."""
+    before, bracket, after = empty.partition(begin)
+    assert bracket, f"there is no {begin!r} in {empty!r}"
+    yield before + bracket, 0
+    comma = b""
+    for row in rows:
+        yield comma + fastjson.dumps(row), 1
+        comma = b","
+    yield after, 0

@@ -4,13 +4,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from orderlymq_broker.core.effects import Effect, Later, Now
+from orderlymq_broker.core.effects import Effect, Later, Now, Peer
 from orderlymq_broker.core.listings import (
     BODY_SIZE_MAX,
     STEP_WORK_MAX,
     WAITING_MAX,
     Listings,
     array,
+    filled,
     table,
 )
 from orderlymq_broker.state.groups.lockrecords import LocksRequested
@@ -18,7 +19,7 @@ from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from tests.broker.processors.driver import START_MS, TOOL, Shell
-from tests.broker.processors.requests import create
+from tests.broker.processors.requests import create, heartbeat_body
 
 NOW = Now(START_MS, 0)
 PROGRESS = {"consumerGroup": "group-00000", "topic": ""}
@@ -156,6 +157,37 @@ def test_a_list_that_breaks_its_writer_stands_in_nobodys_way() -> None:
     assert heard.texts == [b'{"good":{}}']
 
 
+def test_lists_of_clients_are_written_in_steps_and_whole() -> None:
+    """Those of a group's members and producers (203, 204), and of all producers (328)."""
+    count = STEP_WORK_MAX + 10
+    shell = Shell().lead()
+    create(shell, GroupSet("billing"))
+    for number in range(count):
+        peer = Peer(100 + number, "192.0.2.7", 1_024 + number)
+        shell.submit(34, {}, heartbeat_body(f"client-{number:05}", topics=()), peer=peer)
+        if number % 500 == 0:
+            shell.settle()
+    shell.settle()
+    found: dict[int, list[Any]] = {}
+
+    for code in (203, 204, 328):
+        ext = {"consumerGroup": "billing", "producerGroup": "CLIENT_INNER_PRODUCER"}
+        opaque = shell.submit(code, ext, peer=TOOL)
+        assert shell.later
+        shell.settle()
+        reply = shell.reply_to(opaque)
+        assert reply is not None
+        body = fastjson.loads(reply.body)
+        found[code] = (
+            body["data"]["CLIENT_INNER_PRODUCER"] if code == 328 else body["connectionSet"]
+        )
+
+    for code, rows in found.items():
+        assert sorted(row["clientId"] for row in rows) == [
+            f"client-{number:05}" for number in range(count)
+        ], code
+
+
 def test_the_empty_list_is_one() -> None:
     """With and without something beside it."""
     listings, heard = Listings(), Heard()
@@ -163,6 +195,9 @@ def test_the_empty_list_is_one() -> None:
     for pieces in (table("rows", iter(())), table("rows", iter(()), a=1), array("rows", iter(()))):
         played(listings.write(pieces, heard))
 
+    played(listings.write(filled(b'{"a":1,"rows":[],"z":2}', b'"rows":[', iter((3, 4))), heard))
+
+    assert heard.texts.pop() == b'{"a":1,"rows":[3,4],"z":2}'
     assert heard.texts == [b'{"rows":{}}', b'{"a":1,"rows":{}}', b'{"rows":[]}']
     shell = Shell().lead()
     assert (

@@ -13,8 +13,9 @@ from typing import Final
 from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.listings import Pieces, filled
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.core.responses import raise_unknown_group
+from orderlymq_broker.core.responses import answer_list, raise_unknown_group
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.observe.listeners import RUNNING_INFO_VERSION
 from orderlymq_broker.state.groups.members import subscription_data
@@ -25,7 +26,6 @@ from orderlymq_protocol.body.catalogue import (
     ConsumerConnection,
     ProducerConnection,
     ProducerInfo,
-    ProducerTable,
     TopicList,
 )
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -42,6 +42,7 @@ from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message
 
 # As long as RocketMQ waits: a client may have to gather the stacks of all its threads.
 CLIENT_TIMEOUT_MS: Final = 10_000
+CONNECTIONS_BEGIN: Final = b'"connectionSet":['
 
 
 class ClientAdministration:
@@ -64,18 +65,20 @@ class ClientAdministration:
         # All members should say the same of the group; the last that joined counts, as in RocketMQ.
         newest = list(members.values())[-1]
         subscriptions = self._context.state.members.subscriptions(group)
-        body = ConsumerConnection(
-            tuple(
-                self._connection_of(members[client_id], detailed="orderlymq" in request.ext)
-                for client_id in sorted(members)
-            ),
+        empty = ConsumerConnection(
+            (),
             {topic: subscription_data(subscriptions[topic]) for topic in sorted(subscriptions)},
             newest.consume_type,
             newest.message_model,
             newest.consume_from_where,
         )
+        detailed = "orderlymq" in request.ext
+        known = [members[client_id] for client_id in sorted(members)]
+        rows = (self._connection_of(member, detailed=detailed) for member in known)
 
-        return answer(request, peer, body=body.to_json())
+        return answer_list(
+            self._context, request, peer, filled(empty.to_json(), CONNECTIONS_BEGIN, rows)
+        )
 
     def topics_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 343: the topics that a group subscribes to or has offsets in."""
@@ -105,32 +108,45 @@ class ClientAdministration:
     def producers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 204: the producers of a group."""
         group = GetProducerConnectionListHeader.from_ext(request.ext).producer_group
-        found = tuple(
-            Connection(client_id, _address(session), _language(session.language), session.version)
-            for _, client_id, session in self._context.sessions.producers(group)
-        )
+        found = list(self._context.sessions.producers(group))
         if not found:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
             )
 
-        return answer(request, peer, body=ProducerConnection(found).to_json())
+        rows = (
+            Connection(client_id, _address(session), _language(session.language), session.version)
+            for _, client_id, session in found
+        )
+        empty = ProducerConnection().to_json()
+
+        return answer_list(self._context, request, peer, filled(empty, CONNECTIONS_BEGIN, rows))
 
     def all_producers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 328: all producers by group."""
-        table: dict[str, list[ProducerInfo]] = {}
-        for group, client_id, session in self._context.sessions.producers():
-            info = ProducerInfo(
-                client_id,
-                f"/{_address(session)}",
-                _language(session.language),
-                session.version,
-                now.wall_ms - (now.monotonic_ms - session.seen_ms),
-            )
-            table.setdefault(group, []).append(info)
-        shown = {group: tuple(found) for group, found in table.items()}
+        return answer_list(self._context, request, peer, self._all_producers(now))
 
-        return answer(request, peer, body=ProducerTable(shown).to_json())
+    def _all_producers(self, now: Now) -> Pieces:
+        """Write what `ProducerTable` is."""
+        table: dict[str, list[tuple[str, Session]]] = {}
+        for group, client_id, session in self._context.sessions.producers():
+            table.setdefault(group, []).append((client_id, session))
+        begin = b'{"data":{'
+        for group, found in table.items():
+            begin += fastjson.dumps(group) + b":["
+            for client_id, session in found:
+                info = ProducerInfo(
+                    client_id,
+                    f"/{_address(session)}",
+                    _language(session.language),
+                    session.version,
+                    now.wall_ms - (now.monotonic_ms - session.seen_ms),
+                )
+                yield begin + fastjson.dumps(info), 1
+                begin = b","
+            begin = b"],"
+        # What was begun last has no end yet.
+        yield (b"]" if table else begin) + b"}}", 0
 
     # -- what a client is asked --------------------------------------------------------------------
 
