@@ -57,8 +57,9 @@ class Finalizers:
     async def settle(self, state: DesiredState, observed: Observed) -> set[Subject]:
         """Give every living object that is accepted the finalizer that its deletion policy asks for.
 
-        While brokers are silent nobody knows who is: then nothing is given to the brokers either. Return whose finalizer was
-        refused: nothing may be given to the brokers for those, and their verdict says why.
+        While brokers are silent nobody knows who is: then nothing is given to the brokers either. Return who has no
+        finalizer: nothing may be given to the brokers for those. The verdict says why where it is refused; who has changed
+        since it was read gets it next time.
         """
         refused: set[Subject] = set()
         is_known = _all_answer(state, observed)
@@ -72,7 +73,8 @@ class Finalizers:
                 await self.release(item)
             elif is_known and verdict is None:
                 try:
-                    await self.hold(item, FINALIZER)
+                    if not await self.hold(item, FINALIZER):
+                        refused.add(subject)
                 except RetryLaterError:
                     raise
                 except ApiError as error:
@@ -122,10 +124,11 @@ class Finalizers:
             return False
         return False
 
-    async def hold(self, item: Item, finalizer: str) -> None:
-        """Put a finalizer on an object."""
-        if finalizer not in item.finalizers:
-            await self._write(item, [*item.finalizers, finalizer])
+    async def hold(self, item: Item, finalizer: str) -> bool:
+        """Put a finalizer on an object; return whether it is on."""
+        return finalizer in item.finalizers or await self._write(
+            item, [*item.finalizers, finalizer]
+        )
 
     async def release(self, item: Item, finalizer: str = FINALIZER) -> bool:
         """Take a finalizer off an object; return whether it is off.
@@ -154,7 +157,8 @@ class Finalizers:
         except ApiError as error:
             if error.status != 404:
                 raise
-            return True
+            self._inventory.invalidate(item.kind)
+            return len(finalizers) < len(item.finalizers)  # what is gone has none
         if finalizers or item.deleting_since is None:
             self._inventory.written(item.resource, found)
         return True

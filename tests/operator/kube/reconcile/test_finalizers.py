@@ -133,6 +133,25 @@ async def test_only_what_is_accepted_is_held(
     assert held["metadata"]["finalizers"] == after
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_what_has_changed_since_it_was_read_is_held_before_it_is_made(is_gone: bool) -> None:
+    """Law: no broker has what an object without the finalizer declares, for its deletion would leave that behind."""
+    server = ObjectServer()
+    made = custom("Topic", "orders", spec={"deletionPolicy": "Delete"})
+    state = desired_state(cluster(), [read_item(TOPICS, server.put(TOPICS, made))])
+    if is_gone:
+        server.drop(TOPICS, NAMESPACE, "orders")
+    else:
+        server.put(TOPICS, made)
+    observed = Observed(groups={"demo-0": ObservedGroup(1, {}, {})})
+
+    async with server.serving() as api:
+        left_out = await Finalizers(api, Inventory(api, (NAMESPACE,))).settle(state, observed)
+
+    assert left_out == state.subjects.keys()
+    assert state.verdicts == {}
+
+
 @pytest.mark.parametrize(
     ("kind", "spec", "name"),
     [
