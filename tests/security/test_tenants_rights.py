@@ -70,7 +70,7 @@ VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
     ("reconcile/finalizers", "item.resource"): (*PARTS, resources.BACKUPS),
     ("reconcile/pipeline", "_FORMS[form]"): FORMS,
     ("reconcile/pipeline", "made"): MADE_FOR_PIPELINES,
-    ("reconcile/pipeline", "resource"): (ROLES, ROLE_BINDINGS),
+    ("reconcile/pipeline", "resource"): (*FORMS, ROLES, ROLE_BINDINGS),
     ("reconcile/pipeline", "workload"): FORMS,
     ("reconcile/scaling", "resource"): (
         resources.SERVICES,
