@@ -154,6 +154,14 @@ def test_every_file_that_a_command_names_exists() -> None:
     assert [each for each in sorted(named) if not (ROOT / each).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_links_to_exists(page: Path) -> None:
+    """Source files, too, which the site does not have."""
+    linked = re.findall(r"\]\((?!\w+:)([^()#\s]+)[^()\s]*\)", _FENCED.sub("", page.read_text()))
+
+    assert [each for each in linked if not (page.parent / each).exists()] == []
+
+
 def test_the_program_of_the_readme_is_the_example_that_tests_run() -> None:
     """Type hints and docstrings apart."""
     (shown,) = (text for language, text in code(ROOT / "README.md") if language == "python")
