@@ -44,7 +44,8 @@ from orderlymq.consumer.listeners.pool import ListenerPool, left_behind
 from orderlymq.consumer.listeners.tracehook import TraceHook
 from orderlymq.consumer.push.brokercalls import BrokerCalls, lease_clock_ms
 from orderlymq.consumer.push.brokerrequests import InboundRequests
-from orderlymq.consumer.push.corefactory import check_lane_settings, make_core, make_lane_core
+from orderlymq.consumer.push.corefactory import check_settings, make_core, make_lane_core
+from orderlymq.consumer.push.coretimer import CoreTimer
 from orderlymq.consumer.push.executor import Executor
 from orderlymq.consumer.push.rebalance import Rebalance
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
@@ -144,8 +145,7 @@ class Consumer(Lifecycle):
         self._hooks = hooks
         self._tasks = OwnedTasks()
         self._idle = asyncio.Event()
-        self._wake: asyncio.TimerHandle | None = None
-        self._wake_ms: int | None = None
+        self._timer = CoreTimer(lambda: self.post(Tick()))
         self._state = "CREATE_JUST"
         self._is_suspended = False
         self._ended = False
@@ -272,7 +272,9 @@ class Consumer(Lifecycle):
             raise StateError(
                 f"The PushConsumer service state not OK, maybe started once, {self._state}"
             )
-        self._check_config()
+        check_settings(
+            self.group, self.settings, self._subscriptions, self.listener, by_key=self.by_key
+        )
         _log.info(
             "the consumer [%s] start beginning. messageModel=%s, isUnitMode=%s",
             *(self.group, self.settings.message_model.value, self._instance.settings.unit_mode),
@@ -344,8 +346,7 @@ class Consumer(Lifecycle):
 
     async def _end(self) -> None:
         self._ended = True
-        if self._wake is not None:
-            self._wake.cancel()
+        self._timer.stop()
         await self._leave()
         await self._tasks.cancel()
         if self._tracer is not None:
@@ -421,22 +422,7 @@ class Consumer(Lifecycle):
         """Note what the core wants after an event: to be woken, or nothing any more."""
         if self._state == "SHUTDOWN_ALREADY" and self._core.is_idle:
             self._idle.set()
-        self._plan_wake()
-
-    def _plan_wake(self) -> None:
-        wake_ms = self._core.next_wake_ms()
-        if wake_ms == self._wake_ms:
-            return
-        if self._wake is not None:
-            self._wake.cancel()
-        self._wake, self._wake_ms = None, wake_ms
-        if wake_ms is not None:
-            delay_s = max(0, wake_ms - lease_clock_ms()) / 1000
-            self._wake = asyncio.get_running_loop().call_later(delay_s, self._tick)
-
-    def _tick(self) -> None:
-        self._wake, self._wake_ms = None, None
-        self.post(Tick())
+        self._timer.set(self._core.next_wake_ms())
 
     # -- rebalance
 
@@ -491,16 +477,6 @@ class Consumer(Lifecycle):
     @property
     def _clustering(self) -> bool:
         return self.settings.message_model is MessageModel.CLUSTERING
-
-    def _check_config(self) -> None:
-        if not self._subscriptions:
-            raise SettingError(f"the consumer {self.group} subscribes to no topic; pass topics=")
-        if self.by_key:
-            check_lane_settings(self.group, self.settings)
-        if self.listener is not None and not callable(self.listener):
-            raise SettingError(
-                f"the listener of {self.group} is {self.listener!r}; pass a function"
-            )
 
     def _make_listeners(self) -> ListenerPool:
         workers = self.settings.consume_thread_max

@@ -1,4 +1,6 @@
-"""The decision maker that belongs to a consumer's settings."""
+"""The decision maker that belongs to a consumer's settings, and which settings it refuses."""
+
+from collections.abc import Collection
 
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRules
 from orderlymq.consumer.core.flowcontrol import FlowLimits
@@ -66,12 +68,28 @@ def make_lane_core(settings: ConsumerSettings, workers: int, first_sequence: int
     )
 
 
-def check_lane_settings(group: str, settings: ConsumerSettings) -> None:
-    """Refuse what a consumer by key cannot do.
+def check_settings(
+    group: str,
+    settings: ConsumerSettings,
+    topics: Collection[str],
+    listener: object,
+    *,
+    by_key: bool,
+) -> None:
+    """Refuse what a consumer cannot begin with.
 
     Raises:
-        SettingError: It broadcasts, or begins at a time.
+        SettingError: It has no topic, a listener that cannot be called, or by key broadcasts or begins at a time.
     """
+    if not topics:
+        raise SettingError(f"the consumer {group} subscribes to no topic; pass topics=")
+    if by_key:
+        _check_lane_settings(group, settings)
+    if listener is not None and not callable(listener):
+        raise SettingError(f"the listener of {group} is {listener!r}; pass a function")
+
+
+def _check_lane_settings(group: str, settings: ConsumerSettings) -> None:
     if settings.message_model is not MessageModel.CLUSTERING:
         raise SettingError(
             f'the consumer {group} says ordered="key" and broadcasting; a member that gets every message shares no '
