@@ -21,6 +21,7 @@ from orderlymq_broker.core.responses import answer_list, change, raise_unknown_g
 from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.fence import Fence
+from orderlymq_broker.processors.groups.groupcreation import known_group
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Commit
 from orderlymq_broker.state.topics.topics import Topic
@@ -280,7 +281,7 @@ class OffsetAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"group[{header.src_group}] has {len(commits)} offsets, at most {CLONED_MAX} are copied at once: name a topic",
             )
-        self._committer.check_group(header.dest_group)
+        known_group(self._context, header.dest_group)
         self._committer.check_room(commits)
         records = [*self._committer.take(), self._committer.reset(commits, now)]
 

@@ -44,15 +44,15 @@ from orderlymq_broker.processors.groups.fence import (
     Verdict,
     refuse_by_key,
 )
+from orderlymq_broker.processors.groups.groupcreation import known_group
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.state.records import Append, GroupSet
+from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXT_BULK
 from orderlymq_protocol.header.pull import PullMessageHeader
 from orderlymq_protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from orderlymq_protocol.names import InvalidName, check_group_name
 
 # A client's own time-out is 30 s; a longer wait would be answered to nobody.
 SUSPEND_MS_MAX: Final = 30_000
@@ -278,7 +278,8 @@ class PullProcessor:
         """
         context = self._context
         check_broker(context)
-        config = self._group(header.consumer_group)
+        config = known_group(context, header.consumer_group)
+        refuse_by_key(config)
         topic = readable_topic(context, header.topic, config)
         if not 0 <= header.queue_id < topic.config.read_queues:
             raise RequestRefused(
@@ -299,24 +300,6 @@ class PullProcessor:
             session.pulled = True
 
         return topic, matches, verdict
-
-    def _group(self, name: str) -> GroupSet:
-        context = self._context
-        config = context.state.groups.by_name.get(name)
-        if config is None:
-            try:
-                check_group_name(name)
-            except InvalidName as error:
-                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-            if context.settings.auto_create_group:
-                raise CreateFirst(GroupSet(name, only_if_absent=True))
-            raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{name}] does not exist; create it first",
-            )
-        refuse_by_key(config)
-
-        return config
 
     # -- answers -----------------------------------------------------------------------------------
 

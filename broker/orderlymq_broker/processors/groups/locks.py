@@ -22,6 +22,7 @@ from orderlymq_broker.core.responses import answer_list, answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check as check_owner
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.fence import refuse_by_key, refuse_concurrent
+from orderlymq_broker.processors.groups.groupcreation import missing_group
 from orderlymq_broker.processors.groups.locklog import LockReports
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.groups.lockrecords import (
@@ -32,7 +33,7 @@ from orderlymq_broker.state.groups.lockrecords import (
     LocksRequested,
 )
 from orderlymq_broker.state.groups.locks import Lock
-from orderlymq_broker.state.records import GroupSet, MemberLeft, Outcome, Record
+from orderlymq_broker.state.records import MemberLeft, Outcome, Record
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import BROADCASTING, LOCK_QUEUES_MAX, LockBatchRequest
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -92,8 +93,10 @@ class LockProcessor:
         session = claim(context, body.client_id, peer, now)
         session.language, session.version = request.language, request.version
         wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
-        missing = _missing_group(context, body.consumer_group) if wanted else []
-        if missing or body.consumer_group in context.state.groups.by_name:
+        # A group owns what is stored of its locks.
+        makes_group = config is None and bool(wanted)
+        missing = [missing_group(context, body.consumer_group)] if makes_group else []
+        if missing or config is not None:
             context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
         if not wanted:
             return answer(request, peer, body=_granted_body(()))
@@ -435,22 +438,6 @@ def check_count(body: LockBatchRequest) -> None:
             f"the request names {len(body.queues)} queues, at most {LOCK_QUEUES_MAX} are locked or given back "
             f"at once: divide them over several requests or consumers",
         )
-
-
-def _missing_group(context: Context, group: str) -> list[Record]:
-    """Return what makes a group that does not exist: it owns what is stored of its locks.
-
-    Raises:
-        RequestRefused: groups are not made in passing (26).
-    """
-    if group in context.state.groups.by_name:
-        return []
-    if context.settings.auto_create_group:
-        return [GroupSet(group, only_if_absent=True)]
-    raise RequestRefused(
-        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-        f"subscription group [{group}] does not exist; create it first",
-    )
 
 
 def _granted_body(

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check_named
 from orderlymq_broker.processors.groups.fence import Fence, Verdict, host_of, refuse_by_key
+from orderlymq_broker.processors.groups.groupcreation import known_group
 from orderlymq_broker.state.records import (
     Commit,
-    GroupSet,
     OffsetsCommitted,
     OffsetsReset,
     Record,
@@ -30,7 +30,6 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
 from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 from orderlymq_protocol.header.pull import PullMessageHeader, UpdateConsumerOffsetHeader
-from orderlymq_protocol.names import InvalidName, check_group_name
 
 # A client that is told to reset stops for 10 s and writes the new offset with its next commit, 5 s
 # later at most; twice that, with a margin.
@@ -71,7 +70,7 @@ class Committer:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] has no queue {queue_id}"
             )
-        self.check_group(group)
+        known_group(self._context, group)  # it owns its offsets
         check_named(context, request.ext, peer, now)
         verdict = self._fence.judge_commit(
             group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
@@ -194,27 +193,6 @@ class Committer:
                 limit=OFFSETS_MAX,
             )
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
-
-    def check_group(self, group: str) -> None:
-        """Refuse a name that no group can have, and let a group be made that does not exist: it owns its offsets.
-
-        Raises:
-            RequestRefused: the name is none (1), or groups are not made in passing (26).
-            CreateFirst: the group is to be made.
-        """
-        context = self._context
-        if group in context.state.groups.by_name:
-            return
-        try:
-            check_group_name(group)
-        except InvalidName as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        if context.settings.auto_create_group:
-            raise CreateFirst(GroupSet(group, only_if_absent=True))
-        raise RequestRefused(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group [{group}] does not exist; create it first",
-        )
 
     def forget(self) -> None:
         """Drop what is gathered: leadership is lost, and nobody was told that it is stored."""
