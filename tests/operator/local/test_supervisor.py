@@ -28,9 +28,11 @@ _PATIENCE_S = 30.0
 
 
 @asynccontextmanager
-async def _running(directory: DataDirectory, port: int | None) -> AsyncIterator[Supervisor]:
+async def _running(
+    directory: DataDirectory, port: int | None, *, replicas: int = 3
+) -> AsyncIterator[Supervisor]:
     """Supervise until the block ends; nothing may be left then."""
-    found = manifests(port) if port is not None else []
+    found = manifests(port, replicas=replicas) if port is not None else []
     with session.prepared(directory, found) as state:
         supervisor = Supervisor(directory, state)
         task = asyncio.create_task(supervisor.run())
@@ -118,8 +120,8 @@ async def test_a_change_and_the_end_wait_for_one_action_alone(
 ) -> None:
     """However many actions a plan has; the next pass plans what is left."""
     many = "".join(normal_topic(1).replace("clicks", f"topic-{number}") for number in range(400))
-    async with _running(directory, ports) as supervisor:
-        await supervisor.apply(parse(text(ports, extra=many), "test.yaml"), prune=False)
+    async with _running(directory, ports, replicas=1) as supervisor:
+        await supervisor.apply(parse(text(ports, replicas=1, extra=many), "test.yaml"), prune=False)
         await _until(lambda: len(_shared(directory)["topics"]) > 2)
 
         await supervisor.apply(parse(normal_topic(1), "test.yaml"), prune=False)
@@ -133,9 +135,9 @@ async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
     directory: DataDirectory, ports: int
 ) -> None:
     """One part of the change is not allowed, so no part of it happens, here or after a restart."""
-    async with _running(directory, ports) as supervisor:
+    async with _running(directory, ports, replicas=1) as supervisor:
         before = (_shared(directory), directory.load())
-        wrong = parse(text(ports, queues=9, extra=normal_topic(4)), "test.yaml")
+        wrong = parse(text(ports, replicas=1, queues=9, extra=normal_topic(4)), "test.yaml")
 
         with pytest.raises(RefusedChange, match="keeps its 8 queues"):
             await supervisor.apply(wrong, prune=False)
@@ -151,8 +153,10 @@ async def test_tls_is_neither_enforced_nor_ended_in_one_step_while_the_cluster_r
     """Plan and apply refuse it; what stands still may begin with any mode."""
     files = make_certificate(make_authority(tmp_path / "tls"), "replica")
     tls = f"{{mode: Enforcing, certificateFile: {files.certificate}, keyFile: {files.key}}}"
-    enforcing = text(ports).replace("replicasPerGroup", f"tls: {tls}\n  replicasPerGroup")
-    async with _running(directory, ports) as supervisor:
+    enforcing = text(ports, replicas=1).replace(
+        "replicasPerGroup", f"tls: {tls}\n  replicasPerGroup"
+    )
+    async with _running(directory, ports, replicas=1) as supervisor:
         said = await supervisor.forecast(parse(enforcing, "test.yaml"), prune=False)
         assert [item.field for item in said.refusals] == ["spec.tls.mode"]
         with pytest.raises(RefusedChange, match="apply Permissive first, then Enforcing"):
@@ -172,7 +176,8 @@ async def test_files_are_read_before_anything_is_touched(
     def secured(certificate: object, key: object) -> list[Manifest]:
         tls = f"{{mode: Permissive, certificateFile: {certificate}, keyFile: {key}}}"
         return parse(
-            text(ports).replace("replicasPerGroup", f"tls: {tls}\n  replicasPerGroup"), "t"
+            text(ports, replicas=1).replace("replicasPerGroup", f"tls: {tls}\n  replicasPerGroup"),
+            "t",
         )
 
     missing = secured(tmp_path / "missing.pem", one.key)
@@ -181,7 +186,7 @@ async def test_files_are_read_before_anything_is_touched(
         session.prepared(directory, missing),
     ):
         pass
-    async with _running(directory, ports) as supervisor:
+    async with _running(directory, ports, replicas=1) as supervisor:
         for wrong, field in (
             (missing, "certificateFile"),
             (secured(one.certificate, other.key), ""),
@@ -227,8 +232,8 @@ kind: User
 metadata: {{name: shop-writer}}
 spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: {tmp_path / "writer.secret"}}}}}
 """
-    async with _running(directory, ports) as supervisor:
-        changed = parse(text(ports, extra=user), "test.yaml")
+    async with _running(directory, ports, replicas=1) as supervisor:
+        changed = parse(text(ports, replicas=1, extra=user), "test.yaml")
 
         said = await supervisor.forecast(changed, prune=False)
 
@@ -394,7 +399,7 @@ async def test_everything_goes_on_after_a_restart(directory: DataDirectory, port
 
 async def test_drift_is_repaired(directory: DataDirectory, ports: int) -> None:
     """Somebody deleted the group with another tool; it is back within seconds."""
-    async with _running(directory, ports):
+    async with _running(directory, ports, replicas=1):
         file = directory.path / "replicas/demo-0.shared"
         shared = _shared(directory)
         del shared["groups"]["billing"]
@@ -407,8 +412,8 @@ async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_
     directory: DataDirectory, ports: int
 ) -> None:
     """A tool gave a topic more queues: they are not taken away; everything else is repaired."""
-    async with _running(directory, ports) as supervisor:
-        await _apply(supervisor, text(ports, extra=normal_topic(4)))
+    async with _running(directory, ports, replicas=1) as supervisor:
+        await _apply(supervisor, text(ports, replicas=1, extra=normal_topic(4)))
         file = directory.path / "replicas/demo-0.shared"
         shared = _shared(directory)
         shared["topics"]["clicks"]["readQueueNums"] = 16
@@ -432,7 +437,7 @@ async def test_a_directory_that_is_supervised_is_refused(
     directory: DataDirectory, ports: int
 ) -> None:
     """Two supervisors would start everything twice."""
-    async with _running(directory, ports):
+    async with _running(directory, ports, replicas=1):
         with (
             pytest.raises(RefusedError, match=r"runs on .* already"),
             session.prepared(directory, manifests(ports)),
@@ -444,7 +449,7 @@ async def test_the_ports_of_a_running_cluster_are_refused_to_another(
     directory: DataDirectory, ports: int
 ) -> None:
     """The refusal comes before anything is written for the new one."""
-    async with _running(directory, ports):
+    async with _running(directory, ports, replicas=1):
         other = DataDirectory(directory.path.parent / "other")
         with (
             pytest.raises(RefusedError, match=f"port {ports} .name-server-0, clients. is used by"),
