@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from orderlymq.connection.routes import Routes
-from orderlymq.connection.troubles import Troubles
+from orderlymq.connection.troubles import NO_LEADER, Troubles
 from orderlymq.durations import seconds
 from orderlymq.errors import BrokerError, StateError
 from orderlymq.ownedtasks import OwnedTasks
@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 _GREET_FIRST_S: Final = 0.02
 _GREET_MAX_S: Final = 1.0
 _GOODBYE_TIMEOUT_S: Final = 1.0
+_GOODBYE_AGAIN_S: Final = 0.05
 
 
 class GroupMember(Protocol):
@@ -192,12 +193,25 @@ class Heartbeats:
 
     async def _unregister(self, what: Mapping[str, str]) -> None:
         """Tell all brokers that a group is left; a broker that is away notices by itself."""
-        client = self._client
-        ext = {"clientID": client.client_id, **what}
-        calls = (
-            client.invoke(address, request(RequestCode.UNREGISTER_CLIENT, ext), _GOODBYE_TIMEOUT_S)
-            for address in client.routes.addresses()
-        )
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, RemotingError):
-                _log.info("not unregistered everywhere: %s", outcome)
+        ext = {"clientID": self._client.client_id, **what}
+        calls = (self._say_goodbye(address, ext) for address in self._client.routes.addresses())
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _say_goodbye(self, address: str, ext: Mapping[str, str]) -> None:
+        """Tell one broker group; a consumer waits for an election, or what it locks is free only when its lease ends."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + _GOODBYE_TIMEOUT_S
+        while True:
+            command = request(RequestCode.UNREGISTER_CLIENT, ext)
+            try:
+                answer = await self._client.invoke(address, command, end_s - loop.time())
+            except RemotingError as error:
+                said = str(error)
+            else:
+                if answer.code not in NO_LEADER:
+                    return
+                said = answer.remark or ""
+            if "consumerGroup" not in ext or loop.time() + _GOODBYE_AGAIN_S >= end_s:
+                _log.info("not unregistered everywhere: %s", said)
+                return
+            await asyncio.sleep(_GOODBYE_AGAIN_S)

@@ -21,6 +21,7 @@ from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
@@ -230,6 +231,19 @@ async def test_a_lost_connection_is_greeted_and_consumption_goes_on(cluster: Fak
         fill(cluster, 2)
 
         await until(lambda: len(inbox.seen) == 4 and len(cluster.heartbeats) > before)
+
+
+async def test_a_consumer_that_leaves_while_another_leader_is_elected_frees_its_queues(
+    cluster: FakeCluster,
+) -> None:
+    """Law: the next member waits for the election, and not for the end of the lease."""
+    inbox = Inbox()
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: len(cluster.locks) == 3)
+        for code in (RequestCode.UNLOCK_BATCH_MQ, RequestCode.UNREGISTER_CLIENT):
+            cluster.faults[code] = [fakecluster.refuse(1, "no leader"), fakecluster.reset] * 2
+
+    assert cluster.locks == {}
 
 
 async def test_a_consumer_stops_by_itself_when_its_locks_cannot_be_renewed(
