@@ -15,7 +15,6 @@ from orderlymq.errors import BrokerError, OrderlyMQError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import ConsumerConnection
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_runtime.sockets.addresses import join_address
 
 _ALL: Final = ("", "*")
 
@@ -75,21 +74,14 @@ async def _of_group(admin: AdminClient, group: str, message: ReceivedMessage) ->
 
 
 async def _offset(admin: AdminClient, group: str, message: ReceivedMessage) -> int:
-    """Return the committed offset in the message's queue; of a viewed message it knows the broker."""
+    """Return the committed offset in the message's queue; -1 where there is none."""
     progress = await admin.progress(group, message.topic)
-    brokers = await admin.brokers()
-    host = join_address(*message.store_host)
     for queue, each in progress.items():
-        here = message.queue.broker_name or _named(brokers, host)
-        if (queue.broker_name, queue.queue_id) == (here, message.queue.queue_id):
+        here = (message.queue.broker_name, message.queue.queue_id)
+        if (queue.broker_name, queue.queue_id) == here:
             return each.consumer_offset
 
     return -1
-
-
-def _named(brokers: dict[str, str], host: str) -> str:
-    """Return the broker whose address stands in the message."""
-    return next((name for name, address in brokers.items() if address == host), "")
 
 
 def _state(connection: ConsumerConnection, message: ReceivedMessage, offset: int) -> TrackType:

@@ -34,8 +34,9 @@ class MessageOperations(Operations):
             BodyUnreadable: Its body cannot be inflated.
         """
         brokers = await self.brokers()
-        _, stored = await find_message(self._instance, message_id, brokers.values())
-        queue = MessageQueue(stored.topic, "", stored.queue_id)
+        found_at, stored = await find_message(self._instance, message_id, brokers.values())
+        broker = next((name for name, address in brokers.items() if address == found_at), "")
+        queue = MessageQueue(stored.topic, broker, stored.queue_id)
         return read_found(stored, queue, unreadable=unreadable)
 
     async def find_messages(

@@ -65,6 +65,9 @@ async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
         sent = await admin.view_message(result.offset_message_id)
 
     assert result.queue.topic == "T"
+    assert (
+        sent.queue == result.queue
+    )  # an offset id names an address; the broker's name is that of its route
     assert {name: sent.properties.get(name) for name in told.properties if name != "UNIQ_KEY"} == {
         "DLQ_ORIGIN_TOPIC": None,
         "DLQ_ORIGIN_MESSAGE_ID": None,
