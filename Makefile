@@ -38,8 +38,14 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 # Four workers keep two CPUs busy: half of the tests wait for real processes most of the time.
 # A module's tests stay together, because they share their cluster; the longest modules begin.
 .PHONY: test
-test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 4) at a time, in minutes
+test: $(VENV)/.dev $(if $(filter tests,$(TESTS)),| .pytest_cache) ## Run the tests of this project alone, JOBS (default 4) at a time, in minutes
 	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "not long" -n $(or $(JOBS),4) --dist loadscope --no-loadscope-reorder $(AGAIN)
+
+# Before the first run: each worker would compile all tests. A module that cannot be read is reported by the run.
+.pytest_cache: | $(VENV)/.dev
+	@echo "Compiling the tests (once)"
+	@ls -d tests/*/ | grep -vE '/(clients|spark|__pycache__)/' | \
+	  xargs -P 2 -n 7 $(BIN)/python -m pytest --collect-only -qq -p no:xdist >/dev/null 2>&1 || true
 
 .PHONY: test-long
 test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
