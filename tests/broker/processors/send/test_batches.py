@@ -241,17 +241,21 @@ def test_many_properties_cost_a_turn_no_more_than_many_messages(shell: Shell) ->
     assert decode_properties(message.properties) == decode_properties(text) | STORED_WITH
 
 
+# As many bytes in few properties, which are read sooner.
+LARGE = "".join(f"a{number}\x01{'b' * 1_000}\x02" for number in range(30))[:30_000]
+
+
 def test_messages_that_are_known_count_to_the_size_of_a_batch(shell: Shell) -> None:
     """A batch that says one message thousands of times is refused when its size is reached, not read to its end."""
     create(shell, ORDERED)
     body = batch_body(*[(b"", b"UNIQ_KEY\x01k\x02")] * 3_000)
 
-    opaque = shell.submit(320, send_ext("orders", COMMON, m="true"), body)
+    opaque = shell.submit(320, send_ext("orders", LARGE, m="true"), body)
     read = read_of_each_turn(shell)
     shell.settle()
 
-    assert sum(read) * len(COMMON) <= PROPOSAL_SIZE_MAX
-    assert max(read) * len(COMMON) <= READ_COUNT_MAX * READ_COUNT_SIZE + len(COMMON)
+    assert sum(read) * len(LARGE) <= PROPOSAL_SIZE_MAX
+    assert max(read) * len(LARGE) <= READ_COUNT_MAX * READ_COUNT_SIZE + len(LARGE)
     assert (reply := shell.reply_to(opaque)) is not None
     assert (reply.code, shell.state.physical_end) == (13, 0)
 
@@ -259,10 +263,10 @@ def test_messages_that_are_known_count_to_the_size_of_a_batch(shell: Shell) -> N
 def test_a_batch_as_large_as_may_be_is_known_when_it_is_repeated(shell: Shell) -> None:
     """What was stored once is no larger at its repeat."""
     create(shell, ORDERED)
-    size = len(COMMON) + 500  # with fields, identity and the properties that brokers add
+    size = len(LARGE) + 500  # with fields, identity and the properties that brokers add
     keys = [b"UNIQ_KEY\x01%d" % number for number in range(PROPOSAL_SIZE_MAX // size)]
     body = batch_body(*((b"", key) for key in keys))
-    ext = send_ext("orders", COMMON, m="true")
+    ext = send_ext("orders", LARGE, m="true")
 
     first = shell.call(320, ext, body)
     repeated = shell.call(320, ext, body)
