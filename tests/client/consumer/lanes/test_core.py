@@ -92,7 +92,7 @@ def test_a_member_that_dies_costs_its_own_lanes(seed: int) -> None:
 
 def test_a_consumer_holds_no_more_than_its_workers_need() -> None:
     """Slow listeners: as many lanes as workers; quick ones: more, up to the limit."""
-    many = [[f"k{number}" for number in range(400)]]
+    many = [[f"k{number}" for number in range(150)]]
     slow = World(many, Random(1), rules=LaneRules(workers=4), slow_ms=800)
     quick = World(many, Random(1), rules=LaneRules(workers=4, ahead_max=20), slow_ms=1)
 
