@@ -12,12 +12,15 @@ from tests.runtime.certificates import make_authority, make_certificate
 OUTSIDE = "127.0.0.2"
 
 
-def listen_outside(directory: Path, replicas: int, *, tls: bool = False) -> Group:
-    """Return a group that listens at OUTSIDE, too, on the same ports, and tells its address there."""
+def listen_outside(directory: Path, replicas: int, *, tls: bool = False, host: str = "") -> Group:
+    """Return a group that listens at OUTSIDE, too, on the same ports, and tells its address there.
+
+    Its certificate, with *tls*, is good for *host*, too.
+    """
     group = Group(directory, replicas)
     listener: dict[str, Any] = {"name": "outside", "host": OUTSIDE, "port": group.port}
     if tls:
-        files = make_certificate(make_authority(directory), "outside")
+        files = make_certificate(make_authority(directory), "outside", host=host)
         listener["tls"] = {
             "mode": "enforcing",
             "certificate": str(files.certificate),

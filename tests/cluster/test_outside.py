@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
@@ -23,7 +24,9 @@ from tests.client.fakecluster import until
 from tests.cluster.orderedload import ordered_load
 from tests.cluster.outside import OUTSIDE, bootstrap, called, listen_outside, tell_addresses
 from tests.cluster.processes import Group
+from tests.cluster.sniproxy import gateway
 
+DOMAIN: Final = "mq.test"
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 
@@ -31,7 +34,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 def make_outside(tmp_path: Path) -> Iterator[Callable[..., Group]]:
     groups: list[Group] = []
 
-    def make(replicas: int, **options: bool) -> Group:
+    def make(replicas: int, **options: Any) -> Group:
         group = listen_outside(tmp_path / f"group-{len(groups)}", replicas, **options)
         groups.append(group)
         group.start()
@@ -68,6 +71,38 @@ async def test_order_is_kept_outside_while_the_leader_is_killed(
         found = called(group, os.getpid())
 
     assert found == {OUTSIDE}
+
+
+async def test_order_is_kept_through_a_gateway_while_the_leader_is_killed(
+    make_outside: Callable[..., Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a gateway that sees nothing but names leads to each part of a cluster, and certificates are those of the names."""
+    group = make_outside(3, tls=True, host=f"*.{DOMAIN}")
+    async with AdminClient(group.name_server_address) as admin:
+        await admin.create_topic("orders", queues=4, ordered=True)
+    routes = {
+        f"shop-0.{DOMAIN}": (OUTSIDE, group.port),
+        f"shop-nameserver.{DOMAIN}": (OUTSIDE, group.name_server_port),
+    }
+    _resolve(monkeypatch)
+    async with gateway(routes) as made:
+        tell_addresses(group, {"g": f"shop-0.{DOMAIN}:{made.port}"})
+        settings = ClientSettings(use_tls=True, tls_ca_file=str(group.directory / "ca.pem"))
+        async with ordered_load(group, f"shop-nameserver.{DOMAIN}:{made.port}", settings):
+            seen = set(made.seen)
+
+    assert seen == set(routes)
+
+
+def _resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the names of DOMAIN be those of the gateway, as an entry of DNS would."""
+    look_up = socket.getaddrinfo
+
+    def answer(host: Any, *words: Any, **more: Any) -> Any:
+        named = isinstance(host, str) and host.endswith(f".{DOMAIN}")
+        return look_up("127.0.0.1" if named else host, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
 
 
 async def test_a_route_waits_for_the_address_of_its_group(

@@ -22,12 +22,15 @@ def make_authority(folder: Path, name: str = "ca") -> Path:
     return certificate
 
 
-def make_certificate(ca: Path, name: str, *, days: int = 1, uri: str = "") -> TlsFiles:
-    """Make a certificate for 127.0.0.1 that *ca* has signed; with less than no *days* it is over."""
+def make_certificate(
+    ca: Path, name: str, *, days: int = 1, uri: str = "", host: str = ""
+) -> TlsFiles:
+    """Make a certificate for 127.0.0.1, and for *host*, that *ca* has signed; with less than no *days* it is over."""
     folder = ca.parent
     request, certificate, key = (folder / f"{name}.{end}" for end in ("csr", "pem", "key"))
     extensions = folder / "extensions.cnf"
     names = ["IP:127.0.0.1", "DNS:localhost", *([f"URI:{uri}"] if uri else [])]
+    names += [f"DNS:{host}"] if host else []
     extensions.write_text(f"subjectAltName={','.join(names)}\n")
     _openssl(
         *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),

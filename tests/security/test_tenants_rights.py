@@ -61,9 +61,15 @@ VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
         resources.CLAIMS,
         resources.PODS,
         SPARK_APPLICATIONS,
+        resources.TLS_ROUTES,
     ),
-    ("reconcile/backend", "made"): MADE,
-    ("reconcile/backend", "resource"): (*console.KINDS, *canary.KINDS, resources.SERVICES),
+    ("reconcile/backend", "made"): (*MADE, resources.TLS_ROUTES),
+    ("reconcile/backend", "resource"): (
+        *console.KINDS,
+        *canary.KINDS,
+        resources.SERVICES,
+        resources.TLS_ROUTES,
+    ),
     ("reconcile/backups/bootstrap", "name_server_set(cluster, backend.environment)"): (
         STATEFUL_SETS,
     ),

@@ -207,6 +207,16 @@ class Api:
                 return found
             query["continue"] = following
 
+    async def serves(self, resource: Resource) -> bool:
+        """Return whether the API server knows a kind in this version; it tells everybody."""
+        try:
+            found = await self._call("get", resource, resource.root)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return any(each["name"] == resource.plural for each in found["resources"])
+
     # -- writing -------------------------------------------------------------------------------
 
     async def apply(self, made: Json) -> Json:

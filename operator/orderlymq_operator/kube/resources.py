@@ -1,6 +1,6 @@
 """The resources of the API server that the operator reads and writes: their paths and names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from orderlymq_operator.resources.meta import GROUP, VERSION
@@ -60,6 +60,8 @@ ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "
 BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 INGRESSES: Final = Resource("networking.k8s.io/v1", "Ingress", "ingresses")
+# Gateway API has several versions of it; `observe.gateway` finds the one that is served.
+TLS_ROUTES: Final = Resource("gateway.networking.k8s.io/v1", "TLSRoute", "tlsroutes", optional=True)
 JOBS: Final = Resource("batch/v1", "Job", "jobs")
 CRON_JOBS: Final = Resource("batch/v1", "CronJob", "cronjobs")
 SPARK_APPLICATIONS: Final = Resource(
@@ -114,6 +116,7 @@ _BY_KIND: Final = {
         *MADE,
         *MADE_FOR_PIPELINES,
         SPARK_APPLICATIONS,
+        TLS_ROUTES,
         SECRETS,
         EVENTS,
     )
@@ -122,4 +125,5 @@ _BY_KIND: Final = {
 
 def resource_of(made: Json) -> Resource:
     """Return the resource that an object belongs to."""
-    return _BY_KIND[made["kind"]]
+    found = _BY_KIND[made["kind"]]
+    return replace(found, api_version=made["apiVersion"]) if found is TLS_ROUTES else found

@@ -19,8 +19,8 @@ from aiohttp import web
 
 from orderlymq_operator.kube import resources
 from orderlymq_operator.kube.api import Api
-from orderlymq_operator.kube.resources import Json, Resource
-from tests.operator.kube.apiserver import serving_api
+from orderlymq_operator.kube.resources import TLS_ROUTES, Json, Resource
+from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.kube.rights import granted, needed
 
 _IDENTITY = {"apiVersion", "kind", "metadata"}
@@ -50,6 +50,8 @@ def _discovery() -> dict[str, Json]:
 
 
 _DISCOVERY = _discovery()
+_GATEWAY = TLS_ROUTES.root.removesuffix("v1")
+_VERSION_DEPTH = TLS_ROUTES.root.count("/")
 
 
 @dataclass(eq=False)
@@ -79,6 +81,7 @@ class ObjectServer:
         watches: those that are open.
         watched: the path of each watch that was asked for, in order.
         mute: watches that are open say nothing any more, as when a machine between has forgotten them.
+        routes: the version of Gateway API's TLSRoute that is served; none where it is empty.
         oldest: a watch or a further page of an earlier version gets 410, within the stream where *gone_within* is true.
     """
 
@@ -94,6 +97,7 @@ class ObjectServer:
         self.oldest = 0
         self.gone_within = True
         self.mute = False
+        self.routes = "v1"
         self._changes: list[tuple[int, str, str, Json]] = []
         self._version = 0
         self.rights = granted()
@@ -164,6 +168,10 @@ class ObjectServer:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
             return await self._watch(request)
+        if request.path.startswith(_GATEWAY) and request.path.count("/") == _VERSION_DEPTH:
+            if request.path != f"{_GATEWAY}{self.routes}":
+                return await absent(request)
+            return web.json_response(_DISCOVERY[TLS_ROUTES.root])
         if request.path in _DISCOVERY:
             return web.json_response(_DISCOVERY[request.path])
         return await self._answer(request)

@@ -1,25 +1,24 @@
 """
 Both versions of the custom resources at a real API server: what one writes the other reads, until v1alpha1 may go.
 
-etcd and kube-apiserver run alone, and must be on the PATH; the same laws without them stand in `test_crd`.
+What both must have in common is tested without one in `test_crd`.
 """
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import pytest
-from bench.apiload import ADMIN, NAMESPACE, Kube, api_server, install
+from bench.apiload import ADMIN, NAMESPACE, Kube
 
 from orderlymq_operator.kube.observe.inventory import read_item
 from orderlymq_operator.kube.resources import OWN_KINDS
 from orderlymq_operator.resources import changewarnings, crd
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, VERSIONS
+from tests.operator.kube.realapi import administrator, needs_api_server, real_api_server
 
 Json = dict[str, Any]
 NEXT: Final = "v1beta1"
@@ -49,10 +48,7 @@ PLURALS: Final = {each.kind: each.plural for each in OWN_KINDS}
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not (shutil.which("etcd") and shutil.which("kube-apiserver")),
-        reason="neither etcd nor kube-apiserver on the PATH",
-    ),
+    needs_api_server,
 ]
 
 
@@ -60,26 +56,13 @@ pytestmark = [
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An API server with the chart's definitions."""
     folder: Path = tmp_path_factory.mktemp("api")
-    with api_server(folder) as found:
-
-        async def begin() -> None:
-            async with connection(found) as kube:
-                await kube.ready()
-                await install(kube)
-
-        asyncio.run(begin())
+    with real_api_server(folder) as found:
         yield found
-
-
-@asynccontextmanager
-async def connection(address: str) -> AsyncIterator[Kube]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
-        yield Kube(address, session)
 
 
 @pytest.fixture
 async def kube(address: str) -> AsyncIterator[Kube]:
-    async with connection(address) as found:
+    async with administrator(address) as found:
         yield found
 
 

@@ -22,6 +22,7 @@ from orderlymq_operator.kube.objects.cluster import (
 )
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import DesiredState, desired_state, subject_of
+from orderlymq_operator.kube.observe.gateway import has_routes
 from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
@@ -187,6 +188,7 @@ def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Enviro
         groups=forms,
         operator_namespace=_operator_namespace(live),
         accepted=cluster.spec,
+        routes=live.routes,
     )
     return environment, steps
 
@@ -256,6 +258,9 @@ def _beside(
     _, waits = with_tls_step(cluster, live)
     if waits:
         text = f"{waits}; pods restart once for each of the two modes"
+        yield Effect("Waits", text, (cluster.metadata.name,))
+    if has_routes(cluster.spec.listeners) and live.routes is None:
+        text = "listeners of type TLSRoute lead nowhere until Gateway API's definition of TLSRoute is installed"
         yield Effect("Waits", text, (cluster.metadata.name,))
     small = volumes.small_claims(live, environment.groups, str(cluster.spec.storage.size))
     if small:

@@ -13,6 +13,7 @@ from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.forecast.change import Present, forecast_change, item_of
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.cluster import Live, read_objects
+from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.plan.forecast.effects import Forecast
@@ -55,7 +56,7 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
         assert item.cluster is not None, "what only uses a Cluster was left out"
         changed.setdefault(item.cluster, []).append(item)
     said = [
-        forecast_change(await _present(api, inventory, key), items)
+        forecast_change(await _present(api, inventory, key, items), items)
         for key, items in sorted(changed.items())
     ]
     return Forecast(
@@ -80,9 +81,13 @@ def _find(inventory: Inventory, kind: str, namespace: str, name: str) -> Item | 
     )
 
 
-async def _present(api: Api, inventory: Inventory, key: ClusterKey) -> Present:
+async def _present(
+    api: Api, inventory: Inventory, key: ClusterKey, changed: Sequence[Item]
+) -> Present:
     item = inventory.cluster(key)
-    live = Live()
+    either = [*changed, *([item] if item is not None else [])]
+    routes = await GatewayApi(api).routes() if any(map(may_have_routes, either)) else None
+    live = Live(routes=routes)
     if item is not None and isinstance(item.manifest, Cluster):
-        live = await read_objects(Lister(api, time.monotonic), item.manifest)
+        live = await read_objects(Lister(api, time.monotonic), item.manifest, routes=routes)
     return Present(item, inventory.parts(key), live)

@@ -21,6 +21,7 @@ from orderlymq_operator.kube.objects.listeners import (
     ADDRESSES_FILE,
     Addresses,
     annotations,
+    route_spec,
     service_spec,
     target_name,
     targets,
@@ -39,7 +40,7 @@ from orderlymq_operator.kube.objects.pods import (
     settings_file,
     settings_form,
 )
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.resources import Json, Resource
 from orderlymq_operator.plan.settings import broker_options, revision_of
 from orderlymq_operator.resources.cluster.cluster import ClusterSpec
 from orderlymq_operator.resources.cluster.listeners import roll_facts
@@ -85,6 +86,7 @@ class Environment:
         addresses: where clients of each further listener reach each group, as far as that is known.
         restoring: the backup that the replicas are restored from now; None where brokers run.
         restored: id of the backup that they began with; empty for none.
+        routes: the version of Gateway API's TLSRoute that is served, where a listener needs it.
     """
 
     image: str
@@ -98,6 +100,7 @@ class Environment:
     addresses: Addresses = field(default_factory=dict)
     restoring: Restore | None = None
     restored: str = ""
+    routes: Resource | None = None
 
 
 def accepted_text(spec: ClusterSpec) -> str:
@@ -251,8 +254,27 @@ def listener_objects(cluster: Cluster) -> list[Json]:
             name = names.listener_service(target_name(cluster, group), listener.name)
             made = _object(cluster, "v1", "Service", name, component, group)
             made["metadata"]["labels"][names.LABEL_LISTENER] = listener.name
-            made["metadata"]["annotations"] |= annotations(cluster, listener, group)
+            if listener.type != "TLSRoute":
+                made["metadata"]["annotations"] |= annotations(cluster, listener, group)
             made["spec"] = service_spec(cluster, listener, group)
+            found.append(made)
+    return found
+
+
+def route_objects(cluster: Cluster, environment: Environment) -> list[Json]:
+    """Return the TLSRoutes of the further listeners, in the version that is served; none where none is."""
+    found = []
+    routes = environment.routes
+    for listener in cluster.spec.listeners:
+        if routes is None or listener.type != "TLSRoute":
+            continue
+        for group in targets(cluster):
+            component = names.NAME_SERVER if group is None else names.BROKER
+            name = names.listener_service(target_name(cluster, group), listener.name)
+            made = _object(cluster, routes.api_version, routes.kind, name, component, group)
+            made["metadata"]["labels"][names.LABEL_LISTENER] = listener.name
+            made["metadata"]["annotations"] |= annotations(cluster, listener, group)
+            made["spec"] = route_spec(cluster, listener, group)
             found.append(made)
     return found
 

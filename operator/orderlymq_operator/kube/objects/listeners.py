@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.resources import SERVICES, Json
+from orderlymq_operator.kube.resources import SERVICES, TLS_ROUTES, Json
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener, named
 
@@ -53,7 +53,35 @@ def service_spec(cluster: Cluster, listener: Listener, group: str | None) -> Jso
     wanted = node_port(listener, group)
     if wanted is not None:
         port["nodePort"] = wanted
-    return {"type": listener.type, "selector": chosen, "ports": [port]}
+    kind = "ClusterIP" if listener.type == "TLSRoute" else listener.type
+    return {"type": kind, "selector": chosen, "ports": [port]}
+
+
+def route_spec(cluster: Cluster, listener: Listener, group: str | None) -> Json:
+    """Return the spec of the TLSRoute to such a Service, with the defaults, because lists are compared whole."""
+    gateway, target = listener.gateway, target_name(cluster, group)
+    assert gateway is not None, "the model asks for it"
+    parent = {
+        "group": TLS_ROUTES.api_version.partition("/")[0],
+        "kind": "Gateway",
+        "name": gateway.name,
+    }
+    if gateway.namespace is not None:
+        parent["namespace"] = gateway.namespace
+    if gateway.section_name is not None:
+        parent["sectionName"] = gateway.section_name
+    backend = {
+        "group": "",
+        "kind": SERVICES.kind,
+        "name": names.listener_service(target, listener.name),
+        "port": listener.port,
+        "weight": 1,
+    }
+    return {
+        "parentRefs": [parent],
+        "hostnames": [listener.host_of(target)],
+        "rules": [{"backendRefs": [backend]}],
+    }
 
 
 def in_turn(
@@ -93,7 +121,7 @@ def _own_node_port(made: Json) -> int | None:
 
 
 def annotations(cluster: Cluster, listener: Listener, group: str | None) -> dict[str, str]:
-    """Return the annotations of such a Service."""
+    """Return the annotations of such a Service, or of the route to it."""
     name = target_name(cluster, group)
     return {key: named(value, name) for key, value in listener.annotations.items()}
 

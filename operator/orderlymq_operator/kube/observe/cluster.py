@@ -60,6 +60,7 @@ class Live:
         made: objects that the operator makes, by kind and name.
         unread: kinds of such objects that could not be listed, and why.
         statuses: what the replicas say, by pod.
+        routes: in which version TLSRoutes were read; None where none are needed or served.
     """
 
     former: str = ""
@@ -68,6 +69,7 @@ class Live:
     claims: dict[str, ClaimFacts] = field(default_factory=dict)
     statuses: dict[str, ReplicaStatus] = field(default_factory=dict)
     unread: dict[str, ApiError] = field(default_factory=dict)
+    routes: Resource | None = None
 
     def find(self, resource: Resource, name: str) -> Json | None:
         """Return an object, if it is there."""
@@ -130,8 +132,13 @@ class Live:
         return {name: status for name, status in self.statuses.items() if name in pods}
 
 
-async def read_objects(lists: Lister, cluster: Cluster, spare: Collection[Resource] = ()) -> Live:
-    """Read the objects of a Cluster.
+async def read_objects(
+    lists: Lister,
+    cluster: Cluster,
+    spare: Collection[Resource] = (),
+    routes: Resource | None = None,
+) -> Live:
+    """Read the objects of a Cluster, and its *routes* where it may have some.
 
     Raises:
         ApiError: they cannot be read now; a refusal of *spare* kinds is noted instead.
@@ -139,17 +146,18 @@ async def read_objects(lists: Lister, cluster: Cluster, spare: Collection[Resour
     meta = cluster.metadata
     owner = ("Cluster", meta.namespace or "", meta.name)
     chosen = f"{names.LABEL_CLUSTER}={meta.name}"
+    optional = () if routes is None else (routes,)
     found = await lists.read(
         owner,
         (meta.uid, meta.generation),
         meta.namespace,
         chosen,
-        (*MADE, CLAIMS, PODS),
-        spare,
+        (*MADE, CLAIMS, PODS, *optional),
+        (*spare, *optional),
     )
     made = {
         (item["kind"], item["metadata"]["name"]): item
-        for resource in MADE
+        for resource in (*MADE, *optional)
         for item in found[resource]
     }
     sets = {item["metadata"]["uid"] for item in found[STATEFUL_SETS]}
@@ -163,6 +171,7 @@ async def read_objects(lists: Lister, cluster: Cluster, spare: Collection[Resour
         },
         claims={item["metadata"]["name"]: claim_facts(item) for item in found[CLAIMS]},
         unread=lists.refused(owner),
+        routes=routes,
     )
 
 

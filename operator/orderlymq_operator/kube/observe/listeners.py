@@ -17,8 +17,9 @@ from orderlymq_operator.kube.objects.listeners import (
     Addresses,
     target_name,
 )
+from orderlymq_operator.kube.observe.gateway import refusal_of
 from orderlymq_operator.kube.observe.nodes import NodeFacts
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.resources import SERVICES, TLS_ROUTES, Json, Resource
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener
@@ -27,6 +28,15 @@ from orderlymq_runtime.sockets.addresses import join_address, split_address
 # Clients try the next name server address when one does not answer: so many nodes are told of.
 BOOTSTRAP_NODES_MAX: Final = 3
 _MISSING_SHOWN: Final = 5
+Find = Callable[[Resource, str], Json | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why something has no address: a sentence, and the reason of the condition."""
+
+    text: str
+    reason: str = "AddressMissing"
 
 
 @dataclass(slots=True)
@@ -36,20 +46,21 @@ class OutsideView:
     Attributes:
         addresses: of each group, by listener.
         bootstrap: what clients are given as name server address, by listener.
-        missing: what has no address yet, and why, as sentences.
+        missing: what has no address yet, and why.
     """
 
     addresses: dict[str, dict[str, str]] = field(default_factory=dict)
     bootstrap: dict[str, str] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
 
     def condition(self) -> ConditionReport:
         """Return the condition ListenersReady."""
         if self.missing:
-            more = len(self.missing) - _MISSING_SHOWN
-            text = "; ".join(self.missing[:_MISSING_SHOWN])
+            texts = list(dict.fromkeys(each.text for each in self.missing))
+            more = len(texts) - _MISSING_SHOWN
+            text = "; ".join(texts[:_MISSING_SHOWN])
             return ConditionReport(
-                "False", "AddressMissing", f"{text}; and {more} more" if more > 0 else text
+                "False", self.missing[0].reason, f"{text}; and {more} more" if more > 0 else text
             )
         if not self.addresses:
             return ConditionReport("True", "NoListeners", "clients of other networks have no port")
@@ -60,28 +71,41 @@ class OutsideView:
 
 def outside_view(
     cluster: Cluster,
-    service_of: Callable[[str], Json | None],
+    find: Find,
     nodes: Sequence[NodeFacts],
     present: Addresses,
+    *,
+    routes: bool = False,
 ) -> OutsideView:
     """Return where clients reach the name servers and each group by each listener.
 
-    *service_of* returns a Service by its name, *present* has the addresses that are told now.
+    *find* returns an object by its name, *present* has the addresses that are told now, and *routes* says whether the API
+    server has TLSRoutes.
     """
     view = OutsideView()
     hosts = ready_hosts(nodes)
+
+    def places_of(listener: Listener, group: str | None, told: str) -> list[str] | Missing:
+        if listener.type == "TLSRoute":
+            return _routed(cluster, listener, group, find if routes else None)
+        found = _places(cluster, listener, group, find, hosts, told)
+        return Missing(f"{listener.name}: {found}") if isinstance(found, str) else found
+
     for listener in cluster.spec.listeners:
         told = present.get(listener.name, {})
         found = view.addresses[listener.name] = {}
         for group in cluster.group_names:
-            places = _places(cluster, listener, group, service_of, hosts, told.get(group, ""))
-            if isinstance(places, str):
-                view.missing.append(f"{listener.name}: {places}")
-            else:
+            places = places_of(listener, group, told.get(group, ""))
+            if isinstance(places, list):
                 found[group] = places[0]
-        places = _places(cluster, listener, None, service_of, hosts, "")
-        if isinstance(places, str):
-            view.missing.append(f"{listener.name}: {places}")
+                continue
+            view.missing.append(places)
+            if listener.type == "TLSRoute" and told.get(group) == _route_place(listener, group):
+                # A gateway that is being replaced may still lead there; a refusal helps nobody.
+                found[group] = told[group]
+        places = places_of(listener, None, "")
+        if isinstance(places, Missing):
+            view.missing.append(places)
         else:
             view.bootstrap[listener.name] = ";".join(places)
     return view
@@ -108,14 +132,14 @@ def _places(
     cluster: Cluster,
     listener: Listener,
     group: str | None,
-    service_of: Callable[[str], Json | None],
+    find: Find,
     hosts: Sequence[str],
     present: str,
 ) -> list[str] | str:
     """Return the addresses of a group, or of the name servers, the best first; a sentence when there is none."""
     target = target_name(cluster, group)
     name = names.listener_service(target, listener.name)
-    service = service_of(name)
+    service = find(SERVICES, name)
     if service is None:
         return f"Service {name} is not there yet"
     host = listener.host_of(target)
@@ -137,6 +161,34 @@ def _places(
     if kept in hosts:
         chosen = [kept]
     return [join_address(each, port) for each in chosen[:BOOTSTRAP_NODES_MAX]]
+
+
+def _routed(
+    cluster: Cluster,
+    listener: Listener,
+    group: str | None,
+    find: Find | None,
+) -> list[str] | Missing:
+    """Return the one address by which a gateway leads to a group, or to the name servers."""
+    if find is None:
+        text = "the API server has no TLSRoute; install Gateway API, or choose another type"
+        return Missing(f"{listener.name}: {text}", "GatewayApiMissing")
+    target = target_name(cluster, group)
+    name = names.listener_service(target, listener.name)
+    route = find(TLS_ROUTES, name)
+    if route is None:
+        return Missing(f"{listener.name}: TLSRoute {name} is not there yet")
+    refusal = refusal_of(route)
+    if refusal is not None:
+        return Missing(f"{listener.name}: TLSRoute {name}: {refusal}", "RouteNotAccepted")
+    return [_route_place(listener, target)]
+
+
+def _route_place(listener: Listener, target: str) -> str:
+    host, gateway = listener.host_of(target), listener.gateway
+    assert host is not None, "the model asks for it"
+    assert gateway is not None, "likewise"
+    return join_address(host, gateway.port)
 
 
 def _ingress(service: Json) -> str | None:

@@ -64,6 +64,7 @@ from orderlymq_operator.kube.resources import (
     PODS,
     SERVICES,
     STATEFUL_SETS,
+    TLS_ROUTES,
     Json,
     Resource,
     resource_of,
@@ -327,10 +328,10 @@ class KubeBackend:
         places = [(each, console.console_name(cluster)) for each in console.KINDS]
         places += [(each, canary.canary_name(cluster)) for each in canary.KINDS]
         for (kind, name), made in self.live.made.items():
-            if kind == SERVICES.kind and names.LABEL_LISTENER in (
+            if kind in (SERVICES.kind, TLS_ROUTES.kind) and names.LABEL_LISTENER in (
                 made["metadata"].get("labels") or {}
             ):
-                places.append((SERVICES, name))
+                places.append((resource_of(made), name))
             if kind == NETWORK_POLICIES.kind and not cluster.spec.network.policies:
                 places.append((NETWORK_POLICIES, name))
         kept = {(made["kind"], made["metadata"]["name"]) for made in wanted}
@@ -359,9 +360,8 @@ class KubeBackend:
         """Find the addresses of the further listeners; `ensure` does so when their Services are there."""
         cluster = self.desired.cluster
         present = told_addresses(self.live.find(CONFIG_MAPS, names.name_server_set(cluster)))
-        self.outside = outside_view(
-            cluster, lambda name: self.live.find(SERVICES, name), self.nodes, present
-        )
+        served = self.live.routes is not None
+        self.outside = outside_view(cluster, self.live.find, self.nodes, present, routes=served)
         self.environment = replace(self.environment, addresses=self.outside.addresses)
 
     def _learn_addresses(self) -> None:

@@ -41,6 +41,7 @@ from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
+from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.listeners import needs_nodes
 from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S, Lister
@@ -152,6 +153,7 @@ class ClusterReconciler:
         self._label_of = label_of
         self._lists = Lister(api, clock, WATCHED_KEPT_S)
         self.nodes = Nodes(api, clock)
+        self._gateway = GatewayApi(api, clock)
         self._backoff = Backoff()
         self._repeats = Backoff()
         self._defaults = defaults
@@ -294,7 +296,8 @@ class ClusterReconciler:
     # -- the steps of a reconcile --------------------------------------------------------------------------------
 
     async def _steps(self, item: Item) -> float | None:
-        live = await read_objects(self._lists, named(item), ACCESSORY)
+        routes = await self._gateway.routes() if may_have_routes(item) else None
+        live = await read_objects(self._lists, named(item), ACCESSORY, routes)
         if live.former:
             text = f"{live.former} is of a former Cluster of this name and goes first"
             await self._write_problem(item, "Progressing", text)
@@ -396,7 +399,9 @@ class ClusterReconciler:
         """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
         key = (scope.item.namespace, scope.item.name)
         calm = self._is_calm(scope) and not mislabelled
-        self._lists.keep(owner_of(key), () if calm else CHANGING)
+        routes = scope.live.routes
+        unwatched = () if routes is None else (routes,)
+        self._lists.keep(owner_of(key), unwatched if calm else (*CHANGING, *unwatched))
         if calm:
             self._backoff.forget(key)
             return None
@@ -428,6 +433,7 @@ class ClusterReconciler:
             operator_namespace=self._defaults.namespace,
             accepted=accepted,
             restored=backup_id or "",
+            routes=live.routes,
         )
         paused = cluster.spec.update.mode == "Paused"
         missing = await self._credentials.missing_secret(cluster)

@@ -14,6 +14,7 @@ from orderlymq_operator.kube.objects.cluster import (
     group_set,
     listener_objects,
     name_server_set,
+    route_objects,
     service_objects,
     settings_objects,
 )
@@ -70,6 +71,7 @@ def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     image, pull_policy = environment.image, environment.pull_policy
     return [
         *policy_objects(cluster, environment.operator_namespace),
+        *route_objects(cluster, environment),
         *console.console_objects(cluster, image=image, pull_policy=pull_policy),
         *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
     ]

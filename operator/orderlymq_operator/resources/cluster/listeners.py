@@ -26,7 +26,13 @@ _TAKEN: Final = (
     f"the ports {', '.join(map(str, OWN_PORTS))} are taken in the pods; choose another port"
 )
 _TEMPLATE: Final = (
-    "the host of a LoadBalancer needs {service}, because name servers and each group have a balancer of their own; "
+    "the host of a LoadBalancer or TLSRoute needs {service}, because name servers and each group have a balancer or a "
+    'host of their own; write for example "{service}.mq.example.com"'
+)
+_GATEWAY: Final = "type TLSRoute needs gateway, and no other type has one"
+_ROUTE_TLS: Final = "type TLSRoute needs tls: the gateway chooses by the name in the TLS greeting and passes the rest on as it is"
+_ROUTE_HOST: Final = (
+    "type TLSRoute needs advertisedHost, from which the gateway chooses; "
     'write for example "{service}.mq.example.com"'
 )
 # What ends the name of another Service of a group.
@@ -67,6 +73,22 @@ class ListenerTls(Model):
     )
 
 
+class Gateway(Model):
+    """The Gateway through which clients of a listener come."""
+
+    name: Name = Field(description="Name of the Gateway.")
+    namespace: Name | None = Field(
+        default=None, description="Its namespace; that of the Cluster when absent."
+    )
+    section_name: Name | None = Field(
+        default=None,
+        description="Its listener, of protocol TLS and mode Passthrough; all that fit when absent.",
+    )
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(
+        default=443, description="Port of that listener, which clients are told."
+    )
+
+
 class Listener(Model):
     """A port of brokers and name servers for clients of another network."""
 
@@ -79,15 +101,19 @@ class Listener(Model):
                 "self.type == 'NodePort' || !has(self.advertisedHost) || self.advertisedHost.contains('{service}')",
                 _TEMPLATE,
             ),
+            rule("(self.type == 'TLSRoute') == has(self.gateway)", _GATEWAY),
+            rule("self.type != 'TLSRoute' || has(self.tls)", _ROUTE_TLS),
+            rule("self.type != 'TLSRoute' || has(self.advertisedHost)", _ROUTE_HOST),
         )
     )
 
     name: ListenerName = Field(
         description='Unique in the Cluster, not "replicas"; part of the names of Services.'
     )
-    type: Literal["NodePort", "LoadBalancer"] = Field(
+    type: Literal["NodePort", "LoadBalancer", "TLSRoute"] = Field(
         description="NodePort: a port of each node leads to the leader of each group. LoadBalancer: a balancer does, one "
-        "for each group and one for the name servers."
+        "for each group and one for the name servers. TLSRoute: one Gateway does, by the host that a client names in its "
+        "TLS greeting; it needs Gateway API, gateway, tls and advertisedHost."
     )
     port: Annotated[int, Field(ge=1024, le=65535)] = Field(
         description="Port in the pods of brokers and name servers, and of the balancers."
@@ -104,9 +130,13 @@ class Listener(Model):
         default=None,
         description="Port of the nodes for the name servers; group i has nodePort + 1 + i. Kubernetes chooses when absent.",
     )
+    gateway: Gateway | None = Field(
+        default=None, description="The Gateway that type TLSRoute makes its routes for."
+    )
     annotations: Annotated[dict[AnnotationKey, AnnotationValue], Field(max_length=16)] = Field(
         default={},
-        description='Annotations of the Services, for a balancer or external-dns; "{service}" as in advertisedHost.',
+        description="Annotations of the Services, of type TLSRoute of the routes, for a balancer or external-dns; "
+        '"{service}" as in advertisedHost.',
     )
 
     @model_validator(mode="after")
@@ -120,6 +150,13 @@ class Listener(Model):
                 raise ValueError(_NODE_PORT)
             if self.advertised_host is not None and SERVICE not in self.advertised_host:
                 raise ValueError(_TEMPLATE)
+        if (self.type == "TLSRoute") != (self.gateway is not None):
+            raise ValueError(_GATEWAY)
+        if self.type == "TLSRoute":
+            if self.tls is None:
+                raise ValueError(_ROUTE_TLS)
+            if self.advertised_host is None:
+                raise ValueError(_ROUTE_HOST)
         return self
 
     def host_of(self, service: str) -> str | None:

@@ -97,6 +97,26 @@ REASONS: Final = (
         "advertisedHost.",
     ),
     Reason(
+        "GatewayApiMissing",
+        (CLUSTER,),
+        ("ListenersReady",),
+        "False",
+        "A listener of type TLSRoute needs Gateway API's definition of TLSRoute, which is not there. Nothing else of the Cluster "
+        "waits for it.",
+        "Install the definitions of Gateway API and a gateway that serves TLSRoute, or choose another type; either is noticed "
+        "within a minute.",
+    ),
+    Reason(
+        "RouteNotAccepted",
+        (CLUSTER,),
+        ("ListenersReady",),
+        "False",
+        "The gateway has not accepted a TLSRoute of a listener; the message has its words. Addresses that were told before are "
+        "still told.",
+        "Do what the message says: spec.listeners[].gateway must name a Gateway with a listener of protocol TLS and mode "
+        "Passthrough whose allowedRoutes admit the namespace of the Cluster and whose hostname fits advertisedHost.",
+    ),
+    Reason(
         "NotPlaced",
         (CLUSTER,),
         ("FaultTolerant",),

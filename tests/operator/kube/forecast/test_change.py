@@ -62,6 +62,7 @@ def _written(writes: list[tuple[str, ...]]) -> set[str]:
         "roles": "Role",
         "rolebindings": "RoleBinding",
         "serviceaccounts": "ServiceAccount",
+        "tlsroutes": "TLSRoute",
     }
     found = set()
     for _, path, *_rest in writes:
@@ -181,3 +182,25 @@ async def test_the_forecast_only_reads(small: SmallCluster) -> None:
     assert {method for method, *_ in small.server.asked} == {"GET"}
     assert small.server.find(PODS, *(NAMESPACE, "demo-0-0")) is not None
     assert small.server.find(CLAIMS, *(NAMESPACE, "data-demo-0-0")) is not None
+
+
+@pytest.mark.parametrize("served", ["v1", ""])
+async def test_the_plan_tells_of_routes_as_they_can_be_made(
+    small: SmallCluster, served: str
+) -> None:
+    """Law: where Gateway API is missing, the plan says before that the listener will lead nowhere."""
+    small.server.routes = served
+    listener = {
+        "name": "sni",
+        "type": "TLSRoute",
+        "port": 9096,
+        "tls": {"secretName": "sni-tls"},
+        "advertisedHost": "{service}.mq.example.com",
+        "gateway": {"name": "edge"},
+    }
+    said = await _forecast(small, _cluster(listeners=[listener]))
+    waits = [each.text for each in said.effects if "Gateway API's definition" in each.text]
+
+    assert ("TLSRoute/demo-0-sni" in _said(said)) == bool(served)
+    assert len(waits) == (0 if served else 1)
+    assert "Service/demo-0-sni" in _said(said)

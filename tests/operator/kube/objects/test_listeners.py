@@ -1,7 +1,10 @@
 """Services, settings and policies of further listeners."""
 
 import json
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_nameserver.settings import NameServerSettings
@@ -13,10 +16,11 @@ from orderlymq_operator.kube.objects.cluster import (
     listener_objects,
     name_server_revision,
     name_server_set,
+    route_objects,
     settings_objects,
 )
 from orderlymq_operator.kube.objects.network import policy_objects
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.resources import TLS_ROUTES, Json, resource_of
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.samples import IMAGE, cluster, environment
 
@@ -27,6 +31,17 @@ BALANCED = {
     "port": 9095,
     "tls": {"secretName": "lb-tls", "clientAuth": "Required"},
     "annotations": {"external-dns/hostname": "{service}.mq.example.com"},
+}
+
+
+ROUTED = {
+    "name": "sni",
+    "type": "TLSRoute",
+    "port": 9096,
+    "tls": {"secretName": "sni-tls"},
+    "advertisedHost": "{service}.mq.example.com",
+    "annotations": {"external-dns/hostname": "{service}.mq.example.com"},
+    "gateway": {"name": "edge", "namespace": "ingress", "sectionName": "passthrough"},
 }
 
 
@@ -69,6 +84,64 @@ def test_node_ports_follow_each_other_when_one_is_given() -> None:
         "targetPort": 9095,
         "protocol": "TCP",
     }
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha3", "v1alpha2"])
+def test_a_gateway_has_a_route_to_the_leader_of_each_group(version: str) -> None:
+    """Law: each host leads to one Service, in the cluster alone, and the routes are of the version that is served."""
+    made = cluster(groups=2, listeners=[ROUTED])
+    served = replace(TLS_ROUTES, api_version=f"gateway.networking.k8s.io/{version}")
+    found = route_objects(made, environment(made, routes=served))
+    services = {each["metadata"]["name"]: each for each in listener_objects(made)}
+
+    assert [each["metadata"]["name"] for each in found] == list(services)
+    assert {each["apiVersion"] for each in found} == {f"gateway.networking.k8s.io/{version}"}
+    assert {each["spec"]["type"] for each in services.values()} == {"ClusterIP"}
+    assert found[1]["spec"] == {
+        "parentRefs": [
+            {
+                "group": "gateway.networking.k8s.io",
+                "kind": "Gateway",
+                "name": "edge",
+                "namespace": "ingress",
+                "sectionName": "passthrough",
+            }
+        ],
+        "hostnames": ["demo-0.mq.example.com"],
+        "rules": [
+            {
+                "backendRefs": [
+                    {
+                        "group": "",
+                        "kind": "Service",
+                        "name": "demo-0-sni",
+                        "port": 9096,
+                        "weight": 1,
+                    }
+                ]
+            }
+        ],
+    }
+    notes = found[1]["metadata"]["annotations"]
+    assert notes["external-dns/hostname"] == "demo-0.mq.example.com"
+    assert "external-dns/hostname" not in services["demo-0-sni"]["metadata"]["annotations"]
+    assert resource_of(found[0]) == served
+
+
+def test_no_route_is_made_without_gateway_api_or_for_another_type() -> None:
+    """An API server that does not know the kind would refuse it again and again."""
+    made = cluster(listeners=[ROUTED])
+    assert route_objects(made, environment(made)) == []
+    assert route_objects(both(), environment(both(), routes=TLS_ROUTES)) == []
+
+
+def test_another_gateway_restarts_nothing() -> None:
+    """Law: how clients come is no matter of the pods."""
+    revisions = set()
+    for gateway in ({"name": "edge"}, {"name": "other", "port": 8443}):
+        made = cluster(listeners=[{**ROUTED, "gateway": gateway}])
+        revisions.add((kube_revision(made, IMAGE), name_server_revision(made, IMAGE)))
+    assert len(revisions) == 1
 
 
 def test_annotations_name_what_the_service_leads_to() -> None:

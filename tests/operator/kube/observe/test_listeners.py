@@ -39,8 +39,9 @@ def see(
     present: dict[str, dict[str, str]] | None = None,
     **more: Any,
 ) -> OutsideView:
+    found = services(made, **more)
     return outside_view(
-        made, services(made, **more).get, NODES if nodes is None else nodes, present or {}
+        made, lambda _, name: found.get(name), NODES if nodes is None else nodes, present or {}
     )
 
 
@@ -128,7 +129,7 @@ def test_what_has_no_address_yet_is_named_and_not_told() -> None:
     """Law: half an address is none."""
     made = cluster(groups=2, listeners=[PUBLIC, BALANCED])
     view = see(made, [])
-    nothing = outside_view(made, lambda name: None, NODES, {})
+    nothing = outside_view(made, lambda *_: None, NODES, {})
 
     assert view.addresses == {"public": {}, "lb": {}}
     assert view.bootstrap == {}
@@ -141,7 +142,7 @@ def test_what_has_no_address_yet_is_named_and_not_told() -> None:
         "lb: the balancer of Service demo-0-lb has no address yet; "
         "lb: the balancer of Service demo-1-lb has no address yet; and 1 more",
     )
-    assert nothing.missing[0] == "public: Service demo-0-public is not there yet"
+    assert nothing.missing[0].text == "public: Service demo-0-public is not there yet"
 
 
 def test_a_node_shows_its_addresses_by_their_types() -> None:

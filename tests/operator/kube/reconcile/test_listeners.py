@@ -1,24 +1,38 @@
 """The further listeners of a Cluster from the manifest to its status, in front of an API server."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from orderlymq_operator.kube.certificates.authority import make_authority
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.resources import (
     CLUSTERS,
     CONFIG_MAPS,
     NODES,
     PODS,
+    SECRETS,
     SERVICES,
+    TLS_ROUTES,
     Json,
 )
 from tests.operator.kube.samples import NAMESPACE
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
 PUBLIC = {"name": "public", "type": "NodePort", "port": 9094, "nodePort": 31_000}
+ROUTED = {
+    "name": "sni",
+    "type": "TLSRoute",
+    "port": 9096,
+    "tls": {"secretName": "sni-tls"},
+    "advertisedHost": "{service}.mq.example.com",
+    "gateway": {"name": "edge"},
+}
 BALANCED = {"name": "lb", "type": "LoadBalancer", "port": 9095}
 
 
@@ -185,3 +199,134 @@ async def test_a_paused_cluster_goes_on_saying_how_it_is_reached(small: SmallClu
     await small.reconciler.reconcile(KEY)
 
     assert status(small) == {"public": "10.0.0.1:31000"}
+
+
+# -- by a gateway --------------------------------------------------------------------------------
+
+
+def route(small: SmallCluster, name: str, version: str = "v1") -> Json | None:
+    served = replace(TLS_ROUTES, api_version=f"gateway.networking.k8s.io/{version}")
+    return small.server.find(served, NAMESPACE, name)
+
+
+def judge(small: SmallCluster, status: str, reason: str, **facts: Any) -> None:
+    """Let the gateway say of each route what it thinks of it."""
+    for name in ("demo-0-sni", "demo-nameserver-sni"):
+        found = route(small, name)
+        assert found is not None
+        told = {"type": "Accepted", "status": status, "reason": reason, "message": "", **facts}
+        parent = {"parentRef": {"name": "edge"}, "conditions": [told]}
+        small.server.put(TLS_ROUTES, {**found, "status": {"parents": [parent]}})
+
+
+@pytest.fixture
+async def routed(small: SmallCluster) -> SmallCluster:
+    """A Cluster that is reached by a gateway, which has not looked at the routes."""
+    made = make_authority("demo", datetime.now(UTC))
+    pair = {"tls.crt": made.certificate, "tls.key": made.key}
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in pair.items()}
+    meta = {"name": "sni-tls", "namespace": NAMESPACE}
+    small.server.put(SECRETS, {"kind": SECRETS.kind, "metadata": meta, "data": data})
+    small.change(listeners=[ROUTED])
+    return small
+
+
+async def test_a_gateway_is_told_of_as_soon_as_it_has_accepted_the_routes(
+    routed: SmallCluster,
+) -> None:
+    """Law: hosts and port of the gateway are advertised; without its word nobody is sent there."""
+    await routed.reconciler.reconcile(KEY)
+    await settle(routed)
+    report = routed.condition("ListenersReady")
+    assert (report["status"], report["reason"]) == ("False", "RouteNotAccepted")
+    assert "sni: TLSRoute demo-0-sni: no gateway has taken it up yet" in report["message"]
+    assert (told(routed), status(routed)) == ({"sni": {}}, {"sni": None})
+
+    judge(routed, "False", "NotAllowedByListeners", message="not from here")
+    await settle(routed)
+    assert "NotAllowedByListeners: not from here" in routed.condition("ListenersReady")["message"]
+
+    judge(routed, "True", "Accepted")
+    await settle(routed)
+    assert told(routed) == {"sni": {"demo-0": "demo-0.mq.example.com:443"}}
+    assert status(routed) == {"sni": "demo-nameserver.mq.example.com:443"}
+    assert routed.condition("ListenersReady")["status"] == "True"
+
+
+async def test_an_address_by_a_gateway_stays_while_the_gateway_is_replaced(
+    routed: SmallCluster,
+) -> None:
+    """Law: the condition says what is wrong, and clients keep the address that they have."""
+    await routed.reconciler.reconcile(KEY)
+    judge(routed, "True", "Accepted")
+    await settle(routed)
+    judge(routed, "False", "NoMatchingParent")
+    await settle(routed)
+
+    assert routed.condition("ListenersReady")["reason"] == "RouteNotAccepted"
+    assert told(routed) == {"sni": {"demo-0": "demo-0.mq.example.com:443"}}
+    # The word about another form of a route is none about this one.
+    judge(routed, "True", "Accepted", observedGeneration=77)
+    await settle(routed)
+    assert routed.condition("ListenersReady")["reason"] == "RouteNotAccepted"
+
+
+async def test_without_gateway_api_the_listener_is_refused_by_name(routed: SmallCluster) -> None:
+    """Law: the cluster serves all others meanwhile, and the routes follow when the definitions are there."""
+    routed.server.routes = ""
+    await settle(routed)
+    report = routed.condition("ListenersReady")
+    assert (report["status"], report["reason"]) == ("False", "GatewayApiMissing")
+    assert report["message"].startswith("sni: the API server has no TLSRoute; install Gateway API")
+    assert report["message"].count("install Gateway API") == 1
+    assert routed.server.find(SERVICES, NAMESPACE, "demo-0-sni") is not None
+    assert status(routed) == {"sni": None}
+
+    routed.server.routes = "v1alpha3"
+    await settle(routed)
+    assert route(routed, "demo-0-sni", "v1alpha3") is None
+    routed.now[0] += 60
+    await routed.reconciler.reconcile(KEY)
+    assert route(routed, "demo-0-sni", "v1alpha3") is not None
+
+
+@pytest.mark.parametrize("after", [[], [{**PUBLIC, "name": "sni"}]])
+async def test_routes_go_with_their_listener(routed: SmallCluster, after: list[Json]) -> None:
+    """A route that is left behind would lead others to a port that is not theirs."""
+    await routed.reconciler.reconcile(KEY)
+    judge(routed, "True", "Accepted")
+    await settle(routed)
+    assert route(routed, "demo-0-sni") is not None
+    routed.change(listeners=after)
+    await settle(routed)
+
+    assert [path for path in routed.server.objects if "/tlsroutes/" in path] == []
+    service = routed.server.find(SERVICES, NAMESPACE, "demo-0-sni")
+    assert (service and service["spec"]["type"]) == (after[0]["type"] if after else None)
+
+
+async def test_a_route_that_somebody_takes_away_comes_back_at_the_resync(
+    routed: SmallCluster,
+) -> None:
+    """Law: routes are not watched, so each resync reads them, by one request."""
+    await routed.reconciler.reconcile(KEY)
+    judge(routed, "True", "Accepted")
+    await settle(routed)
+    await routed.reconciler.reconcile(KEY)
+    assert [each for each in routed.server.asked if "/tlsroutes" in each[1]] == [
+        ("GET", TLS_ROUTES.path(NAMESPACE))
+    ]
+    routed.server.drop(TLS_ROUTES, NAMESPACE, "demo-0-sni")
+    await routed.reconciler.reconcile(KEY)
+
+    assert route(routed, "demo-0-sni") is not None
+
+
+async def test_a_cluster_without_such_a_listener_asks_for_no_routes(small: SmallCluster) -> None:
+    """Law: who does not use Gateway API pays nothing for it, and needs no right for it."""
+    small.server.routes = ""
+    await settle(small)
+    small.server.asked.clear()
+    await small.reconciler.reconcile(KEY)
+
+    assert [each for each in small.server.asked if "gateway" in each[1]] == []

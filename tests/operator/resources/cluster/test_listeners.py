@@ -9,6 +9,12 @@ from orderlymq_operator.resources.cluster.cluster import ClusterSpec
 from orderlymq_operator.resources.cluster.listeners import Listener, roll_facts
 
 PUBLIC = {"name": "public", "type": "NodePort", "port": 9094}
+ROUTED: dict[str, Any] = {
+    "type": "TLSRoute",
+    "tls": {"secretName": "public-tls"},
+    "advertisedHost": "{service}.mq.example.com",
+    "gateway": {"name": "edge"},
+}
 STRICT = {
     "security": {"profile": "Strict", "internalTls": "Enabled"},
     "tls": {"mode": "Enforcing", "secretName": "t"},
@@ -28,7 +34,7 @@ def listener(**changes: Any) -> Listener:
         ({"name": "a" * 16}, "at most 15"),
         ({"name": "A"}, "should match pattern"),
         ({"name": "replicas"}, "name of another Service"),
-        ({"type": "Ingress"}, "'NodePort' or 'LoadBalancer'"),
+        ({"type": "Ingress"}, "'NodePort', 'LoadBalancer' or 'TLSRoute'"),
         ({"type": "LoadBalancer", "nodePort": 30000}, "nodePort is for type NodePort"),
         ({"type": "LoadBalancer", "advertisedHost": "mq.example.com"}, "needs {service}"),
         ({"advertisedHost": "a b"}, "should match pattern"),
@@ -36,6 +42,13 @@ def listener(**changes: Any) -> Listener:
         ({"tls": {}}, "secretName"),
         ({"tls": {"secretName": "s", "mode": "Permissive"}}, "Extra inputs"),
         ({"nodePort": 65_500}, "less than or equal"),
+        ({"gateway": {"name": "edge"}}, "needs gateway, and no other type has one"),
+        (ROUTED | {"gateway": None}, "needs gateway, and no other type has one"),
+        (ROUTED | {"tls": None}, "needs tls: the gateway chooses by the name"),
+        (ROUTED | {"advertisedHost": None}, "needs advertisedHost, from which the gateway"),
+        (ROUTED | {"advertisedHost": "mq.example.com"}, "needs {service}"),
+        (ROUTED | {"nodePort": 30_000}, "nodePort is for type NodePort"),
+        (ROUTED | {"gateway": {"name": "edge", "port": 0}}, "greater than or equal to 1"),
         ({"annotations": {str(n): "" for n in range(17)}}, "at most 16"),
     ],
 )

@@ -1,0 +1,86 @@
+"""
+Gateway API's TLSRoutes: in which version the API server serves them, and whether a gateway has accepted one.
+
+Routes are not watched: which version is served may change while the operator runs, and a watch of another one would end. They
+are read at each resync, and every few seconds while an address is missing.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.observe.inventory import Item
+from orderlymq_operator.kube.resources import TLS_ROUTES, Json, Resource
+from orderlymq_operator.resources.cluster.cluster import Cluster
+from orderlymq_operator.resources.cluster.listeners import Listener
+
+# The newest first; all have the fields that are used.
+_VERSIONS: Final = tuple(
+    replace(TLS_ROUTES, api_version=f"gateway.networking.k8s.io/{version}")
+    for version in ("v1", "v1alpha3", "v1alpha2")
+)
+# Definitions come and go with somebody's installation; a minute later is soon enough.
+_KEPT_S: Final = 60.0
+
+
+class GatewayApi:
+    """What the API server serves of Gateway API; *clock* gives seconds that never go back."""
+
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._clock = clock
+        self._known: tuple[float, Resource | None] | None = None
+
+    async def routes(self) -> Resource | None:
+        """Return the newest version of TLSRoute; None where there is none.
+
+        Raises:
+            ApiError: the API server does not say now.
+        """
+        now = self._clock()
+        if self._known is None or now - self._known[0] >= _KEPT_S:
+            self._known = (now, await self._find())
+        return self._known[1]
+
+    async def _find(self) -> Resource | None:
+        for each in _VERSIONS:
+            if await self._api.serves(each):
+                return each
+        return None
+
+
+def has_routes(listeners: Iterable[Listener]) -> bool:
+    """Return whether a listener is reached by TLSRoutes."""
+    return any(each.type == "TLSRoute" for each in listeners)
+
+
+def may_have_routes(item: Item) -> bool:
+    """Return whether a Cluster is to have TLSRoutes, or had some when its status was written."""
+    told = item.status.get("listeners") or []
+    return any(each.get("type") == "TLSRoute" for each in told) or (
+        isinstance(item.manifest, Cluster) and has_routes(item.manifest.spec.listeners)
+    )
+
+
+def refusal_of(route: Json) -> str | None:
+    """Return why no gateway leads clients by a route; None where one does.
+
+    A route has one parent here, and each controller that knows it writes an entry of its own.
+    """
+    generation = route["metadata"].get("generation")
+    text = "no gateway has taken it up yet"
+    for parent in (route.get("status") or {}).get("parents") or []:
+        told = {
+            each["type"]: each
+            for each in parent.get("conditions") or []
+            if each.get("observedGeneration", generation) == generation
+        }
+        accepted, resolved = told.get("Accepted", {}), told.get("ResolvedRefs", {})
+        if accepted.get("status") == "True" and resolved.get("status") != "False":
+            return None
+        wrong = resolved if accepted.get("status") == "True" else accepted
+        if wrong.get("reason"):
+            text = f"{wrong['reason']}: {wrong.get('message', '')}".rstrip(": ")
+    return text
