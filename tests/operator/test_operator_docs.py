@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from orderlymq_operator.kube.reconcile.writer import QUIET
+from orderlymq_operator.kube.reconcile.writer import QUIET, ROOM
 from orderlymq_operator.resources import crd
 from orderlymq_operator.resources.conditions.table import REASONS
 from orderlymq_operator.resources.kinds import KINDS
@@ -104,7 +104,7 @@ def events_table() -> str:
         told = [
             f"`{reason.name}`"
             for reason in REASONS
-            if "Ready" in reason.conditions
+            if {"Ready", *ROOM} & set(reason.conditions)
             and (reason.status != "True" and bool(reason.cure)) is warns
             and reason.name not in {*QUIET, "Pending"}
         ]

@@ -527,6 +527,7 @@ class ClusterReconciler:
         before = condition_of(scope.item.status, ORDER_VERIFIED)
         await self._writer.write(scope.item, conditions, facts)
         await self._writer.announce_order(scope.item, before, scope.found.order)
+        await self._writer.announce_room(scope.item, previous_conditions(scope.item), conditions)
         consumer_groups = await self._consumer_groups(scope)
         await self._writer.write_parts(
             scope.state, backend.reports, observed, consumer_groups, said=bool(failed)

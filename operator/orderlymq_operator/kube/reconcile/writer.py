@@ -44,6 +44,9 @@ _PASSING: Final = {"Progressing"}
 # What passes by itself, as an election does: a condition says it, an event for each would bury the others.
 QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
 
+# Conditions that tell of room and load, whose changes are events as those of Ready are.
+ROOM: Final = ("StorageReady", "CapacitySufficient")
+
 
 class StatusWriter:
     """Writes statuses of one operator."""
@@ -177,9 +180,25 @@ class StatusWriter:
         known = (previous or {}).get("reason")
         if ready.reason in {known, *QUIET} or known in {None, *QUIET}:
             return
+        await self._tell(item, ready)
+
+    async def announce_room(
+        self,
+        item: Item,
+        before: Mapping[str, ConditionReport],
+        conditions: Mapping[str, ConditionReport],
+    ) -> None:
+        """Write an event when volumes grow or cannot, when a leader or a disk runs short, and when that is over."""
+        ready = conditions["Ready"].reason  # which has an event of its own
+        for name in ROOM:
+            known, report = before.get(name), conditions[name]
+            if known is not None and report.reason not in (known.reason, ready):
+                await self._tell(item, report)
+
+    async def _tell(self, item: Item, report: ConditionReport) -> None:
         # What a person can do nothing about, as a step on the way, is no cause for a warning.
-        warns = ready.status != "True" and bool(BY_NAME[ready.reason].cure)
-        await self.event(item, "Warning" if warns else "Normal", ready.reason, ready.message)
+        warns = report.status != "True" and bool(BY_NAME[report.reason].cure)
+        await self.event(item, "Warning" if warns else "Normal", report.reason, report.message)
 
     async def announce_order(
         self, item: Item, before: Json | None, order: ConditionReport | None

@@ -50,7 +50,7 @@ def _said(said: Forecast) -> set[str]:
 
 
 def _written(writes: list[tuple[str, ...]]) -> set[str]:
-    """Return what was written, without statuses."""
+    """Return what was written, without statuses and events."""
     kinds = {
         "pods": "Pod",
         "services": "Service",
@@ -66,7 +66,7 @@ def _written(writes: list[tuple[str, ...]]) -> set[str]:
     }
     found = set()
     for _, path, *_rest in writes:
-        if path.endswith("/status"):
+        if path.endswith(("/status", "/events")):
             continue
         plural, name = path.removesuffix("/eviction").split("/")[-2:]
         found.add(f"{kinds[plural]}/{name}")

@@ -60,8 +60,8 @@ async def test_routes_are_made_with_the_charts_rights_and_stay_as_they_are(addre
         for each in drift.changes(wanted, []):
             await _make(api, each)
         live = await api.list(served, NAMESPACE)
-        last = wanted[-1]["metadata"]["name"]
-        await api.delete(served, NAMESPACE, last)
+        last = live[-1]["metadata"]
+        await api.delete(served, NAMESPACE, last["name"], uid=last["uid"])
 
         assert before is None
         assert served == TLS_ROUTES

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
+from orderlymq_operator.kube.resources import CLAIMS, EVENTS, STORAGE_CLASSES
+from orderlymq_operator.resources.conditions.table import REASONS
 from tests.operator.kube.samples import NAMESPACE
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
@@ -62,6 +63,39 @@ async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCl
     assert (full["status"], full["reason"]) == ("False", "GrowthLimitReached")
     assert "more than 70 % full" in full["message"]
     assert growing.condition("StorageReady")["status"] == "True"
+
+
+def events(small: SmallCluster) -> list[tuple[str, str, str]]:
+    """Return what was told of room, the oldest first."""
+    told = {reason.name for reason in REASONS if "StorageReady" in reason.conditions}
+    return [
+        (each["type"], each["reason"], each["message"])
+        for path, each in small.server.objects.items()
+        if path.startswith(EVENTS.path(NAMESPACE)) and each["reason"] in told
+    ]
+
+
+async def test_growth_is_an_event_and_the_limit_a_warning(
+    growing: SmallCluster,
+) -> None:
+    """Law: who looks at the Cluster's events sees when a volume grew, and what a person must do."""
+    assert events(growing) == []
+    growing.serve(disk={"ratio": 0.75})
+    for _ in range(2):
+        await settle(growing)
+        grant(growing)
+    await settle(growing)
+    growing.serve(disk={"ratio": 0.5})
+    await settle(growing)
+    await settle(growing)
+
+    steps = [(kind, reason) for kind, reason, _ in events(growing)]
+    assert steps == [
+        ("Normal", "Resizing"),
+        ("Warning", "GrowthLimitReached"),
+        ("Normal", "Bound"),
+    ]
+    assert events(growing)[0][2] == f"{_NAME} grows from 20Gi to 30Gi"
 
 
 async def test_a_class_that_does_not_let_volumes_grow_is_named(growing: SmallCluster) -> None:
