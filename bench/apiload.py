@@ -61,8 +61,11 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[str]:
-    """Run etcd and kube-apiserver, which are on the PATH; yield the address of the latter."""
+def api_server(folder: Path, services: str = "10.96.0.0/16") -> Iterator[str]:
+    """Run etcd and kube-apiserver, which are on the PATH; yield the address of the latter.
+
+    *services* are the ranges of addresses of Services.
+    """
     client, peer, port = free_ports(3)
     key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048).private_bytes(
         serialization.Encoding.PEM,
@@ -102,7 +105,7 @@ def api_server(folder: Path) -> Iterator[str]:
             "--cert-dir",
             f"{folder}/certificates",
             "--service-cluster-ip-range",
-            "10.96.0.0/16",
+            services,
             "--authorization-mode",
             "RBAC",
             "--token-auth-file",

@@ -26,8 +26,8 @@ needs_api_server = pytest.mark.skipif(
 
 @contextmanager
 def real_api_server(folder: Path) -> Iterator[str]:
-    """Run it; yield its address."""
-    with api_server(folder) as address:
+    """Run it, with Services of both families; yield its address."""
+    with api_server(folder, services="10.96.0.0/16,fd00:96::/112") as address:
 
         async def begin() -> None:
             async with administrator(address) as kube:

@@ -12,6 +12,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.resources import SERVICES, TLS_ROUTES, Json
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener, named
+from orderlymq_runtime.sockets.listening import EVERY_ADDRESS
 
 # A key of the name servers' ConfigMap, so a file in their settings folder.
 ADDRESSES_FILE: Final = "addresses.json"
@@ -54,7 +55,13 @@ def service_spec(cluster: Cluster, listener: Listener, group: str | None) -> Jso
     if wanted is not None:
         port["nodePort"] = wanted
     kind = "ClusterIP" if listener.type == "TLSRoute" else listener.type
-    return {"type": kind, "selector": chosen, "ports": [port]}
+    return {
+        "type": kind,
+        "selector": chosen,
+        "ports": [port],
+        # Always, because the API server keeps what it was when nothing is said.
+        "ipFamilyPolicy": listener.ip_family_policy,
+    }
 
 
 def route_spec(cluster: Cluster, listener: Listener, group: str | None) -> Json:
@@ -131,7 +138,7 @@ def listener_settings(cluster: Cluster, every: str) -> dict[str, Any]:
     made = [
         {
             "name": each.name,
-            "host": every,
+            "host": EVERY_ADDRESS if each.is_dual else every,
             "port": each.port,
             "tls": _tls(each),
         }

@@ -62,6 +62,10 @@ AnnotationKey = Annotated[
 AnnotationValue = Annotated[str, StringConstraints(max_length=1024)]
 
 
+IpFamilyPolicy = Literal["SingleStack", "PreferDualStack", "RequireDualStack"]
+SINGLE_STACK: Final = "SingleStack"
+
+
 class ListenerTls(Model):
     """TLS of one listener; plain connections are closed."""
 
@@ -118,6 +122,11 @@ class Listener(Model):
     port: Annotated[int, Field(ge=1024, le=65535)] = Field(
         description="Port in the pods of brokers and name servers, and of the balancers."
     )
+    ip_family_policy: IpFamilyPolicy = Field(
+        default=SINGLE_STACK,
+        description="SingleStack: the Services have an address of the first family of Kubernetes. PreferDualStack and "
+        "RequireDualStack: of both, and pods listen at those of both; the latter is refused where there is one family.",
+    )
     tls: ListenerTls | None = Field(
         default=None, description="TLS of this listener; plain when absent, whatever spec.tls says."
     )
@@ -158,6 +167,11 @@ class Listener(Model):
             if self.advertised_host is None:
                 raise ValueError(_ROUTE_HOST)
         return self
+
+    @property
+    def is_dual(self) -> bool:
+        """Whether clients may come by IPv4 and by IPv6."""
+        return self.ip_family_policy != SINGLE_STACK
 
     def host_of(self, service: str) -> str | None:
         """Return the host that is advertised for a group or for the name servers; None when it is to be found."""
@@ -235,7 +249,13 @@ def check_names(cluster: str, listeners: Sequence[Listener]) -> None:
 
 def roll_facts(listeners: Sequence[Listener]) -> list[dict[str, Any]]:
     """Return what of listeners needs other pods: all but how they are reached and what is advertised."""
+    kept = {"name", "port", "tls"}
     return [
-        each.model_dump(mode="json", by_alias=True, include={"name", "port", "tls"})
+        each.model_dump(
+            mode="json",
+            by_alias=True,
+            # Left out where it is the default: pods of earlier versions have the same revision then.
+            include=kept | ({"ip_family_policy"} if each.is_dual else set()),
+        )
         for each in listeners
     ]

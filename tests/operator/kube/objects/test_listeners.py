@@ -227,6 +227,24 @@ def test_a_cluster_without_listeners_is_as_it_was() -> None:
     assert "listeners" not in _first(group)
 
 
+@pytest.mark.parametrize("policy", ["PreferDualStack", "RequireDualStack"])
+def test_a_listener_of_both_families_listens_at_addresses_of_both(policy: str) -> None:
+    """Law: its Services lead to pods by either family; what else listens in the pods stays as it is."""
+    before = cluster(listeners=[PUBLIC])
+    made = cluster(listeners=[PUBLIC | {"ipFamilyPolicy": policy}])
+    servers, group = settings_objects(made, environment(made))
+
+    assert {each["spec"]["ipFamilyPolicy"] for each in listener_objects(made)} == {policy}
+    assert {each["spec"]["ipFamilyPolicy"] for each in listener_objects(before)} == {"SingleStack"}
+    for text in (servers["data"]["settings.json"], _first(group)):
+        found = json.loads(text)
+        assert [each["host"] for each in found["listeners"]] == ["::"]
+        assert found["listen"]["host"] == "0.0.0.0"
+    assert kube_revision(made, IMAGE) != kube_revision(before, IMAGE)
+    single = cluster(listeners=[PUBLIC | {"ipFamilyPolicy": "SingleStack"}])
+    assert kube_revision(single, IMAGE) == kube_revision(before, IMAGE)
+
+
 def test_pods_of_a_cluster_with_ipv6_listen_at_every_address() -> None:
     """The family of the group's Service decides; nothing changes where it is IPv4."""
     made = both()

@@ -87,6 +87,22 @@ async def test_a_service_changes_its_type_and_gives_its_node_port_back(address: 
     assert types == [("NodePort", True), ("ClusterIP", False), ("LoadBalancer", True)]
 
 
+async def test_a_service_gets_addresses_of_both_families_and_gives_one_back(address: str) -> None:
+    """Law: an edit of `ipFamilyPolicy` needs nobody who deletes Services by hand."""
+    found = []
+    async with operator(address) as api:
+        for policy in ("SingleStack", "RequireDualStack", "SingleStack", "PreferDualStack"):
+            wanted = listener_objects(routed(name="dual", ipFamilyPolicy=policy))
+            for each in drift.changes(wanted, await api.list(SERVICES, NAMESPACE)):
+                await api.apply(each)
+            live = await api.list(SERVICES, NAMESPACE)
+            assert drift.changes(wanted, live) == []
+            spec = next(each["spec"] for each in live if each["metadata"]["name"] == "demo-0-dual")
+            found.append([":" in each for each in spec["clusterIPs"]])
+
+    assert found == [[False], [False, True], [False], [False, True]]
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
