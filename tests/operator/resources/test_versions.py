@@ -157,6 +157,26 @@ def spec_schema(kind: str) -> Json:
     return found
 
 
+async def test_a_chart_that_knows_one_version_can_come_back(kube: Kube) -> None:
+    """Law: a rollback of the chart loses nothing, also of what was written as v1beta1; the upgrade may follow again."""
+    name = f"by-{NEXT}"
+    before = await kube.call("GET", path("Topic", VERSION, name))
+    place = f"{DEFINITIONS}/{PLURALS['Topic']}.{GROUP}"
+    both = (await kube.call("GET", place))["spec"]["versions"]
+    for versions in (both[:1], both):
+        await kube.call("PATCH", place, {"spec": {"versions": versions}})
+        assert await settled(kube, "GET", path("Topic", VERSION, name)) == before
+        if len(versions) == 1:
+            assert await is_gone(kube, path("Topic", NEXT))
+
+    for _ in range(100):  # the API server takes a moment to serve a version
+        if not await is_gone(kube, path("Topic", NEXT), tries=1):
+            break
+        await asyncio.sleep(0.1)
+    found = await settled(kube, "GET", path("Topic", NEXT, name))
+    assert content(found) == content(before)
+
+
 async def test_the_way_to_v1beta1_alone(kube: Kube) -> None:
     """Law: after the steps of docs/howto/upgrade.md nothing is stored as v1alpha1, and no object has changed.
 
@@ -197,9 +217,9 @@ async def settled(kube: Kube, method: str, place: str, body: Json | None = None)
     raise AssertionError(f"{place} is not served again")
 
 
-async def is_gone(kube: Kube, place: str) -> bool:
+async def is_gone(kube: Kube, place: str, tries: int = 100) -> bool:
     """Wait until a version is not served any more, which takes the API server a moment."""
-    for _ in range(100):
+    for _ in range(tries):
         try:
             await kube.call("GET", place)
         except (RuntimeError, aiohttp.ContentTypeError):  # the answer is plain text then
