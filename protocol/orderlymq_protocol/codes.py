@@ -173,6 +173,7 @@ class RequestCode(IntEnum):
     ORDERLYMQ_FETCH_LANES = 20512
     ORDERLYMQ_COMPLETE_LANES = 20513
     ORDERLYMQ_LANES = 20514
+    ORDERLYMQ_APPEND_COPIES = 20515
     ORDERLYMQ_BACKUP_BEGIN = 20520
     ORDERLYMQ_BACKUP_READ = 20521
     ORDERLYMQ_BACKUP_END = 20522
@@ -236,6 +237,8 @@ class ResponseCode(IntEnum):
     ORDERLYMQ_QUEUES_CHANGED = 20505
     # Ours, and answered to requests about lanes alone.
     ORDERLYMQ_NOT_BY_KEY = 20512
+    # Ours, and answered to who appends copies elsewhere than at the end of their queue.
+    ORDERLYMQ_QUEUE_ENDS_ELSEWHERE = 20515
     # Ours, and answered to who uses the client id of somebody else.
     ORDERLYMQ_CLIENT_ID_IN_USE = 20516
     USER_NOT_EXIST = 3001

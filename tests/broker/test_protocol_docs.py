@@ -47,6 +47,10 @@ REMARKS: Final = {
         "one queue offset for the first message, the others follow; when a part was stored before, `places` in the answer is "
         "`queueId:queueOffset` of each message, joined by commas (our own)"
     ),
+    RequestCode.ORDERLYMQ_APPEND_COPIES: (
+        "our own: stored records of another cluster's queue, appended at the offsets that they have there or not at all (20515: the queue "
+        "ends elsewhere); a queue that never had a message begins where they do, and the topic may be read-only"
+    ),
     RequestCode.PULL_MESSAGE: "long polling; filters by tags and SQL92",
     RequestCode.LITE_PULL_MESSAGE: "as 11",
     RequestCode.QUERY_CONSUMER_OFFSET: "a well-formed question that cannot be answered closes the connection, but of Java since 5.1; for a group without an offset 0 while the queue keeps message 0, else 22",

@@ -14,6 +14,7 @@ import msgspec
 
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_protocol.frame.command import RemotingCommand
 
 # A clock that differs by so much was set, it has not drifted.
@@ -87,6 +88,8 @@ class Propose:
         lost: called when it is certain that the records were not and will not be applied: with a refusal when
             they cannot be stored at all, with None when another leader has taken over.
         size: bytes in the log, about; the entry builder counts them.
+        first_at: the queue and the offset of their first message, for copies of another cluster: where another offset is
+            next, they are refused when their entry is built.
         creations: topics and groups that they make.
         rows_size: bytes that these topics take in a registration.
         view: number of the leadership under which they were counted.
@@ -95,6 +98,7 @@ class Propose:
     records: Sequence[Record | Draft]
     applied: "Callable[[Sequence[Outcome], Now], list[Effect]] | None" = None
     lost: Lost | None = None
+    first_at: tuple[Queue, int] | None = None
     size: int = 0
     creations: int = 0
     rows_size: int = 0

@@ -80,11 +80,16 @@ UNBUILT: Final = Refusal(
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An entry that is ready for the log, and where the next one continues."""
+    """An entry that is ready for the log, and where the next one continues.
+
+    Attributes:
+        misplaced: proposals that are not in it, because their queue ends elsewhere; with what they are told.
+    """
 
     data: bytes
     physical_end: int
     heads: dict[Queue, tuple[int, int]]
+    misplaced: list[tuple[Propose, Refusal]]
 
 
 class EntryBuilder:
@@ -218,8 +223,14 @@ class EntryBuilder:
         heads: dict[Queue, tuple[int, int]] = {}
         records: list[Record] = []
         messages: list[bytearray] = []
+        misplaced: list[tuple[Propose, Refusal]] = []
         for proposal in proposals:
             append: Append | None = None
+            if proposal.first_at is not None:
+                refusal = self._begin(proposal.first_at, heads)
+                if refusal is not None:
+                    misplaced.append((proposal, refusal))
+                    continue
             for record in proposal.records:
                 if type(record) is Draft:
                     topic, queue_id = record.into, record.into_queue
@@ -238,9 +249,26 @@ class EntryBuilder:
                 else:
                     records.append(record)
 
-        return Built(
-            encode_entry(encode_records(records), messages, start, wall_ms), physical, heads
+        data = encode_entry(encode_records(records), messages, start, wall_ms)
+        return Built(data, physical, heads, misplaced)
+
+    def _begin(
+        self, first_at: tuple[Queue, int], heads: dict[Queue, tuple[int, int]]
+    ) -> Refusal | None:
+        """Return why copies cannot begin at this offset; a queue that never had a message begins where they do."""
+        queue, wanted = first_at
+        offset, last = (
+            heads.get(queue) or self._heads.get(queue) or (queue.next_offset, queue.last_timestamp)
         )
+        if offset == 0:
+            heads[queue] = (wanted, last)
+        elif offset != wanted:
+            return Refusal(
+                ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE,
+                f"the queue goes on at {offset}, the copies at {wanted}; nothing was stored",
+            )
+
+        return None
 
     def proposed(self, built: Built) -> None:
         """Note that the entry is in the log: its places are given."""

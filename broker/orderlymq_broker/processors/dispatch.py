@@ -44,6 +44,7 @@ from orderlymq_broker.processors.schedule.delaylevels import DelayService
 from orderlymq_broker.processors.schedule.recalls import RecallProcessor
 from orderlymq_broker.processors.schedule.retries import RetryProcessor
 from orderlymq_broker.processors.schedule.timers import TimerService
+from orderlymq_broker.processors.send.copies import CopyProcessor
 from orderlymq_broker.processors.send.replies import ReplyProcessor
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.processors.topics.bootstrap import bootstrap_records
@@ -102,6 +103,7 @@ class BrokerCore:
         self.transactions = TransactionProcessor(self.context, self.checks)
         self.timers = TimerService(self.context)
         self.sends = SendProcessor(self.context, self.transactions, self.timers)
+        self.copies = CopyProcessor(self.context)
         self.calls = ClientCalls(self.context)
         self.replies = ReplyProcessor(self.context, self.sends, self.calls)
         self.recalls = RecallProcessor(self.context, self.timers)
@@ -165,6 +167,7 @@ class BrokerCore:
             RequestCode.SEND_MESSAGE: self.sends.send,
             RequestCode.SEND_MESSAGE_V2: self.sends.send,
             RequestCode.SEND_BATCH_MESSAGE: self.sends.send,
+            RequestCode.ORDERLYMQ_APPEND_COPIES: self.copies.append,
             RequestCode.SEND_REPLY_MESSAGE: self.replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.reply,
             RequestCode.PULL_MESSAGE: self.pulls.pull,

@@ -25,6 +25,7 @@ class Followers:
             RequestCode.SEND_MESSAGE: self.refuse_send,
             RequestCode.SEND_MESSAGE_V2: self.refuse_send,
             RequestCode.SEND_BATCH_MESSAGE: self.refuse_send,
+            RequestCode.ORDERLYMQ_APPEND_COPIES: self.refuse_send,
             RequestCode.PULL_MESSAGE: self.refuse_pull,
             RequestCode.LITE_PULL_MESSAGE: self.refuse_pull,
             RequestCode.UNLOCK_BATCH_MQ: self.accept,

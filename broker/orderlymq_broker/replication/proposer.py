@@ -64,11 +64,19 @@ class Proposer:
         built = self._build(group)
         if built is None:
             return
-        term, index = self._node.propose(built.data)
-        size = built.physical_end - entries.physical_next
-        entries.proposed(built)
-        self.pending.add(index, term, group, self._clock.seconds())
-        self._figures.on_proposed(len(group), size)
+        refused = [id(proposal) for proposal, _ in built.misplaced]
+        if refused:
+            group = [proposal for proposal in group if id(proposal) not in refused]
+        if group:
+            term, index = self._node.propose(built.data)
+            size = built.physical_end - entries.physical_next
+            entries.proposed(built)
+            self.pending.add(index, term, group, self._clock.seconds())
+            self._figures.on_proposed(len(group), size)
+        # Not before: what the node did not take is built again, and these with it.
+        entries.settle(proposal for proposal, _ in built.misplaced)
+        for proposal, refusal in built.misplaced:
+            self._refuse(proposal, refusal)
 
     def lose(self, proposals: Sequence[Propose]) -> None:
         """Tell proposals that they are in no log."""

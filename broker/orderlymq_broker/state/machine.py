@@ -185,7 +185,11 @@ class Machine:
             return Refused("the topic was deleted before the message arrived")
         queue = topic.queues.get(queue_id) or topic.queue(queue_id)
         store_timestamp = record.store_timestamp
-        assert queue_offset == queue.next_offset, f"{record} does not follow {queue}"
+        if queue_offset != queue.next_offset:
+            # A copy of another cluster's queue begins where the first message begins that is kept there.
+            assert not queue.next_offset, f"{record} does not follow {queue}"
+            queue.next_offset = queue.min_offset = queue_offset
+            write_floor(queue, self._writes)
         assert store_timestamp >= queue.last_timestamp, f"{record} is older than {queue}"
         size = len(message)
         assert size >= MESSAGE_SIZE_MIN, f"{record} has no whole message"

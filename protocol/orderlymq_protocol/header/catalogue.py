@@ -52,6 +52,7 @@ from orderlymq_protocol.header.lanes import (
     LanesHeader,
 )
 from orderlymq_protocol.header.messages import (
+    AppendCopiesHeader,
     GetEarliestMsgStoretimeHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetHeader,
@@ -94,6 +95,7 @@ __all__ = [
     "RESPONSE_HEADERS",
     "AddWritePermOfBrokerHeader",
     "AddWritePermOfBrokerResponseHeader",
+    "AppendCopiesHeader",
     "CheckTransactionStateHeader",
     "CloneGroupOffsetHeader",
     "CompleteLanesHeader",

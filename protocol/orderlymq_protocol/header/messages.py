@@ -24,6 +24,14 @@ class QueryMessageHeader(Header):
     unique_key_query: bool = field(default=False, metadata=wire_name("_UNIQUE_KEY_QUERY"))
 
 
+@request_header(RequestCode.ORDERLYMQ_APPEND_COPIES)
+class AppendCopiesHeader(Header):
+    """Stored records of this queue in another cluster; the body holds them one after the other."""
+
+    topic: str
+    queue_id: Int
+
+
 @response_header(RequestCode.QUERY_MESSAGE)
 class QueryMessageResponseHeader(Header):
     """How far the index reaches."""

@@ -28,6 +28,7 @@ def test_every_body_that_is_read_has_a_limit() -> None:
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.ORDERLYMQ_APPEND_COPIES,
     ]
     assert max(limit for limit in limits.values() if limit is not None) == 2 << 20
     assert body_size_max(32_000) == BODY_SIZE_MAX

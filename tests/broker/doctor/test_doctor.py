@@ -69,10 +69,18 @@ class Writer:
         self.enter([TopicSet(name, 4, 4)], [])
 
     def send(
-        self, name: str, queue_id: int, count: int, *, apply: bool = True, filtered: bool = True
+        self,
+        name: str,
+        queue_id: int,
+        count: int,
+        *,
+        apply: bool = True,
+        filtered: bool = True,
+        begin: int = 0,
     ) -> None:
         topic = self.state.topics.by_name[name]
         queue = topic.queue(queue_id)
+        next_offset = queue.next_offset or begin
         records: list[Record] = []
         messages = []
         physical = self.log.physical_end()
@@ -87,7 +95,7 @@ class Writer:
                     name,
                     queue_id,
                     0,
-                    queue.next_offset + number,
+                    next_offset + number,
                     physical,
                     0,
                     stamp,
@@ -105,7 +113,7 @@ class Writer:
                 Append(
                     topic.id,
                     queue_id,
-                    queue.next_offset + number,
+                    next_offset + number,
                     physical,
                     len(message),
                     tags_code(tag) if filtered else 0,
@@ -131,6 +139,7 @@ def fill(data_dir: Path) -> None:
     writer.store.write(batch, sync=False)
     writer.topic("orders")
     writer.topic("bills")
+    writer.send("bills", 1, 2, begin=7)  # a copy of another cluster's queue
     for round_ in range(6):
         for queue_id in range(3):
             writer.send("orders", queue_id, 5)
@@ -177,12 +186,12 @@ def test_a_healthy_replica_is_clean_and_untouched(data_dir: Path) -> None:
 
     assert report.findings == []
     assert report.counts == {
-        "raft entries": 20,
-        "messages": 105,
-        "queue entries": 102,
-        "index entries": 306,
-        "known sends": 102,
-        "table rows": 4,
+        "raft entries": 21,
+        "messages": 107,
+        "queue entries": 104,
+        "index entries": 312,
+        "known sends": 104,
+        "table rows": 5,
     }
     assert (report.clean, report.identity) == (True, OWNER)
     assert digest(data_dir) == before

@@ -245,6 +245,11 @@ class Shell:
         self.proposals += proposals
         entries = self.core.context.entries
         built = entries.build(proposals, self.wall_ms)
+        misplaced = [id(proposal) for proposal, _ in built.misplaced]
+        entries.settle(proposal for proposal, _ in built.misplaced)
+        for proposal, refusal in built.misplaced:
+            self.run(self.core.refused(proposal, refusal))
+        proposals = [each for each in proposals if id(each) not in misplaced]
         entries.proposed(built)
         self.proposed += decode_records(split_entry(built.data).meta)
         outcomes = self.apply(built.data)

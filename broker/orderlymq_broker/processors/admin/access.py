@@ -408,6 +408,7 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.SEND_MESSAGE: _published("topic"),
     RequestCode.SEND_MESSAGE_V2: _published("b"),
     RequestCode.SEND_BATCH_MESSAGE: _published("b"),
+    RequestCode.ORDERLYMQ_APPEND_COPIES: _published("topic"),
     RequestCode.SEND_REPLY_MESSAGE: _published("topic"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _published("b"),
     RequestCode.RECALL_MESSAGE: _published("topic"),

@@ -1,0 +1,136 @@
+"""
+Copies of another cluster's queue: code 20515, whose body holds stored records as a pull of the source returned them.
+
+The rules: a copy stands at the offset that its message has at the source, so the queue is a prefix of the source's queue,
+whoever appends how often: where the queue ends elsewhere when the entry is built, nothing of the request is stored
+(``core/entrybuilder.py``). A queue that never had a message begins where the copies do, because retention may have taken
+what was before. Nothing of a message changes but where and when it is stored. It waits for nothing, as it has waited at the source,
+and it is no repeat of anything; a repeat of its sender is recognised by it. The topic need not take sends, so that
+nobody else writes to it. The mirror that sends them: ``orderlymq_spark/jobs/mirror``.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.core.capacity import check_room
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
+from orderlymq_broker.processors.send.checks import illegal
+from orderlymq_broker.processors.send.responses import answer_unstored
+from orderlymq_broker.processors.topics.expansionrequests import check_send
+from orderlymq_broker.state.records import Append, Outcome, Refused
+from orderlymq_broker.state.send.duplicates import send_identity
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import AppendCopiesHeader
+from orderlymq_protocol.message.record import StoredMessage, body_crc, iter_records
+from orderlymq_protocol.names import is_dlq_topic
+
+# What one pull returns at most; reading them takes the loop some 10 ms.
+COPIES_MAX: Final = 512
+# An offset beyond it would leave a queue no room for messages.
+OFFSET_MAX: Final = 1 << 62
+
+
+class CopyProcessor:
+    """Turns copies into appends."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def append(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20515."""
+        header = AppendCopiesHeader.from_ext(request.ext)
+        topic = self._topic(header)
+        drafts: list[Draft] = []
+        first = 0
+        for message in iter_records(request.body):
+            if not drafts:
+                first = message.queue_offset
+            self._check(header, message, first + len(drafts))
+            drafts.append(self._draft(topic, message))
+            if len(drafts) > COPIES_MAX:
+                raise illegal(self._context, f"at most {COPIES_MAX} copies at a time")
+        if not drafts:
+            raise illegal(self._context, "the body holds no copy")
+        kept = unanswered(request)
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            last = outcomes[-1]
+            if type(last) is Append:
+                return answer(kept, peer, ext={"queueOffset": str(last.queue_offset + 1)})
+            assert type(last) is Refused
+            return answer(kept, peer, ResponseCode.TOPIC_NOT_EXIST, remark=last.reason)
+
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            return answer_unstored(kept, peer, refusal)
+
+        return [Propose(drafts, applied, lost, first_at=(topic.queue(header.queue_id), first))]
+
+    def _topic(self, header: AppendCopiesHeader) -> Topic:
+        """Return the topic of copies.
+
+        Raises:
+            RequestRefused: it does not exist, takes no copies, or has no such queue, or there is no room.
+        """
+        context = self._context
+        topic = context.state.topics.get(header.topic)
+        if topic is None:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please! A mirror makes no topics",
+            )
+        if not topic.sendable or topic.is_retry or is_dlq_topic(topic.name):
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"topic[{topic.name}] takes no copies: its messages belong to this cluster's own work",
+            )
+        if not 0 <= header.queue_id < topic.queue_count:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{topic.name}] has no queue {header.queue_id}; give it the queues of the source",
+            )
+        check_room(context)
+        check_send(context, topic, {})
+
+        return topic
+
+    def _check(self, header: AppendCopiesHeader, message: StoredMessage, offset: int) -> None:
+        """Refuse what is no message of this queue, or not the one that follows."""
+        place = (message.topic, message.queue_id, message.queue_offset)
+        if place != (header.topic, header.queue_id, offset) or not 0 <= offset <= OFFSET_MAX:
+            raise illegal(
+                self._context,
+                f"offset {message.queue_offset} of queue {message.queue_id} of {message.topic} where offset {offset} of "
+                f"queue {header.queue_id} of {header.topic} must follow",
+            )
+        if len(message.body) > self._context.settings.storage.body_size_max:
+            raise illegal(self._context, f"the copy at offset {offset} is too large here")
+        if body_crc(message.body) != message.body_crc:
+            raise illegal(self._context, f"the body of the copy at offset {offset} is damaged")
+
+    def _draft(self, topic: Topic, message: StoredMessage) -> Draft:
+        try:
+            properties = Properties(message.properties.decode())
+        except UnicodeDecodeError as error:
+            raise illegal(
+                self._context,
+                f"the properties of the copy at offset {message.queue_offset} are not UTF-8",
+            ) from error
+        draft = Draft.of_stored(message, topic, message.queue_id, properties)
+        # The id of a message leads to the broker that has it.
+        draft.store_host = None
+        if topic.deduplicated:
+            draft.identity = send_identity(
+                topic.id,
+                draft.unique_key,
+                draft.reconsume_times,
+                draft.body_crc,
+                properties.by_name,
+                draft.queue_id,
+            )
+
+        return draft

@@ -1,0 +1,243 @@
+"""Copies of another cluster's queue (20515): the queue is a prefix of the source's, whoever appends."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.state.records import TopicSet
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.record import (
+    RecordTemplate,
+    StoredMessage,
+    encode_with_positions,
+    iter_records,
+    pack_host,
+)
+from tests.broker.processors.driver import ALICE, BOB, Shell, settings
+from tests.broker.processors.requests import create, messages, properties, pull, send
+
+ORDERED = TopicSet("orders", 2, 2, order=True)
+
+
+def source(count: int) -> Shell:
+    """Return a broker with so many messages of two keys in queue 1."""
+    shell = Shell().lead()
+    create(shell, ORDERED)
+    for number in range(count):
+        text = properties(KEYS=f"k{number}", TAGS="T", UNIQ_KEY=f"U{number}", __SHARDINGKEY="a")
+        send(shell, body=f"body {number}".encode(), props=text, e=1, h=number, f=1)
+    return shell
+
+
+def target() -> Shell:
+    """Return the broker of another cluster, whose topic nobody may send to."""
+    shell = Shell(settings(cluster="shop-2", group="broker-x")).lead()
+    create(shell, TopicSet("orders", 2, 2, perm=4, order=True))
+    return shell
+
+
+def record(message: StoredMessage) -> bytes:
+    """Return a message as it is stored."""
+    template = RecordTemplate(
+        topic=message.topic.encode(),
+        queue_id=message.queue_id,
+        body=message.body,
+        properties=message.properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=pack_host(*message.born_host),
+        store_timestamp=message.store_timestamp,
+        store_host=pack_host(*message.store_host),
+        checksum=message.body_crc,
+    )
+    return encode_with_positions(template, message.queue_offset, message.physical_offset)
+
+
+def records(shell: Shell, start: int = 0) -> list[bytes]:
+    """Return the stored records of queue 1 from an offset on."""
+    body = pull(shell, queue=1, offset=start).body
+    return [record(each) for each in iter_records(body)]
+
+
+def append(
+    shell: Shell, *copies: bytes, queue: int = 1, topic: str = "orders", peer: Peer = ALICE
+) -> RemotingCommand:
+    """Append copies."""
+    ext = {"topic": topic, "queueId": str(queue)}
+    return shell.call(RequestCode.ORDERLYMQ_APPEND_COPIES, ext, b"".join(copies), peer=peer)
+
+
+def content(message: StoredMessage) -> StoredMessage:
+    """Return what a copy has in common with its message."""
+    return replace(message, physical_offset=0, store_timestamp=0, store_host=("", 0))
+
+
+def test_a_copy_is_its_message_but_for_where_and_when_it_is_stored() -> None:
+    """Offset, key, tags, properties, body, flags, producer: the topic needs no right to be written."""
+    mine, theirs = source(5), target()
+    theirs.wall_ms += 1_000
+
+    reply = append(theirs, *records(mine))
+
+    assert (reply.code, reply.ext) == (0, {"queueOffset": "5"})
+    copies, originals = (messages(pull(each, queue=1)) for each in (theirs, mine))
+    assert list(map(content, copies)) == list(map(content, originals))
+    assert [each.store_timestamp for each in copies] == [theirs.wall_ms] * 5
+    assert send(theirs, e=1).code == ResponseCode.NO_PERMISSION
+    theirs.replay()
+    theirs.restart()
+
+
+def test_copies_that_do_not_follow_are_refused_and_nothing_of_them_is_stored() -> None:
+    """A repeat, a gap, and an overlap, whoever sends them: the prefix stays exact."""
+    mine, theirs = source(9), target()
+    every = records(mine)
+    append(theirs, *every[:4])
+
+    for wrong in (every[:4], every[3:6], every[5:]):
+        reply = append(theirs, *wrong, peer=BOB)
+        assert reply.code == ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE
+        assert "the queue goes on at 4, the copies at" in str(reply.remark)
+
+    assert append(theirs, *every[4:]).ext == {"queueOffset": "9"}
+    assert [each.body for each in messages(pull(theirs, queue=1))] == [
+        f"body {number}".encode() for number in range(9)
+    ]
+
+
+def test_two_mirrors_in_one_entry_store_each_message_once() -> None:
+    """The place is judged when the entry is built: what waits beside it counts, too."""
+    mine, theirs = source(6), target()
+    every = records(mine)
+    ext = {"topic": "orders", "queueId": "1"}
+    code = RequestCode.ORDERLYMQ_APPEND_COPIES
+
+    opaques = [
+        theirs.submit(code, ext, b"".join(part), peer=peer)
+        for part, peer in ((every[:3], BOB), (every[:3], BOB), (every[3:], BOB), (every[2:], BOB))
+    ]
+    theirs.settle()
+
+    replies = [theirs.reply_to(each) for each in opaques]
+    assert [each.code for each in replies if each is not None] == [0, 20515, 0, 20515]
+    assert len(messages(pull(theirs, queue=1))) == 6
+    assert theirs.core.context.entries.uncommitted == 0
+    theirs.replay()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_number_of_mirrors_make_a_prefix(seed: int) -> None:
+    """Whatever they append in whatever order, with entries that are lost between."""
+    chance = Random(seed)
+    mine, theirs = source(12), target()
+    every = records(mine)
+    code, ext = RequestCode.ORDERLYMQ_APPEND_COPIES, {"topic": "orders", "queueId": "1"}
+    for _ in range(60):
+        at = chance.randrange(12)
+        theirs.submit(code, ext, b"".join(every[at : at + chance.randrange(1, 5)]))
+        match chance.randrange(6):
+            case 0:
+                theirs.lose_proposals()
+            case 1 | 2:
+                theirs.settle()
+    theirs.settle()
+
+    copies = messages(pull(theirs, queue=1))
+    assert list(map(content, copies)) == list(
+        map(content, messages(pull(mine, queue=1))[: len(copies)])
+    )
+    theirs.replay()
+
+
+def test_a_queue_begins_where_the_source_does() -> None:
+    """Retention has taken what was before; the offsets are the same, also after a restart and when all has aged out."""
+    mine, theirs = source(6), target()
+
+    assert append(theirs, *records(mine, 4)).ext == {"queueOffset": "6"}
+
+    queue = theirs.state.topics.by_name["orders"].queues[1]
+    assert (queue.min_offset, queue.next_offset) == (4, 6)
+    theirs.replay()
+    again = theirs.restart()
+    queue = again.state.topics.by_name["orders"].queues[1]
+    assert (queue.min_offset, queue.next_offset) == (4, 6)
+
+
+def test_a_repeat_by_the_sender_is_recognised_by_the_copy() -> None:
+    """Producers that move to the target in the middle of a send do not store it twice."""
+    mine, theirs = source(2), target()
+    append(theirs, *records(mine))
+    create(theirs, msgspec.structs.replace(ORDERED, perm=6))
+
+    text = properties(KEYS="k1", TAGS="T", UNIQ_KEY="U1", __SHARDINGKEY="a")
+    reply = send(theirs, body=b"body 1", props=text, e=1, h=1, f=1)
+
+    assert (reply.code, reply.ext["queueOffset"]) == (0, "1")
+    assert len(messages(pull(theirs, queue=1))) == 2
+
+
+def damaged(copy: bytes) -> bytes:
+    """Return a copy with another body under the same checksum."""
+    return copy.replace(b"body", b"bory")
+
+
+@pytest.mark.parametrize(
+    ("copies", "more", "code", "text"),
+    [
+        ([], {}, 13, "holds no copy"),
+        ([0, 2], {}, 13, "offset 2 of queue 1 of orders where offset 1"),
+        ([0], {"queue": 0}, 13, "queue 0 of orders must follow"),
+        ([0], {"queue": 2}, 1, "has no queue 2"),
+        ([0], {"topic": "others"}, 17, "makes no topics"),
+        ([0], {"topic": "%RETRY%billing"}, 16, "takes no copies"),
+        ([0], {"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "takes no copies"),
+    ],
+)
+def test_what_is_no_copy_of_the_queue_is_refused(
+    copies: list[int], more: dict[str, Any], code: int, text: str
+) -> None:
+    """By a remark that says what to do; nothing is stored."""
+    mine, theirs = source(3), target()
+    create(theirs, TopicSet("%RETRY%billing", 1, 1))
+    every = records(mine)
+
+    reply = append(theirs, *(every[each] for each in copies), **more)
+
+    assert reply.code == code
+    assert text in str(reply.remark)
+    assert not pull(theirs, queue=1).body
+
+
+def test_a_damaged_or_torn_copy_is_refused() -> None:
+    """What the source's disk or the network has changed does not spread."""
+    mine, theirs = source(2), target()
+    every = records(mine)
+
+    assert "is damaged" in str(append(theirs, damaged(every[0])).remark)
+    assert append(theirs, every[0], every[1][:-1]).code == ResponseCode.MESSAGE_ILLEGAL
+    assert not pull(theirs, queue=1).body
+
+
+def test_while_the_topic_grows_nothing_is_appended() -> None:
+    """The fence promises that the queues end where the barriers stand."""
+    mine, theirs = source(2), target()
+    theirs.core.context.view.fencing.add("orders")
+
+    reply = append(theirs, *records(mine))
+
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not pull(theirs, queue=1).body
+
+
+def test_a_replica_that_does_not_lead_refuses_for_certain() -> None:
+    """As it refuses sends: nothing is stored, then or later."""
+    mine, theirs = source(1), target()
+    theirs.follow()
+
+    assert append(theirs, *records(mine)).code == ResponseCode.SERVICE_NOT_AVAILABLE
