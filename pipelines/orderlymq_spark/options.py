@@ -53,8 +53,8 @@ SOURCE_OPTIONS: Final = {
     "pushFilters": "batch: true reads only what Spark's filters on queue, offset, store time, key and tags let through (Spark 4.1)",
     "tags": "only messages with these tags: A || B; the offsets get holes",
     "reportGroup": "stream: commit the end of finished batches for this group, to be seen in listings",
-    "valueFormat": "json, avro or protobuf: the columns value and value_error, the body by valueSchema",
-    "valueSchema": "json: columns as Spark's DDL; avro: the schema; protobuf: a file of descriptors",
+    "valueFormat": "json, avro, protobuf or cloudevents: the columns value and value_error, the body by valueSchema",
+    "valueSchema": "json: columns as Spark's DDL; avro: the schema; protobuf: a file of descriptors; cloudevents: columns of the data, bytes without it",
     "valueMessage": "protobuf: the full name of the message",
     "sequenceProperty": "the property that the column seq holds",
     "epochProperty": "the property that the column epoch holds",
@@ -68,6 +68,7 @@ SINK_OPTIONS: Final = {
     "appId": "a stable name of this job: the same rows sent again are recognised by it",
     "runId": "names one load: after a failure the same name sends only what is missing; default: each load is new",
     "checkOrder": "true (default): refuse rows of one key in two tasks, and rows without key or source likewise",
+    "cloudEvents": "binary or structured: the column value is an event of CloudEvents 1.0, and the message is made of it",
     "batchBytes": "messages of a queue are sent together up to this size",
     "retryTimeout": SOURCE_OPTIONS["retryTimeout"],
 }
@@ -84,7 +85,8 @@ _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _RETRY_TIMEOUT_MS: Final = 120_000  # a name server that is away for a minute ends nothing
 
 Strategy: TypeAlias = Literal["error", "latest"]
-FormatName: TypeAlias = Literal["json", "avro", "protobuf"]
+FormatName: TypeAlias = Literal["json", "avro", "protobuf", "cloudevents"]
+ContentMode: TypeAlias = Literal["binary", "structured"]
 Word: TypeAlias = Literal["earliest", "latest", "group", "offsets", "timestamp", "timestamps"]
 
 
@@ -226,6 +228,7 @@ class SinkOptions:
     run_id: str = ""
     check_order: bool = True
     batch_bytes: int
+    cloud_events: ContentMode | None = None
 
 
 class _Reader:
@@ -395,6 +398,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
             "appId is missing: a stable name of this job, by which rows that are sent again after a "
             "crash are recognised"
         )
+    mode = read.text("cloudEvents") and read.word("cloudEvents", "", "binary", "structured")
     return SinkOptions(
         connect=read.connect(),
         topic=read.text("topic") or read.text("path"),
@@ -403,6 +407,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
         run_id=read.text("runId"),
         check_order=read.flag("checkOrder", default=True),
         batch_bytes=read.number("batchBytes") or 1 << 20,
+        cloud_events=cast("ContentMode | None", mode or None),
     )
 
 
@@ -448,11 +453,11 @@ def _value_format(read: _Reader) -> ValueFormat | None:
     if not read.text("valueFormat"):
         if schema or message:
             raise OptionError(
-                "valueSchema and valueMessage need valueFormat=json, avro or protobuf"
+                "valueSchema and valueMessage need valueFormat=json, avro, protobuf or cloudevents"
             )
         return None
-    name = read.word("valueFormat", "", "json", "avro", "protobuf")
-    if not schema or (name == "protobuf") != bool(message):
+    name = read.word("valueFormat", "", "json", "avro", "protobuf", "cloudevents")
+    if not (schema or name == "cloudevents") or (name == "protobuf") != bool(message):
         raise OptionError(
             "valueFormat needs valueSchema, and protobuf needs valueMessage as well; "
             + "; ".join(SOURCE_OPTIONS[each] for each in ("valueSchema", "valueMessage"))

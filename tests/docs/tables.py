@@ -11,15 +11,16 @@ from orderlymq_spark.jobs.audit.job import finding_facts
 from orderlymq_spark.jobs.audit.order import Break
 from orderlymq_spark.jobs.cdc.events import Change, Version
 from orderlymq_spark.jobs.cdc.job import current_rows, read_batch, version_rows
-from orderlymq_spark.options import parse_source
+from orderlymq_spark.options import ValueFormat, parse_source
 from orderlymq_spark.source.queuereader import message_schema
 from orderlymq_spark.specs import CdcSpec, Source
+from orderlymq_spark.values.decoder import value_type
 
 HEAD: Final = """\
 # Tables of the pipelines
 
 What a topic is as a frame, and what each pipeline writes. This page is generated: `python -m tests.docs.test_tables_page`.
-[Pipelines on Spark](../howto/pipelines.md) says what the pipelines do. `replay` and `redrive` write messages, `skew-report`, `lag` and
+[Pipelines on Spark](../howto/pipelines.md) says what the pipelines do. `replay`, `redrive` and `mirror` write messages, `skew-report`, `lag` and
 `dead-letters` write a report, and `compact` leaves the columns as they are.
 """
 MEANINGS: Final = {
@@ -63,11 +64,27 @@ MEANINGS: Final = {
 }
 
 
+EVENTS: Final = "value of cloudevents"
+OF_EVENTS: Final = {
+    "specversion": "1.0",
+    "id": "id of the event, unique at its source",
+    "source": "where the event is from",
+    "type": "what kind of event it is",
+    "datacontenttype": "media type of the data",
+    "dataschema": "schema of the data",
+    "subject": "what the event is about, at its source",
+    "time": "when it happened",
+    "extensions": "all other attributes, as texts",
+    "data": "data as bytes, or with `valueSchema` its columns",
+}
+
+
 def page() -> str:
     """Return the whole page."""
     parts = [HEAD]
     for title, about, columns in tables():
-        rows = [f"| `{name}` | `{kind}` | {MEANINGS[name]} |" for name, kind in columns.items()]
+        meanings = OF_EVENTS if title == EVENTS else MEANINGS
+        rows = [f"| `{name}` | `{kind}` | {meanings[name]} |" for name, kind in columns.items()]
         parts.append(
             "\n".join(
                 [
@@ -85,6 +102,12 @@ def tables() -> Iterator[tuple[str, str, Mapping[str, str]]]:
         "A topic",
         "The frame of `read_batch`, `read_stream` and of the format `orderlymq`, in Spark's types.",
         {**COLUMNS, **dict(zip(OF_VALUE, ("by the schema", "string"), strict=True))},
+    )
+    event = value_type(ValueFormat("cloudevents", "")).removeprefix("struct<").removesuffix(">")
+    yield (
+        EVENTS,
+        "The column `value` with `valueFormat=cloudevents`, and what the sink takes with `cloudEvents`.",
+        dict(each.split(": ", 1) for each in event.split(", ")),
     )
     yield "Ranges", "With `rangesOnly`: a row names messages of a queue.", RANGE_COLUMNS
     yield (

@@ -18,6 +18,9 @@ from orderlymq.producer.selectors import hash_index
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_spark.errors import OptionError
+from orderlymq_spark.options import ContentMode
+from orderlymq_spark.values.cloudevents import PREFIX, VERSION, message_of
+from orderlymq_spark.values.conversion import ValueMisfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +31,16 @@ class QueueMessages:
     messages: list[Message]
 
 
-def check_columns(names: Sequence[str], topic: str, order_by: Sequence[str]) -> None:
-    """Refuse a frame that cannot be sent.
+def check_columns(
+    names: Sequence[str], topic: str, order_by: Sequence[str], content: str = "body"
+) -> None:
+    """Refuse a frame that cannot be sent; *content* is the column that messages are made of.
 
     Raises:
         OptionError: A column is missing; the text names it.
     """
-    if "body" not in names:
-        raise OptionError(f"the rows have no column body; they have {', '.join(names)}")
+    if content not in names:
+        raise OptionError(f"the rows have no column {content}; they have {', '.join(names)}")
     if not topic and "topic" not in names:
         raise OptionError("give the option topic, or rows with a column topic")
     for name in order_by:
@@ -106,6 +111,30 @@ def queue_messages(
         queue = _queue(draft.row, key, message.unique_key, queues[message.topic])
         placed.setdefault(queue, []).append(message)
     return [QueueMessages(queue, placed[queue]) for queue in sorted(placed)]
+
+
+def with_event(row: Mapping[str, Any], mode: ContentMode) -> dict[str, Any]:
+    """Return a row whose body and properties are the event in its column `value`.
+
+    Raises:
+        OptionError: It has none, or one that breaks the specification.
+    """
+    value = row.get("value")
+    if value is None:
+        reason = row.get("value_error") or "the column value is null"
+        raise OptionError(
+            f"a row has no event: {reason}; leave such rows out (where value is not null)"
+        )
+    try:
+        body, properties = message_of(value, mode)
+    except ValueMisfit as error:
+        raise OptionError(f"a row is no event of CloudEvents {VERSION}: {error}") from error
+    others = {
+        name: each
+        for name, each in dict(row.get("properties") or {}).items()
+        if not name.startswith(PREFIX)
+    }
+    return {**row, "body": body, "body_error": None, "properties": others | properties}
 
 
 def shared_keys(rows: Iterable[Mapping[str, Any]], topic: str) -> set[int]:

@@ -25,7 +25,13 @@ from orderlymq.producer.sendoutcome import split_batch
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError, UnorderedRows
 from orderlymq_spark.options import SinkOptions
-from orderlymq_spark.sink.messages import QueueMessages, check_columns, queue_messages, shared_keys
+from orderlymq_spark.sink.messages import (
+    QueueMessages,
+    check_columns,
+    queue_messages,
+    shared_keys,
+    with_event,
+)
 from orderlymq_spark.sparkversion import DataSourceStreamArrowWriter
 
 _BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
@@ -42,7 +48,8 @@ class Sent(WriterCommitMessage):
 
 class _Writer:
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
-        check_columns(columns, options.topic, options.order_by)
+        content = "value" if options.cloud_events else "body"
+        check_columns(columns, options.topic, options.order_by, content)
         self._options = options
         # Made on the driver, once for all tasks of a plain frame and all their tries.
         self._run = options.run_id or uuid4().hex
@@ -53,6 +60,8 @@ class _Writer:
         if not rows:
             return Sent(0, [])
         options = self._options
+        if options.cloud_events is not None:
+            rows = [with_event(row, options.cloud_events) for row in rows]
         access = access_to(options.connect)
         topics = {options.topic or row["topic"] for row in rows}
         if None in topics:

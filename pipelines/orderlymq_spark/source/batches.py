@@ -105,7 +105,9 @@ class BatchMaker:
             "body_error": lambda: pa.array(errors or [None] * count, pa.string()),
         }
         if self._decoder is not None:
-            decoded = dict(zip(OF_VALUE, self._decoder.decode(block.bodies, errors), strict=True))
+            maps = props.maps() if self._decoder.needs_properties else None
+            columns = self._decoder.decode(block.bodies, errors, maps)
+            decoded = dict(zip(OF_VALUE, columns, strict=True))
             found |= {name: partial(decoded.__getitem__, name) for name in OF_VALUE}
         arrays = [
             found[field.name]().cast(field.type)

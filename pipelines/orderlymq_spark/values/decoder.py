@@ -1,7 +1,7 @@
 """The column `value` of a topic: its Spark type, and bodies as its values; null where a body is none, with the reason."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.options import ValueFormat
 from orderlymq_spark.values.avro import avro_decoder, avro_type
+from orderlymq_spark.values.cloudevents import cloudevents_type, event_of
 from orderlymq_spark.values.conversion import ValueMisfit, fitted
 from orderlymq_spark.values.protobuf import protobuf_decoder, protobuf_type
 
@@ -30,34 +31,47 @@ def value_type(form: ValueFormat) -> str:
             return avro_type(form.schema)
         case "protobuf":
             return protobuf_type(location(form.schema).read_bytes(), form.message)
+        case "cloudevents":
+            return cloudevents_type(form.schema)
 
 
 class ValueDecoder:
-    """Turns bodies into values of a type."""
+    """Turns bodies into values of a type.
+
+    Attributes:
+        needs_properties: a value is made of those of its message, too.
+    """
 
     def __init__(self, form: ValueFormat, kind: pa.DataType) -> None:
+        self.needs_properties = form.name == "cloudevents"
         self._decode = _decoder(form, kind)
         self._kind = kind
 
     def decode(
-        self, bodies: pa.Array, unread: Sequence[str | None] | None = None
+        self,
+        bodies: pa.Array,
+        unread: Sequence[str | None] | None = None,
+        properties: pa.Array | None = None,
     ) -> tuple[pa.Array, pa.Array]:
         """Return the values and, where a body is none, why; of the length of *bodies*.
 
         Args:
             bodies: as they were sent, except the *unread*.
             unread: why a body is still as it is stored.
+            properties: of each message, as maps, for a decoder that needs them.
         """
         values, errors = [], []
-        for body, reason in zip(bodies, unread or [None] * len(bodies), strict=True):
-            value, error = (None, reason) if reason else self._value(body.as_py())
+        none = [None] * len(bodies)
+        beside = none if properties is None else properties.to_pylist()
+        for body, reason, said in zip(bodies, unread or none, beside, strict=True):
+            value, error = (None, reason) if reason else self._value(body.as_py(), dict(said or ()))
             values.append(value)
             errors.append(error)
         return pa.array(values, self._kind), pa.array(errors, pa.string())
 
-    def _value(self, body: bytes) -> tuple[Any, str | None]:
+    def _value(self, body: bytes, said: Mapping[str, str]) -> tuple[Any, str | None]:
         try:
-            decoded = self._decode(body)
+            decoded = self._decode(body, said)
             value = fitted(decoded, self._kind)
             try:
                 pa.array([value], self._kind)  # a number may be too large for its type
@@ -70,14 +84,20 @@ class ValueDecoder:
         return value, None
 
 
-def _decoder(form: ValueFormat, kind: pa.DataType) -> Callable[[bytes], Any]:
+def _decoder(form: ValueFormat, kind: pa.DataType) -> Callable[[bytes, Mapping[str, str]], Any]:
+    """Return what makes a value of a body and the properties of its message."""
+    parse = _exact_json if "decimal" in str(kind) else _json
     match form.name:
         case "json":
-            return _exact_json if "decimal" in str(kind) else _json
+            decode: Callable[[bytes], Any] = parse
         case "avro":
-            return avro_decoder(form.schema)
+            decode = avro_decoder(form.schema)
         case "protobuf":
-            return protobuf_decoder(location(form.schema).read_bytes(), form.message)
+            decode = protobuf_decoder(location(form.schema).read_bytes(), form.message)
+        case "cloudevents":
+            of_data = parse if form.schema else None
+            return lambda body, said: event_of(body, said, of_data)
+    return lambda body, _: decode(body)
 
 
 def _json(body: bytes) -> Any:
