@@ -101,7 +101,7 @@ CATALOGUE: Final = {
     "CON": 15, "RBL": 10, "LCK": 26, "PQ": 10, "RTY": 16, "OFS": 13, "PUL": 14, "LPL": 3, "FLW": 7,
     "BRD": 6, "FLT": 7, "DLY": 5, "TXN": 3, "BAT": 5, "QRY": 3, "TRC": 5, "ACL": 2, "NSR": 8, "BRK": 7,
     "STO": 7, "HAD": 9, "ADM": 6, "MET": 8, "CFG-C": 11, "CFG-P": 9, "CFG-S": 25, "CFG-X": 6,
-    "CFG-B": 10, "CFG-T": 13, "LOG": 24, "PRB": 21, "KFK": 6, "OTH": 9, "TRB": 11,
+    "CFG-B": 10, "CFG-T": 13, "LOG": 24, "PRB": 21, "KFK": 6, "OTH": 11, "TRB": 11,
 }  # fmt: skip
 
 HEAD: Final = """\

@@ -26,7 +26,7 @@ _NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake")
 
 @click.group()
 def pipeline() -> None:
-    """Run data pipelines on Spark: archive, audit, reports, redrive, replay."""
+    """Run data pipelines on Spark: archive, audit, reports, redrive, replay, mirror."""
 
 
 @pipeline.command("list")

@@ -263,6 +263,46 @@ class ReplaySpec(StreamSpec):
         return parse_connect({"bootstrap": bootstrap, **as_texts(self.target_options)})
 
 
+# What chooses messages or begins elsewhere: a mirror copies each queue whole.
+_OF_MIRRORS: Final = ("topics", "retrytimeout")
+
+
+class MirrorSpec(StreamSpec):
+    """Topics of one cluster at another one, each queue a prefix of its source; it needs no Spark.
+
+    The target says where to go on: `checkpoint` holds status.json and keeps a second driver away, and no offsets.
+    """
+
+    type: Literal["mirror"]
+    target_bootstrap: str
+    target_options: dict[str, str | int | bool] = Field(
+        default={}, description="of the connection to targetBootstrap"
+    )
+    groups: list[str] = []
+
+    @property
+    def target_connect(self) -> Connect:
+        """Return how the target is reached, by its own options alone.
+
+        Raises:
+            OptionError: An option is unknown or has a wrong value.
+        """
+        return parse_connect({"bootstrap": self.target_bootstrap, **as_texts(self.target_options)})
+
+    @field_validator("source")
+    @classmethod
+    def _whole_topics(cls, source: Source) -> Source:
+        for name in source.options:
+            if name.lower() not in _OF_MIRRORS and not name.lower().startswith(
+                ("client.", "auth.")
+            ):
+                raise ValueError(
+                    f"options.{name}: a mirror copies each queue whole, from its first message on; its options are topics, "
+                    "retryTimeout, client.* and auth.*"
+                )
+        return source
+
+
 class CdcSpec(StreamSpec):
     """A binlog topic into a table that is the source table, or its history; deleted rows stay, marked."""
 
@@ -286,6 +326,7 @@ SPECS: dict[str, type[PipelineSpec]] = {
     "dead-letters": DeadLetterSpec,
     "redrive": RedriveSpec,
     "replay": ReplaySpec,
+    "mirror": MirrorSpec,
     "cdc-apply": CdcSpec,
 }
 
@@ -367,7 +408,7 @@ def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:
         (parse_stream if streams else parse_source)(source.all_options())
     if isinstance(found, ClusterSpec):
         assert found.connect
-    if isinstance(found, ReplaySpec):
+    if isinstance(found, ReplaySpec | MirrorSpec):
         assert found.target_connect
     return Pipeline(name=name, spec=found)
 

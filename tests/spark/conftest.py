@@ -14,6 +14,7 @@ from orderlymq.blocking import AdminClient
 from orderlymq_spark.locations.location import Location, location
 from tests.cluster.processes import Group
 from tests.ports import free_ports
+from tests.spark.clusters import Clusters
 from tests.spark.s3 import ANOTHER, BUCKET, PROGRAM, S3, environment
 from tests.spark.topics import Topics
 
@@ -102,3 +103,13 @@ def checkpoint(tmp_path: Path) -> Callable[[str], Path]:
         return tmp_path / "checkpoints" / name
 
     return make
+
+
+@pytest.fixture(scope="session")
+def clusters(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    """Return the cluster of the tests as a source, and another one as the target of its mirrors."""
+    with (
+        Group(tmp_path_factory.mktemp("target-cluster"), 1) as target,
+        AdminClient(target.name_server_address) as admin,
+    ):
+        yield Clusters(topics, Topics(target.name_server_address, admin))

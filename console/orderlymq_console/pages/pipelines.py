@@ -38,7 +38,15 @@ _TOPICS_MAX: Final = 50
 # A manifest changes seldom, a status with each batch; a message that waits is read for its age.
 _AGES_S: Final = 5.0
 _UNTOLD: Final = "the console was not told where pipelines are: start it with --pipelines FILE, or in a Cluster's spec.console"
-_OF_TOPICS: Final = ("archive", "order-audit", "skew-report", "replay", "cdc-apply", "lag")
+_OF_TOPICS: Final = (
+    "archive",
+    "order-audit",
+    "skew-report",
+    "replay",
+    "mirror",
+    "cdc-apply",
+    "lag",
+)
 
 _Ends = dict[str, Answers[dict[MessageQueue, TopicOffset]]]
 

@@ -22,6 +22,7 @@ _SINKS: Final = {
     "compact": "path",
     "cdc-apply": "path",
     "replay": "target",
+    "mirror": "target_bootstrap",
     "redrive": "target",
     "skew-report": "html",
     "order-audit": "findings",
@@ -69,6 +70,7 @@ class SpecTold(BaseModel):
     topic: str | None = None
     group: str | None = None
     target: str | None = None
+    target_bootstrap: str | None = None
     html: str | None = None
     findings: str | None = None
     stream: bool = False

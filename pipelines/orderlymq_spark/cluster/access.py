@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
 from orderlymq.connection.routes import TopicRoute
+from orderlymq.connection.wire import check
 from orderlymq.consumer.group.offsets import NOT_FOUND
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import PullOptions, PullStatus, fence, pull_request
@@ -33,9 +34,10 @@ from orderlymq.errors import (
 )
 from orderlymq_protocol.body.catalogue import SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.header.catalogue import PullMessageResponseHeader
-from orderlymq_protocol.message.record import iter_records
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import AppendCopiesHeader, PullMessageResponseHeader
+from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_protocol.names import is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
 from orderlymq_spark.cluster.pullsize import PullSize
@@ -210,18 +212,54 @@ class ClusterAccess:
             reader.offsets.update(queue, offset, epoch=None, increase_only=False)
         self.thread.run(reader.offsets.persist(list(offsets)))
 
+    def has_members(self, group: str) -> bool:
+        """Tell whether a group has members at any broker."""
+        return bool(self.wait(lambda: self._admin.members(group)))
+
+    def append(self, queue: MessageQueue, copies: bytes) -> int | None:
+        """Append stored records of another cluster to a queue; return its end, None where it ends elsewhere and nothing is stored.
+
+        Raises:
+            SourceUnavailable: The broker was away longer than `retryTimeout`; they may be stored.
+            OptionError: The brokers take no copies.
+            BrokerError: They refuse these.
+        """
+        header = AppendCopiesHeader(queue.topic, queue.queue_id)
+
+        async def ask() -> int | None:
+            address = await self.instance.address(queue.broker_name, queue.topic)
+            if address is None:
+                raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+            command = request(RequestCode.ORDERLYMQ_APPEND_COPIES, header.to_ext(), copies)
+            answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise OptionError(
+                    f"the brokers at {self.connect.bootstrap} take no copies of another cluster; a mirror needs OrderlyMQ's, "
+                    "of this version or a later one, as its target"
+                )
+            if answer.code == ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE:
+                return None
+            return int(check(answer, address).ext["queueOffset"])
+
+        return self.wait(ask)
+
     def stored_at(self, queue: MessageQueue, offset: int) -> int | None:
-        """Return the store time in milliseconds of the first message from an offset on; None when there is none.
+        """Return the store time in milliseconds of the first message from an offset on; None when there is none."""
+        found = self.first_from(queue, offset)
+        return None if found is None else found.store_timestamp
+
+    def first_from(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
+        """Return the first message from an offset on; None when there is none.
 
         Retention may take a message at any time, so the one behind it counts.
         """
 
-        async def ask() -> int | None:
+        async def ask() -> StoredMessage | None:
             place = offset
             while True:
                 status, header, body = await self._pull(queue, place, 1, "*")
                 if status is PullStatus.FOUND:
-                    return next(iter_records(body)).store_timestamp
+                    return next(iter_records(body))
                 if header.next_begin_offset <= place:
                     return None
                 place = header.next_begin_offset

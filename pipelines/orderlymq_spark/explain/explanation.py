@@ -13,7 +13,7 @@ from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_protocol.plurals import counted
 from orderlymq_spark.explain.rates import START_S, rate_of
-from orderlymq_spark.explain.waiting import Waiting, of_archive, of_topic
+from orderlymq_spark.explain.waiting import Waiting, of_archive, of_mirror, of_topic
 from orderlymq_spark.jobs.catalogue import CATALOGUE
 from orderlymq_spark.offsets import describe_missing
 from orderlymq_spark.options import SourceOptions, parse_source
@@ -23,6 +23,7 @@ from orderlymq_spark.specs import (
     CompactSpec,
     DeadLetterSpec,
     LagSpec,
+    MirrorSpec,
     OrderAuditSpec,
     Pipeline,
     RedriveSpec,
@@ -117,6 +118,8 @@ def _options(pipeline: Pipeline) -> SourceOptions | None:
 
 def _waiting(pipeline: Pipeline, options: SourceOptions | None) -> Waiting:
     spec = pipeline.spec
+    if isinstance(spec, MirrorSpec):
+        return of_mirror(spec)
     if options is not None:
         stream = isinstance(spec, StreamSpec) or getattr(spec, "stream", False)
         try:
@@ -152,6 +155,11 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
             yield "Spark reads one range of offsets for each queue and batch"
             yield "the rows of a key come into one task and are sorted by store time and offset"
             yield f"the ordered sink asks {spec.target} for each message and sends those that it does not have"
+        case MirrorSpec():
+            yield f"the end of each queue at {spec.target_bootstrap} says which message comes next; its last one is compared"
+            yield "what was pulled is appended as it is, one request after the other per queue, up to 8 queues at a time"
+            if spec.groups:
+                yield f"the offsets of {', '.join(spec.groups)} are written there, forwards, while a group has no members there"
         case CdcSpec():
             bad = "ends the run" if spec.errors is None else f"goes to {spec.errors}"
             yield f"the bodies are read as events of {spec.format}; one that cannot be read {bad}"
@@ -169,7 +177,8 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
         end = (
             "ends with what is there now" if spec.ends else f"goes on, a batch every {spec.trigger}"
         )
-        yield f"the run {end}; the offsets are kept in {spec.checkpoint}"
+        kept = "its status is" if isinstance(spec, MirrorSpec) else "the offsets are"
+        yield f"the run {end}; {kept} kept in {spec.checkpoint}"
 
 
 def _cost(pipeline: Pipeline, options: SourceOptions | None, waiting: Waiting) -> Cost:
@@ -199,6 +208,9 @@ def _guarantees(pipeline: Pipeline) -> Iterator[str]:
             yield "a batch is one commit under (pipeline, batch); a repeated batch changes nothing"
         case ReplaySpec(target=target):
             yield f"a repeat is recognised as long as {target} keeps its messages, on ordered topics"
+        case MirrorSpec():
+            yield "the brokers of the target append a copy at the offset of its message or refuse it, so two mirrors do no harm"
+            yield "a group begins at the target where it stood, or earlier"
         case RedriveSpec():
             yield "a letter whose key was overtaken is treated as onOvertaken says"
 

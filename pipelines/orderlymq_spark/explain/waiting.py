@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
+from orderlymq_spark.jobs.mirror.job import mirror_of
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import (
     NO_IDS,
@@ -21,6 +22,7 @@ from orderlymq_spark.options import SourceOptions
 from orderlymq_spark.run.checkpoint import last_end
 from orderlymq_spark.source.bounds import chosen_queues, resolve
 from orderlymq_spark.source.records import parse_records
+from orderlymq_spark.specs import MirrorSpec
 from orderlymq_spark.tables.parquet import path_of, published
 
 _SAMPLE_ROWS: Final = 32
@@ -73,6 +75,23 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
         round(messages * _mean_bytes(access, parts)),
         len(split(parts, options.partitions_min, options.records_max)),
         found.missing,
+    )
+
+
+def of_mirror(spec: MirrorSpec) -> Waiting:
+    """Return what the target of a mirror lacks.
+
+    Raises:
+        OptionError, DataLost, SinkConflict, QueueListChanged: As when the pipeline runs.
+    """
+    mirror = mirror_of(spec)
+    parts = mirror.look()
+    messages = sum(part.size for part in parts)
+    return Waiting(
+        f"{messages} messages of {', '.join(mirror.topics)} in {len(mirror.ends)} queues, from where the target ends",
+        messages,
+        round(messages * _mean_bytes(mirror.source, parts)),
+        len(parts),
     )
 
 

@@ -62,6 +62,11 @@ CATALOGUE: Final = {
         "order per key and counts equal; stopping and resuming repeats nothing",
         "replay",
     ),
+    "mirror": Entry(
+        "topics at another cluster, with the offsets of groups; without Spark",
+        "each queue is a prefix of its source, offset by offset, whatever is killed when and however many mirrors run",
+        "mirror.job",
+    ),
     "cdc-apply": Entry(
         "binlog events of Debezium, Canal or Maxwell into a Delta table",
         "the table is the source at a position; repeats and late events change nothing",

@@ -6,18 +6,15 @@ began it begins it again. `status.json` tells phase, last batch, offsets, lag an
 the driver has died.
 """
 
-import json
-import math
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from prometheus_client import Gauge, start_http_server
+from prometheus_client import Gauge
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -28,6 +25,7 @@ from orderlymq_spark.offsets import created_again, from_json, ids_in, to_json
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch, last_end
 from orderlymq_spark.run.lag import lag_behind
+from orderlymq_spark.run.status import Status, gauges_at, show
 from orderlymq_spark.sparkversion import HAS_LIMITS, progress_offsets
 from orderlymq_spark.specs import StreamSpec
 
@@ -48,32 +46,6 @@ class PipelineFailed(OrderlyMQError):  # noqa: N818 - says what happened
 
 class PipelineStopped(OrderlyMQError):  # noqa: N818 - says what happened
     """A signal stopped the query before it had read what there was; run again, it goes on where it stands."""
-
-
-@dataclass(slots=True)
-class Status:
-    """What a pipeline says of itself."""
-
-    name: str
-    type: str
-    phase: str = "Starting"
-    last_batch: int | None = None
-    rows: int = 0
-    rows_per_second: float = 0.0
-    offsets: Any = None
-    lag: int | None = None
-    lag_seconds: float | None = None
-    updated_at_ms: int = 0
-    last_error: str | None = None
-    batches: int = field(default=0)
-    counts_offsets: bool = False
-
-    def write(self, checkpoint: Location) -> None:
-        """Put it beside the checkpoint."""
-        self.updated_at_ms = time.time_ns() // 1_000_000
-        facts = asdict(self)
-        del facts["counts_offsets"]
-        (checkpoint / "status.json").write(json.dumps(facts, indent=1))
 
 
 def run_stream(
@@ -97,7 +69,7 @@ def run_stream(
         PipelineStopped: A signal stopped a query that ends by itself.
     """
     status = Status(name, spec.type, counts_offsets=counts_offsets)
-    gauges = _gauges(spec.metrics_port)
+    gauges = gauges_at(spec.metrics_port)
     with hold_checkpoint(spec.checkpoint) as claim:
         done = last_end(spec.checkpoint / "spark")
         status.offsets = None if done is None else to_json(from_json(done))
@@ -217,9 +189,7 @@ def _note(
         lag = lag_behind(parse_source(spec.source.all_options()).connect, from_json(status.offsets))
         status.lag, status.lag_seconds = (lag.messages, lag.seconds) if lag else (None, None)
         status.write(spec.checkpoint)
-        for name, gauge in gauges.items():
-            value = getattr(status, name)
-            gauge.labels(status.name).set(math.nan if value is None else value)
+        show(status, gauges)
 
 
 def _messages(start: Any, end: Any) -> int:
@@ -227,20 +197,3 @@ def _messages(start: Any, end: Any) -> int:
     known, ends = from_json(start or {}), from_json(end)
     known |= dict.fromkeys(created_again(known, ids_in(start or {}), ids_in(end)), 0)
     return sum(offset - known.get(queue, 0) for queue, offset in ends.items())
-
-
-def _gauges(port: int | None) -> dict[str, Gauge]:
-    """Return what Prometheus is shown of the status, by field; nothing without a port."""
-    if port is None:
-        return {}
-    start_http_server(port)
-    return {
-        name: Gauge(f"orderlymq_pipeline_{name}", about, ["pipeline"])
-        for name, about in (
-            ("rows", "rows that this run has moved"),
-            ("rows_per_second", "rate of the last batch"),
-            ("lag", "messages that wait"),
-            ("lag_seconds", "since the oldest message that waits was stored"),
-            ("last_batch", "number of the last finished batch"),
-        )
-    }

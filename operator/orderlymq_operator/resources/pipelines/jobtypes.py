@@ -18,6 +18,7 @@ PipelineType = Literal[
     "dead-letters",
     "redrive",
     "replay",
+    "mirror",
     "cdc-apply",
 ]
 AVAILABLE_NOW: Final = "availableNow"
@@ -38,6 +39,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         *("maxRedrives", "rate"),
     ),
     "replay": (*_STREAM, "target", "targetBootstrap", "targetOptions", "keys", "speed"),
+    "mirror": (*_STREAM, "targetBootstrap", "targetOptions", "groups"),
     "cdc-apply": (*_STREAM, "path", "format", "keys", "table", "errors", "scd"),
 }
 REQUIRED: Final[dict[str, tuple[str, ...]]] = {
@@ -49,6 +51,7 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "dead-letters": ("group",),
     "redrive": ("group", "plan"),
     "replay": ("source", "checkpoint", "target"),
+    "mirror": ("source", "checkpoint", "targetBootstrap"),
     "cdc-apply": ("source", "checkpoint", "path", "format", "keys"),
 }
 FORMATS: Final = {

@@ -147,7 +147,10 @@ class PipelineSpec(Model):
         default=None, description="skew-report: file that gets a page with plots."
     )
     topic: Text | None = Field(default=None, description="lag: the topic.")
-    groups: Groups | None = Field(default=None, description="lag: the consumer groups.")
+    groups: Groups | None = Field(
+        default=None,
+        description="lag: the consumer groups. mirror: those whose offsets follow to the target; none when absent.",
+    )
     quantiles: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(max_length=64)] | None = (
         Field(default=None, description="lag: quantiles of the time from producer to log.")
     )
@@ -165,12 +168,13 @@ class PipelineSpec(Model):
     )
     target_bootstrap: Text | None = Field(
         default=None,
-        description="replay: name servers of the target, those of the source when absent.",
+        description="replay: name servers of the target, those of the source when absent. mirror: name servers of the other "
+        "cluster.",
     )
     target_options: Options | None = Field(
         default=None,
-        description="replay: options of the connection to the target; those of the source when this and "
-        "targetBootstrap are absent.",
+        description="replay, mirror: options of the connection to the target (client.*, auth.*, retryTimeout); those of the source for a "
+        "replay when this and targetBootstrap are absent.",
     )
     keys: Keys | None = Field(
         default=None,
@@ -340,7 +344,7 @@ class PipelineStatus(Status):
 
 
 class Pipeline(Model):
-    """A Spark pipeline over topics: archive, audit, reports, redrive, replay, change capture."""
+    """A pipeline over topics: archive, audit, reports, redrive, replay, mirror, change capture."""
 
     api_version: ApiVersion = API_VERSION
     kind: Literal["Pipeline"] = "Pipeline"

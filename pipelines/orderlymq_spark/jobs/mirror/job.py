@@ -1,0 +1,322 @@
+"""
+Pipeline mirror: topics of one cluster at another one, offset by offset, with the offsets of groups.
+
+It starts no Spark: what it does is bound by one pull and one append after the other per queue, and a task of Spark would
+be tried again without knowing what became of the try before. The rules: the target's brokers store copies at the source's offsets
+or not at all, so whatever dies, and however many mirrors run by mistake, each queue is a prefix of its source; the target's
+end says where to go on; the last copy is compared with its original whenever somebody else may have written it. Offsets of
+groups follow the messages, only forwards, and only while the group has no members at the target.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+from orderlymq.errors import OrderlyMQError, TopicNotFound
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.plurals import counted
+from orderlymq_spark.cluster.access import ClusterAccess, access_to
+from orderlymq_spark.errors import DataLost, OptionError, SinkConflict
+from orderlymq_spark.jobs.mirror.plan import (
+    Bounds,
+    Pairs,
+    check_list,
+    check_topics,
+    due,
+    is_copy,
+    pair,
+    translated,
+)
+from orderlymq_spark.locations.location import Location
+from orderlymq_spark.offsets import Offsets, QueueRange, TopicIds, to_json
+from orderlymq_spark.options import parse_duration_ms, parse_source
+from orderlymq_spark.run.checkpoint import hold_checkpoint
+from orderlymq_spark.run.lag import lag_behind
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
+from orderlymq_spark.run.status import Status, gauges_at, show
+from orderlymq_spark.run.stream import PipelineStopped
+from orderlymq_spark.specs import MirrorSpec
+
+_QUEUES_AT_ONCE: Final = 8  # a broker syncs what comes from all of them together
+
+
+def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
+    """Copy until the trigger's end, or until a signal.
+
+    Raises:
+        OptionError: A topic cannot be mirrored, or the target does not have it.
+        DataLost, SinkConflict, QueueListChanged: The target would be no prefix of the source any more; nothing was changed.
+        PipelineStopped: A signal ended a run that should have ended by itself.
+    """
+    mirror = mirror_of(spec)
+    status, gauges = Status(name, spec.type, phase="Running"), gauges_at(spec.metrics_port)
+    goal: Offsets | None = None
+    waiting: dict[str, str] = {}
+    with hold_checkpoint(spec.checkpoint) as claim, _stopped_by_signals() as stop:
+        while True:
+            began_s = time.monotonic()
+            try:
+                copied, goal = mirror.copy(stop, None if goal is None or not spec.ends else goal)
+                waiting = mirror.move_groups(spec.groups)
+            except OrderlyMQError as error:
+                _failed(status, spec.checkpoint, str(error))
+                raise
+            status.rows += copied
+            if copied:
+                status.batches += 1
+                status.last_batch = status.batches - 1
+                seconds = max(0.001, time.monotonic() - began_s)
+                status.rows_per_second = round(copied / seconds, 1)
+            _note(status, mirror)
+            status.write(spec.checkpoint)
+            show(status, gauges)
+            claim.check()
+            if stop.is_set() or (spec.ends and mirror.has_reached(goal)):
+                break
+            if not spec.ends:
+                stop.wait(parse_duration_ms(spec.trigger, "trigger") / 1000)
+        if stop.is_set() and spec.ends:
+            _failed(status, spec.checkpoint, "stopped by a signal")
+            raise PipelineStopped(
+                f"{name}: stopped by a signal before its end; run it again, the target says where to go on"
+            )
+        status.phase = "Finished"
+        status.write(spec.checkpoint)
+    text = (
+        f"{counted(status.rows, 'message')} of {', '.join(mirror.topics)} copied to "
+        f"{spec.target_bootstrap}; {counted(mirror.moved, 'offset')} of groups moved"
+    )
+    text += "".join(f"\n  {group}: {reason}" for group, reason in waiting.items())
+    data = {"rows": status.rows, "offsets": status.offsets, "groups": waiting}
+    return Outcome(text, data | {"moved": mirror.moved})
+
+
+def mirror_of(spec: MirrorSpec) -> "Mirror":
+    """Return the mirror of a spec; nothing is copied yet.
+
+    Raises:
+        OptionError: A topic cannot be mirrored.
+    """
+    options = parse_source(spec.source.all_options())
+    if set(options.connect.bootstrap.split(";")) & set(spec.target_connect.bootstrap.split(";")):
+        raise OptionError(
+            "targetBootstrap names a name server of the source; a mirror copies to another cluster, under the same names"
+        )
+    source = access_to(options.connect)
+    topics = source.topics(options.topics, options.pattern)
+    check_topics(topics)
+    return Mirror(source, access_to(spec.target_connect), topics)
+
+
+class Mirror:
+    """Copies the topics of a source to a target.
+
+    Attributes:
+        topics: that are copied.
+        ends: of the target's queues, by the source's queue, as they were seen last.
+        moved: how many offsets of groups were written.
+    """
+
+    def __init__(
+        self, source: ClusterAccess, target: ClusterAccess, topics: tuple[str, ...]
+    ) -> None:
+        self.topics = topics
+        self.source = source
+        self._target = target
+        self.ends: dict[MessageQueue, int] = {}
+        self.moved = 0
+        self._ids: TopicIds | None = None
+        self._pairs: dict[MessageQueue, MessageQueue] = {}
+        self._source_ends: dict[MessageQueue, int] = {}
+        # Up to where a queue is known to be a copy.
+        self._known: dict[MessageQueue, int] = {}
+
+    def look(self) -> list[QueueRange]:
+        """Look at both clusters; return what is to be copied now.
+
+        Raises:
+            OptionError: The target lacks a topic.
+            DataLost, SinkConflict, QueueListChanged: As `plan` says.
+        """
+        self._check_ids()
+        found: list[QueueRange] = []
+        self._pairs, self.ends, self._source_ends = {}, {}, {}
+        for topic in self.topics:
+            queues = self.source.queues([topic])
+            pairs = pair(topic, queues, self._queues(topic))
+            # The target first: what it holds the source had before.
+            _, ends = self._target.bounds(pairs.values())
+            lows, highs = self.source.bounds(queues)
+            sources = {queue: Bounds(lows[queue], highs[queue]) for queue in queues}
+            parts = due(pairs, sources, ends)
+            before = self._before_growth(topic, parts, sources, pairs)
+            if before is None:
+                check_list(topic, queues, pairs)
+            found += parts if before is None else before
+            self._source_ends |= highs
+            self._pairs |= pairs
+            self.ends |= {queue: ends[copy] for queue, copy in pairs.items()}
+            for queue, copy in pairs.items():
+                self._verify(queue, copy, sources[queue], ends[copy])
+        return found
+
+    def copy(self, stop: threading.Event, goal: Offsets | None) -> tuple[int, Offsets]:
+        """Copy what there is now; return how many messages were copied, and the *goal*, or where the source ends now."""
+        parts = self.look()
+        goal = dict(self._source_ends) if goal is None else goal
+        with ThreadPoolExecutor(_QUEUES_AT_ONCE, "mirror") as pool:
+            counts = list(pool.map(lambda part: self._copy(part, stop), parts))
+        return sum(counts), goal
+
+    def has_reached(self, goal: Offsets) -> bool:
+        """Tell whether the target has everything before the goal, also what another mirror has copied."""
+        return all(self.ends.get(queue, 0) >= end for queue, end in goal.items())
+
+    def move_groups(self, groups: list[str]) -> dict[str, str]:
+        """Give groups at the target the offsets that they have at the source; return why some were left as they are."""
+        left: dict[str, str] = {}
+        for group in groups:
+            # The source first: the group has consumed what is before, and it begins no later.
+            committed = self.source.committed(group, self._pairs)
+            if self._target.has_members(group):
+                left[group] = "it has members at the target, so its offsets there are its own"
+                continue
+            copies = list(self._pairs.values())
+            present = self._target.committed(group, copies)
+            _, ends = self._target.bounds(copies)
+            wanted = {
+                copy: offset
+                for queue, copy in self._pairs.items()
+                if (at := committed[queue]) is not None
+                and (offset := translated(at, ends[copy], present[copy])) is not None
+            }
+            self._target.commit(group, wanted)
+            after = self._target.committed(group, wanted)
+            done = [copy for copy, offset in wanted.items() if (after[copy] or 0) >= offset]
+            self.moved += len(done)
+            if len(done) < len(wanted):
+                left[group] = (
+                    f"{counted(len(wanted) - len(done), 'offset')} refused by the target; it takes those of groups by queue "
+                    "while none of its queues is locked, and the log says more"
+                )
+        return left
+
+    # -- parts
+
+    def _check_ids(self) -> None:
+        ids = self.source.topic_ids(self.topics)
+        before = ids if self._ids is None else self._ids
+        for place in before:
+            if ids.get(place, before[place]) != before[place]:
+                raise SinkConflict(
+                    f"{place[0]} was created again at the source; delete the target's topic and begin again"
+                )
+        self._ids = {**before, **ids}
+
+    def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        try:
+            return self._target.queues([topic])
+        except TopicNotFound as error:
+            raise OptionError(
+                f"the target has no topic {topic}; create it there with the queues that it has at the source, "
+                "ordered if it is so there, and read-only so that nobody else writes to it"
+            ) from error
+
+    def _before_growth(
+        self,
+        topic: str,
+        parts: list[QueueRange],
+        sources: dict[MessageQueue, Bounds],
+        pairs: Pairs,
+    ) -> list[QueueRange] | None:
+        """Return what of *parts* was stored before the topic's queue list grew; None when that is copied.
+
+        All of it comes before anything from behind, where keys have other queues.
+        """
+        growth = self.source.growth(topic) if parts or len(pairs) < len(sources) else None
+        if growth is None:
+            return None
+        found = []
+        for part in parts:
+            stored_ms = self.source.stored_at(part.queue, part.start)
+            if stored_ms is None or stored_ms >= growth.at_ms:
+                continue
+            at = self.source.offset_at(part.queue, part.start, part.end, growth.at_ms)
+            end = part.end if at is None else at
+            if part.start < end:
+                found.append(QueueRange(part.queue, part.start, end))
+        return found or None
+
+    def _verify(self, queue: MessageQueue, copy: MessageQueue, has: Bounds, end: int) -> None:
+        """Compare the target's last message with that of the source, unless this mirror has put it there.
+
+        Raises:
+            SinkConflict: It is another one.
+        """
+        if self._known.get(copy, 0) == end:
+            return
+        if end > has.low and self._differs(queue, copy, end - 1):
+            raise SinkConflict(
+                f"offset {end - 1} of the target's {copy} is not the message that the source has there: somebody else has "
+                "written to it, or it is another topic's mirror; delete the target's topic and begin again"
+            )
+        self._known[copy] = end
+
+    def _differs(self, queue: MessageQueue, copy: MessageQueue, offset: int) -> bool:
+        """Tell whether both clusters hold other messages at an offset; one may have aged out meanwhile."""
+        original, message = (
+            self.source.first_from(queue, offset),
+            self._target.first_from(copy, offset),
+        )
+        if original is None or message is None:
+            return False
+        both = original.queue_offset == message.queue_offset == offset
+        return both and not is_copy(message, original)
+
+    def _copy(self, part: QueueRange, stop: threading.Event) -> int:
+        """Copy a range, as far as the target's queue ends where it begins; return how many messages were copied."""
+        copy, done = self._pairs[part.queue], part.start
+        for block in self.source.read(part):
+            if block.moved_to is not None:
+                raise DataLost(
+                    f"{QueueRange(part.queue, done, block.moved_to)} aged out at the source before it was copied; delete the "
+                    "target's topic and begin again"
+                )
+            for chunk in block.chunks:
+                end = None if stop.is_set() else self._target.append(copy, chunk)
+                if end is None:
+                    return done - part.start
+                self._known[copy] = self.ends[part.queue] = done = end
+        return done - part.start
+
+
+def _note(status: Status, mirror: Mirror) -> None:
+    """Write down where the target stands, and what waits."""
+    status.offsets = to_json(mirror.ends)
+    lag = lag_behind(mirror.source.connect, mirror.ends)
+    status.lag, status.lag_seconds = (lag.messages, lag.seconds) if lag else (None, None)
+
+
+def _failed(status: Status, checkpoint: Location, reason: str) -> None:
+    status.phase, status.last_error = "Failed", reason
+    status.write(checkpoint)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Return what SIGTERM and SIGINT set; only the main thread may listen for them."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

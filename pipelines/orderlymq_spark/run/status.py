@@ -1,0 +1,62 @@
+"""What a pipeline that goes on says of itself: `status.json` beside its checkpoint, and Prometheus gauges of the same."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from prometheus_client import Gauge, start_http_server
+
+from orderlymq_spark.locations.location import Location
+
+
+@dataclass(slots=True)
+class Status:
+    """What a pipeline says of itself."""
+
+    name: str
+    type: str
+    phase: str = "Starting"
+    last_batch: int | None = None
+    rows: int = 0
+    rows_per_second: float = 0.0
+    offsets: Any = None
+    lag: int | None = None
+    lag_seconds: float | None = None
+    updated_at_ms: int = 0
+    last_error: str | None = None
+    batches: int = field(default=0)
+    counts_offsets: bool = False
+
+    def write(self, checkpoint: Location) -> None:
+        """Put it beside the checkpoint."""
+        self.updated_at_ms = time.time_ns() // 1_000_000
+        facts = asdict(self)
+        del facts["counts_offsets"]
+        (checkpoint / "status.json").write(json.dumps(facts, indent=1))
+
+
+def gauges_at(port: int | None) -> dict[str, Gauge]:
+    """Return what Prometheus is shown of the status, by field; nothing without a port."""
+    if port is None:
+        return {}
+    start_http_server(port)
+    return {
+        name: Gauge(f"orderlymq_pipeline_{name}", about, ["pipeline"])
+        for name, about in (
+            ("rows", "rows that this run has moved"),
+            ("rows_per_second", "rate of the last batch"),
+            ("lag", "messages that wait"),
+            ("lag_seconds", "since the oldest message that waits was stored"),
+            ("last_batch", "number of the last finished batch"),
+        )
+    }
+
+
+def show(status: Status, gauges: Mapping[str, Gauge]) -> None:
+    """Let the gauges say what the status does; what is not known is NaN."""
+    for name, gauge in gauges.items():
+        value = getattr(status, name)
+        gauge.labels(status.name).set(math.nan if value is None else value)

@@ -1,0 +1,55 @@
+"""Two clusters, and what a mirror of one at the other has to be."""
+
+from dataclasses import dataclass, replace
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.record import StoredMessage, iter_records
+from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.options import Connect
+from tests.spark.topics import Topics
+
+
+@dataclass
+class Clusters:
+    """A source and a target."""
+
+    source: Topics
+    target: Topics
+
+    def make(self, name: str, *, queues: int = 2, source_queues: int | None = None) -> str:
+        """Create a topic at both; nobody may send to that of the target."""
+        self.source.admin.create_topic(name, queues=source_queues or queues, ordered=True)
+        self.target.admin.create_topic(name, queues=queues, ordered=True, perm=4)
+        return name
+
+    def check_prefix(self, topic: str) -> int:
+        """Assert the law: each queue of the target is a prefix of the source's; return how many messages it has."""
+        # The target first, because the source goes on.
+        copies, originals = stored(self.target, topic), stored(self.source, topic)
+        for queue, messages in copies.items():
+            assert messages == originals[queue][: len(messages)], f"queue {queue} is no prefix"
+        return sum(map(len, copies.values()))
+
+
+def stored(side: Topics, topic: str) -> dict[int, list[StoredMessage]]:
+    """Return what a cluster has of a topic, by queue: all of each message but where and when it is stored."""
+    access = access_to(Connect(side.bootstrap))
+    queues = access.queues([topic])
+    lows, highs = access.bounds(queues)
+    return {
+        queue.queue_id: [
+            replace(message, physical_offset=0, store_timestamp=0, store_host=("", 0))
+            for block in access.read(QueueRange(queue, lows[queue], highs[queue]))
+            for chunk in block.chunks
+            for message in iter_records(chunk)
+        ]
+        for queue in queues
+    }
+
+
+def committed(side: Topics, group: str, topic: str) -> dict[MessageQueue, int]:
+    """Return the offsets of a group."""
+    return {
+        queue: each.consumer_offset for queue, each in side.admin.progress(group, topic).items()
+    }

@@ -1,0 +1,196 @@
+"""A mirror between two clusters: what it copies, how it goes on, and what it refuses."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderlymq.blocking import Consumer
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.message import Message
+from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.errors import OptionError, QueueListChanged, SinkConflict
+from orderlymq_spark.explain.explanation import explain
+from orderlymq_spark.jobs.mirror import job
+from orderlymq_spark.options import Connect
+from orderlymq_spark.run.outcome import Outcome
+from orderlymq_spark.specs import MirrorSpec, Pipeline, Source
+from tests.spark.clusters import Clusters, committed, stored
+
+pytestmark = [pytest.mark.cluster]
+
+SETTINGS = ConsumerSettings(shutdown_timeout=0.1)
+
+_NAMES = (f"mirrored-{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def topic(clusters: Clusters) -> str:
+    """Return a topic that both have, of two queues."""
+    return clusters.make(next(_NAMES))
+
+
+def spec(clusters: Clusters, topic: str, tmp_path: Path, **more: Any) -> MirrorSpec:
+    """Return a mirror of a topic."""
+    return MirrorSpec(
+        type="mirror",
+        source=Source(bootstrap=clusters.source.bootstrap, topic=topic),
+        target_bootstrap=clusters.target.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        **more,
+    )
+
+
+def mirror(clusters: Clusters, topic: str, tmp_path: Path, **more: Any) -> Outcome:
+    """Run a mirror to its end, without Spark."""
+    return job.run(
+        "dr", spec(clusters, topic, tmp_path, **more), lambda: pytest.fail("it starts no Spark")
+    )
+
+
+def test_each_queue_is_copied_offset_by_offset(
+    clusters: Clusters, topic: str, tmp_path: Path
+) -> None:
+    """Keys, tags, properties, bodies and ids; each run goes on where the target ends, without a checkpoint."""
+    clusters.source.numbered(topic, 50)
+    first = mirror(clusters, topic, tmp_path / "one")
+    clusters.source.bulk(topic, 3_000, size=300, text=True)
+    second = mirror(clusters, topic, tmp_path / "two")
+    third = mirror(clusters, topic, tmp_path / "two")
+
+    assert [each.data["rows"] for each in (first, second, third)] == [50, 3_000, 0]
+    assert clusters.check_prefix(topic) == 3_050
+    status = json.loads((tmp_path / "two" / "checkpoint" / "status.json").read_text())
+    assert (status["phase"], status["lag"]) == ("Finished", 0)
+
+
+def test_the_target_begins_where_the_source_does(
+    clusters: Clusters, topic: str, tmp_path: Path
+) -> None:
+    """A delayed message is copied when it has come into its queue, and does not wait again."""
+    clusters.source.fill(
+        topic,
+        [
+            Message(topic=topic, body=b"later", key="a", delay=0.2),
+            Message(topic=topic, body=b"now", key="a"),
+        ],
+    )
+    queues = clusters.source.queues(topic)
+    access = access_to(Connect(clusters.source.bootstrap))
+    while sum(access.bounds(queues)[1].values()) < 2:
+        pass
+
+    mirror(clusters, topic, tmp_path)
+
+    assert clusters.check_prefix(topic) == 2
+
+
+def test_offsets_of_groups_follow_and_never_go_back(
+    clusters: Clusters, topic: str, tmp_path: Path
+) -> None:
+    """A group begins where it stood, or earlier where less is copied; what has members there is left alone."""
+    clusters.source.numbered(topic, 40)
+    group = f"billing-{topic}"
+    queues = clusters.source.queues(topic)
+    source, target = (
+        access_to(Connect(each.bootstrap)) for each in (clusters.source, clusters.target)
+    )
+    source.commit(group, {queues[0]: 3, queues[1]: 0})
+
+    mirror(clusters, topic, tmp_path, groups=[group])
+    assert committed(clusters.target, group, topic) == {queues[0]: 3, queues[1]: 0}
+
+    source.commit(group, {queues[0]: 5})
+    target.commit(group, {queues[1]: 4})
+    again = mirror(clusters, topic, tmp_path, groups=[group])
+    assert committed(clusters.target, group, topic) == {queues[0]: 5, queues[1]: 4}
+    assert again.data["moved"] == 1
+
+    source.commit(group, {queues[0]: 9})
+    with Consumer(group, clusters.target.bootstrap, topics=topic, ordered=True, settings=SETTINGS):
+        held = mirror(clusters, topic, tmp_path, groups=[group])
+    assert "has members at the target" in held.data["groups"][group]
+    assert held.data["moved"] == 0
+
+
+def test_a_target_that_somebody_has_written_to_is_refused(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    """Whether that came before the mirror, or between its runs."""
+    early, late = next(_NAMES), next(_NAMES)
+    for name in (early, late):
+        for side in (clusters.source, clusters.target):
+            side.admin.create_topic(name, queues=1, ordered=True)
+        clusters.source.numbered(name, 5)
+    clusters.target.numbered(early, 2)
+    mirror(clusters, late, tmp_path)
+    clusters.target.numbered(late, 1, start=70)
+    clusters.source.numbered(late, 5, start=5)
+
+    for name in (early, late):
+        before = stored(clusters.target, name)
+        with pytest.raises(SinkConflict, match="not the message that the source has there"):
+            mirror(clusters, name, tmp_path)
+        assert stored(clusters.target, name) == before
+
+
+def test_a_source_that_was_created_again_is_refused(
+    clusters: Clusters, topic: str, tmp_path: Path
+) -> None:
+    """The target has messages of the one before."""
+    clusters.source.numbered(topic, 20)
+    mirror(clusters, topic, tmp_path)
+    clusters.source.admin.delete_topic(topic)
+    clusters.source.admin.create_topic(topic, queues=2, ordered=True)
+
+    with pytest.raises(SinkConflict, match="created again or restored"):
+        mirror(clusters, topic, tmp_path)
+    status = json.loads((tmp_path / "checkpoint" / "status.json").read_text())
+    assert (status["phase"], "created again" in status["last_error"]) == ("Failed", True)
+
+
+def test_topics_must_fit(clusters: Clusters, tmp_path: Path) -> None:
+    """One that the target lacks, or that has other queues there, is named with what to do."""
+    missing = next(_NAMES)
+    clusters.source.admin.create_topic(missing, queues=1, ordered=True)
+    with pytest.raises(OptionError, match="create it there with the queues"):
+        mirror(clusters, missing, tmp_path)
+
+    larger = clusters.make(next(_NAMES), queues=3, source_queues=2)
+    with pytest.raises(QueueListChanged, match="the same queue at both"):
+        mirror(clusters, larger, tmp_path)
+
+    smaller = clusters.make(next(_NAMES), queues=1, source_queues=2)
+    with pytest.raises(QueueListChanged, match="2 queues at the source and 1 at the target"):
+        mirror(clusters, smaller, tmp_path)
+
+    with pytest.raises(OptionError, match="does not copy %RETRY%"):
+        mirror(clusters, "%RETRY%billing", tmp_path)
+    with pytest.raises(OptionError, match="a name server of the source"):
+        job.mirror_of(spec(Clusters(clusters.source, clusters.source), missing, tmp_path))
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "tags", "maxOffsetsPerTrigger"])
+def test_a_mirror_chooses_no_messages(option: str, tmp_path: Path) -> None:
+    """Its copy would be no prefix."""
+    with pytest.raises(ValueError, match=f"options.{option}: a mirror copies each queue whole"):
+        MirrorSpec(
+            type="mirror",
+            source=Source(topic="orders", options={option: "1"}),
+            target_bootstrap="there:9876",
+            checkpoint=tmp_path,
+        )
+
+
+def test_it_is_explained(clusters: Clusters, topic: str, tmp_path: Path) -> None:
+    """What waits is what the target lacks; nothing is changed."""
+    clusters.source.numbered(topic, 12)
+
+    found = explain(Pipeline(name="dr", spec=spec(clusters, topic, tmp_path)))
+
+    assert found.cost.messages == 12
+    assert "12 messages" in found.reads
+    assert any("two mirrors" in each for each in found.guarantees)
+    assert clusters.check_prefix(topic) == 0
