@@ -1,5 +1,6 @@
 """The chart's rights, and which right a request to the API server needs."""
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,13 @@ def of_rules(rules: list[dict[str, list[str]]]) -> set[Right]:
 
 def of_file(name: str) -> set[Right]:
     """Return the rights of one file of the chart."""
-    return of_rules(yaml.safe_load((FOLDER / f"{name}.yaml").read_text()))
+    return of_rules(_rules(name))
+
+
+@cache
+def _rules(name: str) -> list[dict[str, list[str]]]:
+    found: list[dict[str, list[str]]] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    return found
 
 
 def granted() -> set[Right]:
