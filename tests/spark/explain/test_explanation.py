@@ -242,6 +242,8 @@ def test_every_type_has_a_plan(topics: Topics, topic: str, tmp_path: Path, kind:
         "path": str(tmp_path / "path"),
         "plan": str(tmp_path / "plan.json"),
         "target": "copy",
+        # The same cluster by another name: a mirror has nothing to do there.
+        "targetBootstrap": topics.bootstrap.replace("127.0.0.1", "localhost"),
         "capacityPerQueue": 1,
         "format": "debezium" if kind == "cdc-apply" else "parquet",
         "keys": ["id"],
