@@ -70,7 +70,8 @@ class ListenerWatch:
     def ask(self, suspects: Iterable[Suspect], now: Now) -> list[Effect]:
         """Ask those who have the suspects; forget what others have said."""
         members: dict[_Member, None] = {}
-        for suspect in suspects:
+        # One suspect for all queues of a holder, or of a group without locks.
+        for suspect in {(each.group, each.holder): each for each in suspects}.values():
             members.update(dict.fromkeys(self._members(suspect)))
         self._told = {member: said for member, said in self._told.items() if member in members}
         effects: list[Effect] = []

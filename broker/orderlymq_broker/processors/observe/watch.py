@@ -10,6 +10,7 @@ lasts for long. All of it is one leader's memory. Shown by ``status.py``, as met
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from heapq import nlargest
 from typing import Any, Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
@@ -48,7 +49,6 @@ _LOCKS_OF_STEP: Final = 1_024
 # A part of a look: yields the work that was done since it did so last, returns what it found.
 _Part = Generator[int, None, list[Row]]
 _Place = tuple[str, str, int]
-_NO_MESSAGE: Final[Row] = {"messageId": None, "offsetId": None, "key": None, "tries": None}
 # Metrics that count what was found: name, what is counted, text.
 _COUNTED: Final = (
     ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
@@ -102,6 +102,8 @@ class Watch:
         self._first_look_ms: int | None = None
         self._blocked_known = False
         self._lags: list[Lag] = []
+        # Queues that stand still, by group; only those that are shown have rows.
+        self._blocked: Counter[str] = Counter()
         self._found: dict[str, list[Row]] = {}
         self._warnings = Warnings()
         self.loads = Loads(context)
@@ -149,7 +151,6 @@ class Watch:
 
     def series(self) -> dict[str, Series]:
         """Return the metrics with labels."""
-        blocked = Counter(row["group"] for row in self._found.get("blocked", []))
         shares = sorted(self.loads.shares.items(), key=lambda each: -each[1][0])
 
         return {
@@ -171,7 +172,7 @@ class Watch:
                 {
                     "blocked_queues": (
                         "Queues of a group without progress though there are messages and members",
-                        [((group,), count) for group, count in blocked.items()],
+                        [((group,), count) for group, count in self._blocked.items()],
                     ),
                     "parked_keys": (
                         "Keys of a group that are parked behind a dead letter",
@@ -260,6 +261,7 @@ class Watch:
         self._warnings.forget()
         self._lags, self._found, self._next_look_ms, self._looked_wall_ms = [], {}, 0, 0
         self._first_look_ms, self._blocked_known = None, False
+        self._blocked.clear()
         self.loads.ended()
         self.failures.ended()
         self._listeners.ended()
@@ -337,17 +339,19 @@ class Watch:
                 suspects.append((still_ms, suspect))
                 if still_ms >= BLOCKED_MS:
                     blocked.append((still_ms, suspect, queue, known))
-        self._blocked_known = blocked_known
-        self._suspects = [each for _, each in sorted(suspects, key=lambda pair: -pair[0])]
+        # What follows goes over all that was found: not in the tick that has found the last of it, where that is much.
+        yield len(lags)
+        self._lags = sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
         for place in self._progress.keys() - seen:
             del self._progress[place]
-        self._lags = sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
-        blocked.sort(key=lambda each: -each[0])
+        yield len(suspects)
+        self._blocked_known = blocked_known
+        self._suspects = [each for _, each in sorted(suspects, key=lambda pair: -pair[0])]
+        yield len(blocked)
+        self._blocked = Counter(suspect.group for _, suspect, _, _ in blocked)
+        shown = nlargest(SHOWN_MAX, blocked, key=lambda each: each[0])
 
-        return [
-            self._blocked_row(*each[1:], is_shown=position < SHOWN_MAX)
-            for position, each in enumerate(blocked)
-        ]
+        return [self._blocked_row(*each[1:]) for each in shown]
 
     def _behind(self) -> Iterator[tuple[str, str, Queue, int] | int]:
         """Yield (group, topic, queue, next offset) wherever a group has something to consume, and the work behind each group."""
@@ -370,10 +374,8 @@ class Watch:
                         yield group, name, queue, committed
             yield work
 
-    def _blocked_row(
-        self, suspect: Suspect, queue: Queue, known: _Progress, *, is_shown: bool
-    ) -> Row:
-        """Return what is told of a queue that stands still; others than those that are shown are only counted."""
+    def _blocked_row(self, suspect: Suspect, queue: Queue, known: _Progress) -> Row:
+        """Return what is told of a queue that stands still and is shown."""
         said = self._listeners.said_of(suspect)
         held = self._holder(suspect)
         silent = (
@@ -381,7 +383,6 @@ class Watch:
             if held["connected"] is not False
             else "its holder is not connected"
         )
-        message = self._message(queue, known.stand.offset) if is_shown else _NO_MESSAGE
 
         return {
             "group": suspect.group,
@@ -391,7 +392,7 @@ class Watch:
             "since": known.since_wall_ms,
             "holder": suspect.holder,
             **held,
-            **message,
+            **self._message(queue, known.stand.offset),
             **said,
             "listener": in_words(said) or silent,
         }
@@ -416,7 +417,7 @@ class Watch:
             if stored is not None:
                 return ids_of(self._context, decode_record(stored))
 
-        return _NO_MESSAGE
+        return {"messageId": None, "offsetId": None, "key": None, "tries": None}
 
     def _expiring(self, now: Now) -> _Part:
         found: list[tuple[Lock, int]] = []

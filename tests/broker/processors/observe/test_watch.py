@@ -427,6 +427,6 @@ def test_only_what_is_shown_of_blocked_queues_is_read(busy: AdminShell) -> None:
     busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
 
     rows = busy.core.watch._found["blocked"]
-    assert len(rows) == len(groups) + 1
-    assert [row["messageId"] is not None for row in rows] == [True] * SHOWN_MAX + [False] * 21
-    assert sum(series(busy, "blocked_queues").values()) == len(rows)
+    assert len(rows) == SHOWN_MAX
+    assert all(row["messageId"] for row in rows)
+    assert sum(series(busy, "blocked_queues").values()) == len(groups) + 1
