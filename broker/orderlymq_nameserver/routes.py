@@ -179,8 +179,12 @@ class RouteRegistry:
     def unregister(self, who: Identity, connection: int) -> None:
         """End what *connection* registered; what others registered under the same name stays."""
         entry = self._find(who)
-        if entry is not None and entry.sessions.pop(connection, None) is not None:
-            self._drop_silent(who.broker_name)
+        if entry is None or entry.sessions.pop(connection, None) is None:
+            return
+        others = self._brokers[who.broker_name].entries.values()
+        if not any(connection in each.sessions for each in others):
+            self._names_of[connection].discard(who.broker_name)
+        self._drop_silent(who.broker_name)
 
     def is_reserved(self, broker_name: str) -> bool:
         """Tell whether a broker that signs has had this name."""

@@ -39,6 +39,19 @@ def test_a_group_lives_until_the_last_connection_that_registered_it_is_lost() ->
     assert ask(server, 106).body == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
 
 
+def test_what_a_connection_has_unregistered_is_forgotten_before_it_ends() -> None:
+    """Law: names that come and go over one connection take no memory; what it keeps alive ends with it."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("T")), connection=1)
+    for number in range(50):
+        name = Identity("shop", f"group-{number}", 0, f"192.0.2.9:{number}")
+        register(server, name, registration(1), connection=1)
+        server.routes.unregister(name, 1)
+
+    assert server.routes._names_of == {1: {"group-a"}}
+    assert server.routes.connection_closed(1) == ["group-a"]
+
+
 def test_a_silent_registration_expires_after_120_s_and_its_connection_is_named() -> None:
     """Law: expiry judges each connection; the group goes with the last."""
     server = core()
