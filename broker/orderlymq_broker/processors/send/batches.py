@@ -229,28 +229,27 @@ class BatchProcessor:
 
     def _advance(self, batch: _Batch, now: Now) -> list[Effect] | None:
         """Read on in a batch; return what follows when it is at its end, or refused."""
-        request, peer = batch.request, batch.peer
         if batch.view is not self._context.view:
-            repeats = self._withdraw(batch, None)
-            is_in_part = may_be_stored(batch.firsts)
-            told = (
-                close_in_part(request, peer) if is_in_part else answer_unstored(request, peer, None)
-            )
-            return told + repeats
+            return self._refuse(batch, None)
         try:
             return self._finish(batch) if self._read_on(batch, now) else None
         except RequestRefused as refused:
             refusal = refused
         except (BatchError, RecordError) as unfit:
             refusal = illegal(self._context, str(unfit))
-        withdrawn = self._withdraw(batch, Refusal(refusal.code, refusal.remark))
-        return (
-            answer(request, peer, refusal.code, ext=refusal.ext, remark=refusal.remark) + withdrawn
-        )
+        return self._refuse(batch, refusal)
 
-    def _withdraw(self, batch: _Batch, refusal: Refusal | None) -> list[Effect]:
-        """Forget the messages of a batch that is not proposed; return the answers of their repeats."""
-        return batch.end(0, [unstored(refusal)] * len(batch.own))
+    def _refuse(self, batch: _Batch, refused: RequestRefused | None) -> list[Effect]:
+        """Forget a batch that is not proposed; what was stored before is never said to be refused."""
+        request, peer = batch.request, batch.peer
+        refusal = None if refused is None else Refusal(refused.code, refused.remark)
+        repeats = batch.end(0, [unstored(refusal)] * len(batch.own))
+        if may_be_stored(batch.firsts):
+            return close_in_part(request, peer) + repeats
+        if refused is None:
+            return answer_unstored(request, peer, None) + repeats
+        told = answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
+        return told + repeats
 
     def _read_on(self, batch: _Batch, now: Now) -> bool:
         """Read as many messages as there is room for; return whether these were the last.
@@ -319,18 +318,10 @@ class BatchProcessor:
         if not batch.fresh:
             context.counters["duplicate_sends"] += 1
             return when_known(firsts, lambda: answer_places(context, firsts, {}, kept, peer))
-        try:
-            if batch.topic.deduplicated:
-                check_target(context, batch.topic, batch.header.queue_id)
-            if batch.topic.expansion is not None or context.view.fencing:
-                check_send(context, batch.topic, request.ext)
-        except RequestRefused as refused:
-            repeats = self._withdraw(batch, Refusal(refused.code, refused.remark))
-            if may_be_stored(firsts):
-                # What was stored before is never said to be refused.
-                return close_in_part(request, peer) + repeats
-            told = answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
-            return told + repeats
+        if batch.topic.deduplicated:
+            check_target(context, batch.topic, batch.header.queue_id)
+        if batch.topic.expansion is not None or context.view.fencing:
+            check_send(context, batch.topic, request.ext)
         begins = range(0, len(batch.fresh), PIECE_COUNT)
         answered = _Answer(context, firsts, kept, peer, len(begins))
 

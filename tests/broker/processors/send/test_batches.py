@@ -478,6 +478,19 @@ def test_a_batch_that_is_known_in_part_is_not_refused_on_a_full_disk(shell: Shel
     assert (again.code, again.ext["queueOffset"]) == (0, "1")
 
 
+def test_a_batch_that_is_known_in_part_is_not_refused_for_another_message(shell: Shell) -> None:
+    """One that cannot be stored, or was cancelled since, says nothing about what is stored."""
+    create(shell, ORDERED)
+    a, b = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "ab")
+    wrong = (b"c", b"UNIQ_KEY\x01c\x02TIMER_DELAY_MS\x015000\x02TIMER_DEL_UNIQKEY\x01a")
+    shell.call(320, send_ext("orders", m="true"), batch_body(a))
+
+    assert shell.ask(320, send_ext("orders", m="true"), batch_body(a, wrong)) is None
+    assert [close.connection for close in shell.closed] == [ALICE.connection]
+    assert shell.call(320, send_ext("orders", m="true"), batch_body(b, wrong)).code == 13
+    assert stored(shell) == [b"a"]
+
+
 def test_a_oneway_batch_that_is_stored_in_part_costs_nobody_a_connection(shell: Shell) -> None:
     """Nobody waits for its answer."""
     create(shell, ORDERED)
