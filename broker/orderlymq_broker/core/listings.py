@@ -2,7 +2,7 @@
 Lists of everything that a broker group has: topics, groups, offsets, locks, clients.
 
 The rules: a list is written some milliseconds at a time, because there may be tens of thousands of rows, and others elect a leader
-that is silent for a fifth of a second; one list is written at a time, and the others wait without taking memory; one that
+that is silent for a fifth of a second; one list is written at a time, and of others that are not short some rows; one that
 would not fit a frame ends as soon as that is known. What is changed while a list is written may be in it or not. Who answers
 with one: ``answer_list`` in ``responses.py``.
 """
@@ -19,6 +19,8 @@ from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX
 # What is written before others have their turn, at some 6 us each: a row is 1, and so are eight members of it.
 STEP_WORK_MAX: Final = 2_048
 _MEMBERS: Final = 8
+# A list that is no more than this waits for no longer one: how far one group is, who its members are.
+SHORT_WORK_MAX: Final = 64
 # Tools ask for one or two.
 WAITING_MAX: Final = 64
 # Beside it a frame has a header.
@@ -50,9 +52,14 @@ class Listings:
 
     def write(self, pieces: Pieces, then: Then) -> list[Effect] | None:
         """Write a list of which nothing was read yet, and call *then*; return None when too many wait."""
+        listing = _Listing(pieces, then)
+        if self._goes_on:
+            _, is_over = _write_on(listing, SHORT_WORK_MAX)
+            if is_over:
+                return _told(listing)
         if len(self._queue) >= WAITING_MAX:
             return None
-        self._queue.append(_Listing(pieces, then))
+        self._queue.append(listing)
 
         return [] if self._goes_on else self._work()
 
@@ -68,8 +75,7 @@ class Listings:
             listing = self._queue.popleft()
             room, is_over = _write_on(listing, room)
             if is_over:
-                whole = listing.size <= BODY_SIZE_MAX
-                effects += listing.then(b"".join(listing.written) if whole else None)
+                effects += _told(listing)
             else:
                 self._queue.appendleft(listing)
         if self._queue:
@@ -77,6 +83,13 @@ class Listings:
             effects.append(Later(self._go_on))
 
         return effects
+
+
+def _told(listing: _Listing) -> list[Effect]:
+    """Give a list that is over to who asked for it."""
+    whole = listing.size <= BODY_SIZE_MAX
+
+    return listing.then(b"".join(listing.written) if whole else None)
 
 
 def _write_on(listing: _Listing, room: int) -> tuple[int, bool]:

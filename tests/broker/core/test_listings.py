@@ -7,6 +7,7 @@ from typing import Any
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer
 from orderlymq_broker.core.listings import (
     BODY_SIZE_MAX,
+    SHORT_WORK_MAX,
     STEP_WORK_MAX,
     WAITING_MAX,
     Listings,
@@ -92,10 +93,23 @@ def test_a_short_list_is_answered_at_once() -> None:
         assert not shell.later
 
 
+def test_a_short_list_waits_for_no_long_one() -> None:
+    """Whoever looks at many groups at the same time is not refused because somebody lists everything."""
+    shell = busy(STEP_WORK_MAX // 8 + 10)
+    long = shell.submit(317, {"isOrder": "false"}, peer=TOOL)
+    assert shell.later
+
+    short = [shell.submit(208, PROGRESS, peer=TOOL) for _ in range(2 * WAITING_MAX)]
+
+    replies = [shell.reply_to(each) for each in short]
+    assert [reply.code for reply in replies if reply is not None] == [0] * len(short)
+    assert shell.reply_to(long) is None
+
+
 def test_lists_are_written_one_after_the_other_and_so_many_wait() -> None:
-    """Each may have 16 MiB; of those that wait nothing is written."""
+    """Each may have 16 MiB; of those that wait only the beginning is written."""
     listings, heard = Listings(), Heard()
-    rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX)]
+    rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
     first = listings.write(table("first", iter(rows)), heard)
     for number in range(1, WAITING_MAX):
         assert listings.write(table(f"list-{number}", iter(rows)), heard) == []
