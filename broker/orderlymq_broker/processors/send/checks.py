@@ -57,18 +57,28 @@ def check_target(context: Context, topic: Topic, queue_id: int) -> None:
         or not topic.writable
         or queue_id >= topic.queue_count
     ):
+        check_broker(context)
         raise _target_refusal(context, topic, queue_id)
 
 
-def _target_refusal(context: Context, topic: Topic, queue_id: int) -> RequestRefused:
+def check_broker(context: Context) -> None:
+    """Refuse to write to a broker that may only be read.
+
+    Raises:
+        RequestRefused: it is one (16).
+    """
     settings = context.settings
-    code, remark = ResponseCode.NO_PERMISSION, ""
     if not settings.permission & PERM_WRITE:
         remark = _BROKER_FORBIDS.format(broker=settings.group, permission=settings.permission)
-    elif not topic.sendable:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, remark)
+
+
+def _target_refusal(context: Context, topic: Topic, queue_id: int) -> RequestRefused:
+    code, remark = ResponseCode.NO_PERMISSION, ""
+    if not topic.sendable:
         remark = f"Sending message to topic[{topic.name}] is forbidden."
     elif not topic.writable:
-        remark = _TOPIC_FORBIDS.format(broker=settings.group, topic=topic.name)
+        remark = _TOPIC_FORBIDS.format(broker=context.settings.group, topic=topic.name)
     else:
         code = ResponseCode.SYSTEM_ERROR
         remark = (

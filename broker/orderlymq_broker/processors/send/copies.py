@@ -17,7 +17,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.processors.send.checks import illegal
+from orderlymq_broker.processors.send.checks import check_broker, illegal
 from orderlymq_broker.processors.send.responses import answer_unstored
 from orderlymq_broker.processors.topics.expansionrequests import check_send
 from orderlymq_broker.state.records import Append, Outcome, Refused
@@ -74,9 +74,11 @@ class CopyProcessor:
         """Return the topic of copies.
 
         Raises:
-            RequestRefused: it does not exist, takes no copies, or has no such queue, or there is no room.
+            RequestRefused: the broker may only be read, there is no room, or the topic does not exist, takes no copies, or has
+                no such queue.
         """
         context = self._context
+        check_broker(context)
         topic = context.state.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(

@@ -224,6 +224,18 @@ def test_a_damaged_or_torn_copy_is_refused() -> None:
     assert not pull(theirs, queue=1).body
 
 
+def test_a_broker_that_may_only_be_read_takes_no_copies() -> None:
+    """As no sends: only a topic without write permission takes them all the same."""
+    mine, theirs = source(2), Shell(settings(group="broker-x", permission=4)).lead()
+    create(theirs, ORDERED)
+
+    reply = append(theirs, *records(mine))
+
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert "an administrator can set it to 6" in str(reply.remark)
+    assert not pull(theirs, queue=1).body
+
+
 def test_while_the_topic_grows_nothing_is_appended() -> None:
     """The fence promises that the queues end where the barriers stand."""
     mine, theirs = source(2), target()
