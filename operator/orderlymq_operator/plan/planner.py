@@ -83,10 +83,16 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
         about[_subject(group)] = list(_group(group, desired, observed))
     for user in desired.users:
         about[_subject(user)] = list(_user(user, desired, observed))
+    topics_exist = not any(
+        isinstance(it, CreateTopic) for actions in about.values() for it in actions
+    )
+    for kind, name in desired.unheld:
+        about.pop(Subject(kind, name), None)
     for actions in about.values():
         work += actions
-    work += canary_actions(desired, observed)
-    if not any(isinstance(action, CreateTopic) for action in work):
+    canary = canary_actions(desired, observed)
+    work += canary
+    if topics_exist and not any(isinstance(action, CreateTopic) for action in canary):
         work += _template(desired, observed)
     work += _deletions(desired, observed)
     if not work and not desired.draining:

@@ -67,6 +67,8 @@ class Desired:
         deleted_users: access keys of accounts whose manifest went.
         draining: raft groups that are to go when nothing in them is needed any more.
         canary_groups: raft groups in which a topic of the canary stands.
+        unheld: kind and name of topics, groups and users that have no finalizer yet. Nothing is made for them, and what needs
+            them first waits.
     """
 
     cluster: Cluster
@@ -78,6 +80,7 @@ class Desired:
     deleted_users: frozenset[str] = frozenset()
     draining: frozenset[str] = frozenset()
     canary_groups: frozenset[str] = frozenset()
+    unheld: frozenset[tuple[str, str]] = frozenset()
 
     def resources(self) -> Iterable[Resource]:
         """Yield every resource: the cluster, then topics, groups and users."""

@@ -160,6 +160,15 @@ def test_no_send_creates_a_topic_before_every_declared_one_exists() -> None:
     assert CreateTopic("TBW102", "demo-0", template) not in plan(wanted, world.observed())
 
 
+def test_what_needs_a_topic_without_a_finalizer_waits_for_it() -> None:
+    """No send may make it as Normal, and a group needs its queues to begin with."""
+    wanted = desired(topic(), group(topics=[{"name": "orders"}], startFrom="Latest"))
+    world = _settled(desired(config={"autoCreateTopicEnable": False}))
+
+    assert _work(world.settle(replace(wanted, unheld=frozenset({("Topic", "orders")})))) == []
+    assert world.settle(wanted)
+
+
 def test_a_cluster_without_auto_creation_has_no_template() -> None:
     """Nobody may take its queues for those of a topic."""
     world = _settled(desired(topic(), config={"autoCreateTopicEnable": False}))

@@ -7,9 +7,9 @@ deleted is no longer desired; with deletionPolicy Delete the brokers delete firs
 object declared that first. One that was refused from its beginning has no finalizer, so it is not waited for.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.observe.inventory import Item
@@ -18,16 +18,11 @@ from orderlymq_operator.plan.actions import ConditionReport, Subject
 from orderlymq_operator.resources.kinds import (
     NAME_FIELDS,
     Cluster,
-    ConsumerGroup,
     Desired,
     Resource,
-    Topic,
-    User,
     declared_name,
     is_deleted_with,
 )
-
-Declared = TypeVar("Declared", Topic, ConsumerGroup, User)
 
 MESSAGE_MAX: Final = 1024  # of a condition, in the schema
 # Why Ready is False where another object declares what brokers hold under its name.
@@ -50,18 +45,6 @@ class DesiredState:
     verdicts: dict[Subject, ConditionReport] = field(default_factory=dict)
     leaving: list[Item] = field(default_factory=list)
     strangers: dict[Subject, Item] = field(default_factory=dict)
-
-    def leave_out(self, subjects: Collection[Subject]) -> None:
-        """Want nothing more of *subjects*; what brokers have of them stays."""
-        left_out = {(subject.kind, subject.name) for subject in subjects}
-
-        def kept(manifests: tuple[Declared, ...]) -> tuple[Declared, ...]:
-            return tuple(it for it in manifests if (it.kind, it.metadata.name) not in left_out)
-
-        wanted = self.desired
-        self.desired = replace(
-            wanted, topics=kept(wanted.topics), groups=kept(wanted.groups), users=kept(wanted.users)
-        )
 
 
 def subject_of(item: Item) -> Subject:

@@ -12,7 +12,7 @@ Nothing is written twice. A failure that needs a person becomes a condition, eve
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -366,7 +366,8 @@ class ClusterReconciler:
         self._expanding[key] = topics_under_way(observed.groups)
         actions = self._plan(scope, observed)
         if refused := await self._finalizers.settle(scope.state, observed):
-            scope.state.leave_out(refused)
+            unheld = frozenset((subject.kind, subject.name) for subject in refused)
+            scope.state.desired = replace(scope.state.desired, unheld=unheld)
             actions = self._plan(scope, observed)
         return observed, actions
 

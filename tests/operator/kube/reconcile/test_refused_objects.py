@@ -11,6 +11,7 @@ from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.pace import MAX_S
 from orderlymq_operator.kube.resources import (
     BUDGETS,
+    CONSUMER_GROUPS,
     DEPLOYMENTS,
     INGRESSES,
     NETWORK_POLICIES,
@@ -146,6 +147,21 @@ async def test_a_part_that_may_not_be_written_stops_nothing_but_itself(
     assert small.condition("Ready")["reason"] != "ApiRefused"
     made = {fields.get("topic") for code, fields, _ in small.scripted.asked if code == CREATE}
     assert {"new", "held"} & made == {"new"}
+
+
+async def test_a_group_waits_for_a_topic_that_cannot_be_held(small: SmallCluster) -> None:
+    """Law: it is given its start position once, when it is made, and a position needs queues."""
+    for name, resource, spec in (
+        ("new", TOPICS, {"type": "Normal", "deletionPolicy": "Delete"}),
+        ("billing", CONSUMER_GROUPS, {"topics": [{"name": "new"}], "startFrom": "Earliest"}),
+    ):
+        small.server.put(resource, custom(resource.kind, name, spec=spec))
+    small.server.refused[TOPICS.path(NAMESPACE, "new")] = (422, "spec.queues: Invalid")
+    small.change(**EDIT)
+
+    assert await settle(small)
+    made = {code for code, *_ in small.scripted.asked}
+    assert RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP not in made
 
 
 async def test_what_brokers_need_stops_pods_alone(small: SmallCluster) -> None:
