@@ -88,10 +88,10 @@ class BackupReconciler:
                 return None
             if item.deleting_since is not None:
                 return await self._remove(item, backup)
-            if backup.spec.deletion_policy == "Delete":
-                await self._finalizers.hold(item, names.BACKUP_FINALIZER)
-            else:
+            if backup.spec.deletion_policy != "Delete":
                 await self._finalizers.release(item, names.BACKUP_FINALIZER)
+            elif not await self._finalizers.hold(item, names.BACKUP_FINALIZER):
+                return LOOKING_S  # it has changed since it was read
             return await self._advance(self._inventory.item("Backup", key) or item, backup)
 
     async def _advance(self, item: Item, backup: Backup) -> float | None:

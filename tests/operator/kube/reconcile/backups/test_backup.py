@@ -12,7 +12,11 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
-from orderlymq_operator.kube.reconcile.backups.backup import WAITING_S, BackupReconciler
+from orderlymq_operator.kube.reconcile.backups.backup import (
+    LOOKING_S,
+    WAITING_S,
+    BackupReconciler,
+)
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, JOBS, PODS, Json
 from tests.operator.kube.objectserver import ObjectServer
@@ -109,6 +113,24 @@ async def test_a_backup_is_made_once_and_told(world: World) -> None:
     ]
     assert (found["phase"], found["backupId"], found["verified"]) == ("Complete", ID, True)
     assert found["location"] == "pvc://backups/orderlymq"
+
+
+async def test_nothing_is_stored_for_a_backup_without_its_finalizer(world: World) -> None:
+    """Law: somebody deletes one that has changed since it was read, and what its Job stores would stay for ever."""
+    world.put("monday", spec={"deletionPolicy": "Delete"})
+
+    async def change() -> None:
+        found = world.server.find(BACKUPS, NAMESPACE, "monday")
+        assert found is not None
+        world.server.put(BACKUPS, found)
+
+    world.server.slow, at_once = change, world.server.slow
+    due = await world.look("monday")
+    assert (jobs(world.server), due) == ([], LOOKING_S)
+
+    world.server.slow = at_once
+    await world.look("monday")
+    assert len(jobs(world.server)) == 1
 
 
 async def test_one_of_a_cluster_runs_at_a_time(world: World) -> None:
