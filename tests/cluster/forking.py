@@ -5,13 +5,14 @@ An interpreter needs half a second of a CPU to import a broker, and a group of t
 process runs the `main` that `python -m` runs. It has a session, an environment and a log of its own, and tests signal and kill it.
 """
 
+import atexit
 import os
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Lock
@@ -22,6 +23,13 @@ _CONTEXT: Final = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.cluster.template", __name__])
 # The first thread that asks for the end of a process is told by the fork server, another one would be told nothing.
 _LOCK: Final = Lock()
+
+
+@atexit.register
+def _end_all() -> None:
+    # Before multiprocessing asks daemons to end and waits for them: one that a test has paused never would.
+    for each in active_children():
+        each.kill()
 
 
 class Forked:
