@@ -96,3 +96,51 @@ def test_a_snapshot_stops_entries_until_it_arrives_or_fails() -> None:
     failed.become_probe()
 
     assert (arrived.next, failed.next) == (21, 5)
+
+
+def test_a_peer_that_denies_the_first_entry_counts_for_nothing() -> None:
+    """The smallest thing that it can have acknowledged."""
+    progress = replicating(1, 6)
+
+    assert progress.reject(Index(1), Index(0))
+
+    assert (progress.state, progress.match, progress.next) == (ProgressState.PROBE, 0, 1)
+
+
+def test_a_refusal_whose_hint_is_what_was_acknowledged_denies_nothing() -> None:
+    """It is an old one: the pipeline goes on."""
+    progress = replicating(4, 6)
+
+    assert not progress.reject(Index(4), Index(4))
+
+    assert (progress.state, progress.match, progress.next) == (ProgressState.REPLICATE, 4, 7)
+
+
+def test_who_is_sent_a_snapshot_denies_nothing() -> None:
+    """The snapshot brings what its disk lost; what it acknowledged is asked about behind it."""
+    progress = replicating(4)
+    progress.become_snapshot(SnapshotMeta(Index(20), Term(1), Membership()))
+
+    assert not progress.reject(Index(4), Index(1))
+
+    assert (progress.state, progress.match) == (ProgressState.SNAPSHOT, 4)
+
+
+def test_a_pipeline_begins_behind_what_is_certain() -> None:
+    """Whatever probing has sent ahead."""
+    progress = Progress(next=Index(9), inflight_max=2, match=Index(3))
+
+    progress.become_replicate()
+
+    assert (progress.next, progress.may_send()) == (4, True)
+
+
+def test_an_answer_of_a_peer_that_lost_its_log_counts_for_no_round() -> None:
+    """Law: neither for a commit nor for a read, until a round proves that it has voted for nobody else."""
+    progress = Progress(next=Index(9), inflight_max=2, match=Index(3), acked_round=5)
+    counted = [(progress.counted_round, progress.counted_match)]
+
+    progress.counts_from_round = 7
+
+    counted.append((progress.counted_round, progress.counted_match))
+    assert counted == [(5, 3), (0, 0)]

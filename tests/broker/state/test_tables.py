@@ -42,10 +42,10 @@ from orderlymq_broker.state.send.duplicates import (
     send_identity,
     with_origin,
 )
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_pairs, read_rows
 from orderlymq_broker.state.topics.queues import Queue, TailCache, TailEntry
 from orderlymq_broker.store.kv import Batch, Family
-from orderlymq_broker.store.layout import Table
+from orderlymq_broker.store.layout import Table, table_bounds, table_key
 from orderlymq_broker.store.pendingwrites import Layer
 from tests.broker.state.entries import WALL_MS, Replica
 from tests.broker.store.memory import MemoryStore
@@ -445,3 +445,50 @@ def test_a_large_table_is_read_in_pages() -> None:
     replica.store.write(batch, sync=True)
 
     assert len(set(read_rows(replica.store, Table.OFFSETS))) == 2_500
+
+
+def rows_of(store: MemoryStore) -> list[tuple[bytes, bytes]]:
+    start, end = table_bounds(Table.OFFSETS)
+    return list(read_pairs(store, Family.TABLES, start, end))
+
+
+def flushed(store: MemoryStore, writes: TableWrites) -> None:
+    batch = Batch()
+    writes.flush(batch)
+    store.write(batch, sync=True)
+
+
+def test_a_range_that_goes_takes_its_rows_and_no_neighbour() -> None:
+    """Law: also those that the same entry has set; what is set behind it stays, and the next entry deletes nothing again."""
+    store, writes = MemoryStore(), TableWrites()
+    start, end = table_bounds(Table.OFFSETS, "g", "t")
+    (name, begin, next_) = (table_key(Table.OFFSETS, "g", each) for each in ("s", "t", "u"))
+    for queue in range(2):
+        writes.put(Table.OFFSETS, "g", "t", queue, value="old")
+    flushed(store, writes)
+    writes._rows |= {start: b"first", end: b"behind", name: b"before", next_: b"after"}
+
+    writes.delete_range(Table.OFFSETS, "g", "t")
+    writes.put(Table.OFFSETS, "g", "t", 7, value="new")
+    flushed(store, writes)
+    kept = rows_of(store)
+    writes.put(Table.OFFSETS, "h", value="of the next entry")
+    flushed(store, writes)
+
+    assert begin == start
+    found = [key for key, _ in kept]
+    assert found == sorted({name, end, next_, table_key(Table.OFFSETS, "g", "t", 7)})
+    assert rows_of(store)[:-1] == kept
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_023, 1_024, 1_025, 2_048, 2_049])
+def test_every_row_is_read_once_whatever_page_it_is_on(count: int) -> None:
+    """Law: in key order, also one whose key only adds a zero byte to the last one of a page."""
+    store, batch = MemoryStore(), Batch()
+    keys = [bytes((Table.OFFSETS,)) + f"{number:04}".encode() for number in range(count)]
+    keys += [key + b"\x00" for key in keys[1_023::1_024]]
+    for key in keys:
+        batch.put(Family.TABLES, key, key)
+    store.write(batch, sync=True)
+
+    assert rows_of(store) == [(key, key) for key in sorted(keys)]

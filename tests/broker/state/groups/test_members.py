@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.state.groups.members import since_ms, subscription_data
+from orderlymq_broker.state.groups.members import since_ms, size_of, subscription_data
 from orderlymq_broker.state.records import (
     MemberLeft,
     MembersChanged,
@@ -113,3 +113,32 @@ def test_a_new_subscription_counts_whichever_member_has_asked_before(replica: Re
         seen += [wanted(), wanted()]
 
     assert seen == [{"t": "x"}, {"t": "x"}, {"t": "y"}, {"t": "y"}]
+
+
+def test_what_a_group_wants_is_what_its_members_say(replica: Replica) -> None:
+    """Law: any topic while nobody says anything; then theirs and the group's retry topic, and no name is kept that has no members."""
+    members = replica.state.members
+    before = [members.may_want("g", topic) for topic in ("t", "u", "%RETRY%g")]
+    replica.take(member("a", "t"), member("b", "v"))
+
+    assert before == [True, True, True]
+    wanted = [members.may_want("g", topic) for topic in ("t", "v", "u", "%RETRY%g", "%RETRY%h")]
+    assert wanted == [True, True, False, True, False]
+    assert members.subscriptions("g") is members.subscriptions("g")
+    assert list(members._subscriptions) == ["g"]
+
+
+def test_all_that_a_member_says_counts_for_its_size() -> None:
+    """Law: each subscription, code and tag, and each character, takes memory on every replica."""
+
+    def size(*wishes: Subscription) -> int:
+        return size_of(MemberSeen("g", "a", "h:1", subscriptions=wishes))
+
+    least = size(Subscription("t"))
+    code, tag = size(Subscription("t", codes=(1,))), size(Subscription("t", tags=("x",)))
+
+    assert 0 < size() < least < min(code, tag)
+    assert size(Subscription("t" * 11)) == size(Subscription("t", "*" * 11)) == least + 10
+    assert size(Subscription("t", tags=("x" * 11,))) == tag + 10
+    assert size(Subscription("t", codes=(1,), tags=("x",))) == code + tag - least
+    assert size(Subscription("t"), Subscription("t")) == 2 * least - size()

@@ -1,6 +1,7 @@
 """Offsets: which commits count, and what goes with a topic or a group."""
 
 from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
+from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
@@ -11,6 +12,7 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_broker.state.tables import TableWrites
 from tests.broker.state.entries import Replica
 
 TOPICS = (TopicSet("t", 4, 4), TopicSet("u", 4, 4))
@@ -104,3 +106,14 @@ def test_all_that_moves_is_counted(replica: Replica) -> None:
     commits = (Commit("g", "t", 0, 4), Commit("g", "t", 1, 9), Commit("g", "u", 1, 7))
 
     assert replica.take(OffsetsCommitted(commits)) == [OffsetsMoved(2, 1)]
+
+
+def test_the_offset_of_a_queue_by_key_only_rises() -> None:
+    """Law: what its lanes have completed is not owed again."""
+    offsets, seen = OffsetTable(), list[int | None]()
+
+    for offset in (0, 5, 3, 7):
+        offsets.advance(Commit("g", "t", 0, offset), TableWrites())
+        seen.append(offsets.get("g", "t", 0))
+
+    assert seen == [0, 5, 5, 7]
