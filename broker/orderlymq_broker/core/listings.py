@@ -10,7 +10,7 @@ with one: ``answer_list`` in ``responses.py``.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from orderlymq_broker.core.effects import Effect, Later, Now
 from orderlymq_protocol.body import fastjson
@@ -25,6 +25,8 @@ SHORT_WORK_MAX: Final = 64
 WAITING_MAX: Final = 64
 # Beside it a frame has a header.
 BODY_SIZE_MAX: Final = FRAME_SIZE_MAX - (64 << 10)
+
+T = TypeVar("T")
 
 # The text of a list piece by piece, each with the work that it was.
 Pieces: TypeAlias = Iterator[tuple[bytes, int]]
@@ -119,14 +121,17 @@ def table(name: str, rows: Rows, **beside: Any) -> Pieces:
     yield b"}}", 0
 
 
+def rows_of(by_name: Mapping[str, T], shown: Callable[[T], Any]) -> Rows:
+    """Yield what is *shown* of each by its name, in order; what goes meanwhile is left out."""
+    for name in sorted(by_name):
+        found = by_name.get(name)
+        if found is not None:
+            yield name, shown(found)
+
+
 def array(name: str, rows: Iterator[Any]) -> Pieces:
     """Write a JSON object that has the list *name* of *rows*."""
-    yield b"{" + fastjson.dumps(name) + b":[", 0
-    comma = b""
-    for row in rows:
-        yield comma + fastjson.dumps(row), 1
-        comma = b","
-    yield b"]}", 0
+    return filled(fastjson.dumps({name: []}), fastjson.dumps(name) + b":[", rows)
 
 
 def filled(empty: bytes, begin: bytes, rows: Iterator[Any]) -> Pieces:

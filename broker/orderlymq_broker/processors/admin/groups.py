@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.listings import Pieces, Rows, table
+from orderlymq_broker.core.listings import Pieces, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
@@ -58,9 +58,9 @@ RETRY_QUEUES_MAX: Final = 1_024
 # One entry of the log holds them all, and so does one turn of the event loop.
 GROUPS_AT_ONCE_MAX: Final = 256
 
-# Topics that one question may list: an answer has a row for each of their queues.
 # A queue in the answer to 317, beside a row of other lists.
 QUEUE_WORK: Final = 2
+# Topics that one question may list: an answer has a row for each of their queues.
 TOPICS_MAX: Final = 256
 
 _HOLDS: Final = (
@@ -247,14 +247,8 @@ class GroupAdministration:
         """Serve 201: the configuration of every group."""
         groups = self._context.state.groups
         version = DataVersion(groups.version.counter, groups.version.timestamp)
-
-        def rows() -> Rows:
-            for name in sorted(groups.by_name):
-                config = groups.get(name)
-                if config is not None:
-                    yield name, config_of(config)
-
-        pieces = table("subscriptionGroupTable", rows(), dataVersion=version)
+        rows = rows_of(groups.by_name, config_of)
+        pieces = table("subscriptionGroupTable", rows, dataVersion=version)
 
         return answer_list(self._context, request, peer, pieces)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.listings import Rows, table
+from orderlymq_broker.core.listings import rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
@@ -132,14 +132,7 @@ class TopicAdministration:
         """Serve 21: the configuration of every topic."""
         topics = self._context.state.topics
         version = DataVersion(topics.version.counter, topics.version.timestamp)
-
-        def rows() -> Rows:
-            for name in sorted(topics.by_name):
-                topic = topics.get(name)
-                if topic is not None:
-                    yield name, config_of(topic)
-
-        pieces = table("topicConfigTable", rows(), dataVersion=version)
+        pieces = table("topicConfigTable", rows_of(topics.by_name, config_of), dataVersion=version)
 
         return answer_list(self._context, request, peer, pieces)
 
