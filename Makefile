@@ -35,11 +35,13 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 	  echo "Sources, not compiled: there is no C compiler"; \
 	fi; $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
 
-# Four workers keep two CPUs busy: half of the tests wait for real processes most of the time.
-# A module's tests stay together, because they share their cluster; the longest modules begin.
+# What starts whole processes or a browser, or takes tens of seconds, waits most of the time: `make test-long` has it.
+SLOW := long or cluster or chromium
+
+# Four workers keep two CPUs busy. A module's tests stay together, because they share their cluster; the longest modules begin.
 .PHONY: test
-test: $(VENV)/.dev $(if $(filter tests,$(TESTS)),| .pytest_cache) ## Run the tests of this project alone, JOBS (default 4) at a time, in minutes
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "not long" -n $(or $(JOBS),4) --dist loadscope --no-loadscope-reorder $(AGAIN)
+test: $(VENV)/.dev $(if $(filter tests,$(TESTS)),| .pytest_cache) ## Run the tests of this project alone that need no process beside them, JOBS (default 4) at a time, in four minutes
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "not ($(SLOW))" -n $(or $(JOBS),4) --dist loadscope --no-loadscope-reorder $(AGAIN)
 
 # Before the first run: each worker would compile all tests. A module that cannot be read is reported by the run.
 .pytest_cache: | $(VENV)/.dev
@@ -48,8 +50,8 @@ test: $(VENV)/.dev $(if $(filter tests,$(TESTS)),| .pytest_cache) ## Run the tes
 	  xargs -P 2 -n 7 $(BIN)/python -m pytest --collect-only -qq -p no:xdist >/dev/null 2>&1 || true
 
 .PHONY: test-long
-test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),4) --dist worksteal $(AGAIN)
+test-long: $(VENV)/.dev ## Run the tests of this project alone that start processes or a browser, or take tens of seconds
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "$(SLOW)" -n $(or $(JOBS),4) --dist loadscope --no-loadscope-reorder $(AGAIN)
 
 .PHONY: coverage
 coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, with a report of what they cover
