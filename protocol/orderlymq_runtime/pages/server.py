@@ -2,8 +2,8 @@
 HTTP of every process: is it alive, is it ready, what does it measure, what does it know.
 
 `/healthz` answers as long as the event loop turns (and what a process adds to that is well); `/readyz` says whether the process does its work, and
-why not; `/metrics` is Prometheus text; `/status` is JSON for people and the operator. Rule: a request
-reads and never changes anything.
+why not; `/metrics` is Prometheus text; `/status` is JSON for people and the operator. Rules: a request
+reads and never changes anything; one page is made in an iteration of the loop, whoever asks for how many at once.
 """
 
 import asyncio
@@ -78,6 +78,7 @@ class HealthServer:
         self._stall = LoopStall(registry)
         self._alive = alive
         self._tls = guard.tls
+        self._turn = asyncio.Lock()
         self._listener: asyncio.Server | SniffingListener | None = None
         self._runner: web.AppRunner | None = None
 
@@ -87,7 +88,7 @@ class HealthServer:
         Raises:
             PortInUseError: Another process listens there.
         """
-        application = web.Application(middlewares=[_answer_failure, _refuse_body])
+        application = web.Application(middlewares=[self._await_turn, _answer_failure, _refuse_body])
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
         application.router.add_get("/metrics", self._guarded(self._get_metrics))
@@ -141,6 +142,13 @@ class HealthServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    @web.middleware
+    async def _await_turn(self, request: web.Request, handler: Page) -> web.StreamResponse:
+        """Make one page at a time, and let the loop turn before: from Python 3.12 on aiohttp answers a burst without that."""
+        async with self._turn:
+            await asyncio.sleep(0)
+            return await handler(request)
 
     def _guarded(self, page: Page) -> Page:
         """Return *page* for those alone who have the token, where one is asked for."""

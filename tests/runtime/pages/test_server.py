@@ -75,6 +75,40 @@ async def test_a_page_that_fails_says_why_and_the_server_goes_on() -> None:
         await server.close()
 
 
+async def test_however_many_ask_at_once_the_loop_turns_between_two_pages() -> None:
+    """Law: bursts of requests on several connections take one page of each iteration, and all are answered."""
+    loop = asyncio.get_running_loop()
+    iteration = 0
+    made: list[int] = []
+
+    def count() -> None:
+        nonlocal iteration
+        iteration += 1
+        loop.call_soon(count)
+
+    def status() -> dict[str, object]:
+        made.append(iteration)
+        return {}
+
+    server = HealthServer(
+        "127.0.0.1", 0, ready=lambda: (True, "ready"), status=status, registry=CollectorRegistry()
+    )
+    address = await server.start()
+    try:
+        loop.call_soon(count)
+        callers = [await asyncio.open_connection(*address) for _ in range(8)]
+        for _, writer in callers:
+            writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n" * 4)
+        for reader, writer in callers:
+            for _ in range(4):
+                await reader.readuntil(b"{}\n")
+            writer.close()
+    finally:
+        await server.close()
+
+    assert len(made) == len(set(made)) == 32
+
+
 async def test_a_port_in_use_is_named() -> None:
     """Law: the error names the port and the next step."""
 
