@@ -2,15 +2,34 @@
 
 import asyncio
 import json
+import re
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import TrafficCollector
 from orderlymq_runtime.remoting.server import PortInUseError
 from orderlymq_runtime.remoting.traffic import Traffic
+
+
+class Turns:
+    """Counts the iterations of the loop, and notes in which something happened."""
+
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+        self._number = 0
+
+    def start(self) -> None:
+        self._number += 1
+        asyncio.get_running_loop().call_soon(self.start)
+
+    def note(self) -> None:
+        self.noted.append(self._number)
 
 
 async def get(address: tuple[str, int], path: str) -> tuple[int, str]:
@@ -77,17 +96,10 @@ async def test_a_page_that_fails_says_why_and_the_server_goes_on() -> None:
 
 async def test_however_many_ask_at_once_the_loop_turns_between_two_pages() -> None:
     """Law: bursts of requests on several connections take one page of each iteration, and all are answered."""
-    loop = asyncio.get_running_loop()
-    iteration = 0
-    made: list[int] = []
-
-    def count() -> None:
-        nonlocal iteration
-        iteration += 1
-        loop.call_soon(count)
+    turns = Turns()
 
     def status() -> dict[str, object]:
-        made.append(iteration)
+        turns.note()
         return {}
 
     server = HealthServer(
@@ -95,7 +107,7 @@ async def test_however_many_ask_at_once_the_loop_turns_between_two_pages() -> No
     )
     address = await server.start()
     try:
-        loop.call_soon(count)
+        turns.start()
         callers = [await asyncio.open_connection(*address) for _ in range(8)]
         for _, writer in callers:
             writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n" * 4)
@@ -106,7 +118,34 @@ async def test_however_many_ask_at_once_the_loop_turns_between_two_pages() -> No
     finally:
         await server.close()
 
-    assert len(made) == len(set(made)) == 32
+    assert len(turns.noted) == len(set(turns.noted)) == 32
+
+
+async def test_the_loop_turns_between_two_metrics() -> None:
+    """Law: a long page of metrics keeps nobody waiting for more than one of them, and has them all in their order."""
+    turns = Turns()
+
+    class Wide(Collector):
+        def collect(self) -> Iterator[Metric]:
+            for number in range(5):
+                turns.note()
+                yield GaugeMetricFamily(f"wide_{number}", "text", value=number)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Wide())
+    turns.noted.clear()
+    server = HealthServer(
+        "127.0.0.1", 0, ready=lambda: (True, "ready"), status=dict, registry=registry
+    )
+    address = await server.start()
+    try:
+        turns.start()
+        _, text = await get(address, "/metrics")
+    finally:
+        await server.close()
+
+    assert len(turns.noted) == len(set(turns.noted)) == 5
+    assert re.findall(r"^wide_\d", text, re.MULTILINE) == [f"wide_{each}" for each in range(5)]
 
 
 async def test_a_port_in_use_is_named() -> None:
