@@ -17,11 +17,11 @@ from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.listings import Listings
 from orderlymq_broker.core.livesettings import effective
 from orderlymq_broker.core.quotas.quotas import Quotas
-from orderlymq_broker.core.uncommitted import LeaderView
+from orderlymq_broker.core.uncommitted import Creation, LeaderView
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.records import Record
+from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_broker.store.kv import Reader
 from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import (
@@ -55,9 +55,14 @@ class RequestRefused(Exception):  # noqa: N818 - not an error of ours: the answe
 class CreateFirst(Exception):  # noqa: N818 - not an error: what to do before the request is served
     """The request needs these records applied first; ``processors/dispatch.py`` proposes them and comes back."""
 
-    def __init__(self, *records: Record) -> None:
+    def __init__(self, *records: TopicSet | GroupSet) -> None:
         super().__init__(records)
         self.records = records
+
+    @property
+    def names(self) -> Creation:
+        """Return what is made, whatever its settings."""
+        return tuple((type(each).__name__, each.name) for each in self.records)
 
 
 class Context:

@@ -7,6 +7,7 @@ given: ``entrybuilder.py``.
 """
 
 from collections import Counter
+from typing import NamedTuple, TypeAlias
 
 from orderlymq_broker.core.duplicatesends import First, PendingSend, Place
 from orderlymq_broker.core.effects import Peer
@@ -14,12 +15,24 @@ from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.frame.command import RemotingCommand
 
+# The kind and name of each thing that a request needs.
+Creation: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Waiter(NamedTuple):
+    """A request that waits for what it needs, for the *creations*th time."""
+
+    request: RemotingCommand
+    peer: Peer
+    creations: int
+
 
 class LeaderView:
     """What one term of leadership has handed out.
 
     Attributes:
         sends: uncommitted sends by identity.
+        creating: topics and groups that requests need and that were proposed for the first of them, with all that wait for them.
         ending: half messages whose end was proposed and is not applied, with the requests to end
             them again that wait for it.
         handing_on: delay queues of which some messages are on their way to where they belong.
@@ -31,6 +44,7 @@ class LeaderView:
 
     def __init__(self) -> None:
         self.sends: dict[bytes, PendingSend] = {}
+        self.creating: dict[Creation, list[Waiter]] = {}
         self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
         self.handing_on: set[int] = set()
         self.fencing: set[str] = set()

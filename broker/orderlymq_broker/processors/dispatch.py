@@ -23,7 +23,7 @@ from orderlymq_broker.core.requestcontext import (
     RequestRefused,
     answer,
 )
-from orderlymq_broker.core.uncommitted import LeaderView
+from orderlymq_broker.core.uncommitted import LeaderView, Waiter
 from orderlymq_broker.processors.admin.access import AccessControl
 from orderlymq_broker.processors.admin.processor import Administration
 from orderlymq_broker.processors.admin.rotation import SecretRotation
@@ -250,28 +250,42 @@ class BrokerCore:
             if creations == CREATIONS_MAX:
                 remark = "what the request needs was deleted while it was being created; try again"
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
-            return [self._create(first, request, peer, creations + 1)]
+            return self._create(first, Waiter(request, peer, creations + 1))
         except RecordError as illegal:
             return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(illegal))
         except (HeaderError, ModelError, JsonError) as unreadable:
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(unreadable))
 
-    def _create(
-        self, first: CreateFirst, request: RemotingCommand, peer: Peer, creations: int
-    ) -> Propose:
-        """Return the proposal of what a request needs, after which the request is served."""
+    def _create(self, first: CreateFirst, waiter: Waiter) -> list[Effect]:
+        """Propose what a request needs, after which it is served; others that need it come behind it, in their order."""
+        creating = self.context.view.creating
+        waiting = creating.get(first.names)
+        if waiting is not None:
+            waiting.append(waiter)
+            return []
+        creating[first.names] = [waiter]
 
         def applied(_: Sequence[Outcome], now: Now) -> list[Effect]:
-            if not self.context.leading:
-                return self.handle(request, peer, now)
-            return self._run(self._handlers[request.code], request, peer, now, creations=creations)
+            waiting = creating.pop(first.names)
+            return [effect for each in waiting for effect in self._serve(each, now)]
 
         def lost(refusal: Refusal | None) -> list[Effect]:
-            if refusal is not None:
-                return answer(request, peer, refusal.code, remark=refusal.remark)
-            return self._refuse_as_follower(request, peer)
+            waiting = creating.pop(first.names)
+            return [effect for each in waiting for effect in self._refuse(each, refusal)]
 
-        return Propose(first.records, applied=applied, lost=lost)
+        return [Propose(first.records, applied=applied, lost=lost)]
+
+    def _serve(self, waiter: Waiter, now: Now) -> list[Effect]:
+        request, peer, creations = waiter
+        if not self.context.leading:
+            return self.handle(request, peer, now)
+        return self._run(self._handlers[request.code], request, peer, now, creations=creations)
+
+    def _refuse(self, waiter: Waiter, refusal: Refusal | None) -> list[Effect]:
+        request, peer, _ = waiter
+        if refusal is not None:
+            return answer(request, peer, refusal.code, remark=refusal.remark)
+        return self._refuse_as_follower(request, peer)
 
     def _refuse_as_follower(self, request: RemotingCommand, peer: Peer) -> list[Effect]:
         refusal = self._refusals.get(request.code, self._other_refusal)
