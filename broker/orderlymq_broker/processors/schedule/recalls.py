@@ -12,7 +12,11 @@ from typing import Final
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
-from orderlymq_broker.processors.schedule.timers import TimerService
+from orderlymq_broker.processors.schedule.timers import (
+    CANCEL_SCAN_MAX,
+    CANCEL_SIZE_MAX,
+    TimerService,
+)
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import RecallMessageHeader
@@ -20,6 +24,10 @@ from orderlymq_protocol.message.recallhandle import InvalidHandle, RecallHandle
 
 _ENDING: Final = "recall failed, the message is being delivered or recalled at this moment; recall it again to know"
 _OFF: Final = "recall failed, operation is forbidden: recallMessageEnable is false; an administrator can set it"
+_TOO_MANY: Final = (
+    f"recall failed, more than {CANCEL_SCAN_MAX} messages or {CANCEL_SIZE_MAX >> 20} MiB have the unique key of the handle: "
+    "give each message a unique key of its own"
+)
 
 
 class RecallProcessor:
@@ -34,7 +42,9 @@ class RecallProcessor:
         header = RecallMessageHeader.from_ext(request.ext)
         handle = self._checked(header, now)
         timers, view = self._timers, self._context.view
-        found = timers.waiting(handle.topic, handle.unique_key)
+        found, are_all = timers.waiting(handle.topic, handle.unique_key)
+        if not are_all:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _TOO_MANY)
         if any(timer.offset in view.timers_ending for timer in found):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _ENDING)
         ending = timers.cancel(found, now.wall_ms)

@@ -44,8 +44,9 @@ from orderlymq_protocol.names import TIMER_TOPIC
 
 # While nothing is committed no more than these are proposed: each scan goes over them again.
 ENDING_MAX: Final = 8 * COUNT_MAX
-# Index entries that one cancellation looks at: copies of one message under one unique key.
+# Messages that one cancellation looks at, and their bytes: copies of one message under one unique key.
 CANCEL_SCAN_MAX: Final = 32
+CANCEL_SIZE_MAX: Final = 16 << 20
 
 
 class TimerService:
@@ -114,7 +115,8 @@ class TimerService:
     def cancelled(self, topic: str, unique_key: str, wall_ms: int) -> TimersEnded | None:
         """Return the record that cancels timers of a topic, None when none waits under this key."""
         ending = self._context.view.timers_ending
-        found = [timer for timer in self.waiting(topic, unique_key) if timer.offset not in ending]
+        waiting, _ = self.waiting(topic, unique_key)
+        found = [timer for timer in waiting if timer.offset not in ending]
 
         return self.cancel(found, wall_ms) if found else None
 
@@ -126,20 +128,28 @@ class TimerService:
 
         return TimersEnded(tuple(timers), cancelled=True)
 
-    def waiting(self, topic: str, unique_key: str) -> list[TimerRef]:
-        """Return the applied timers of a topic under a unique key, those that are ending included."""
+    def waiting(self, topic: str, unique_key: str) -> tuple[list[TimerRef], bool]:
+        """Return the applied timers of a topic under a unique key, and whether these are all.
+
+        Those that are ending are among them; when there are too many, the newest are looked at.
+        """
         context = self._context
         prefix = index_prefix(
             context.state.topics.by_name[TIMER_TOPIC].id, IndexKind.UNIQUE, unique_key
         )
         kept = prefix + message_key(context.state.floor)
-        found = []
-        for key, _ in context.reader.scan(
-            Family.KEY_INDEX, kept, prefix_end(prefix), limit=CANCEL_SCAN_MAX, reverse=True
-        ):
+        found: list[TimerRef] = []
+        size = 0
+        pairs = context.reader.scan(
+            Family.KEY_INDEX, kept, prefix_end(prefix), limit=CANCEL_SCAN_MAX + 1, reverse=True
+        )
+        for key, _ in pairs[:CANCEL_SCAN_MAX]:
+            if size >= CANCEL_SIZE_MAX:
+                return found, False
             stored = read_message(context.reader, decode_u64(key[-8:]))
             if stored is None:
                 continue
+            size += len(stored)
             message = decode_record(stored)
             by_name = decode_properties(message.properties)
             row = context.reader.get(
@@ -153,7 +163,7 @@ class TimerService:
             ):
                 found.append(decode_timer(row))
 
-        return found
+        return found, len(pairs) <= CANCEL_SCAN_MAX
 
     @staticmethod
     def ended(record: TimersEnded, view: LeaderView) -> None:

@@ -116,6 +116,32 @@ def test_a_message_that_was_delivered_is_not_recalled(timed: Shell) -> None:
     assert delivered_bodies(timed) == [b"later"]
 
 
+@pytest.mark.parametrize(("messages", "size"), [(33, 5), (17, 1 << 20)])
+def test_a_recall_that_would_read_too_much_is_refused(
+    timed: Shell, messages: int, size: int
+) -> None:
+    """Who is told SUCCESS relies on it, so a part of what has the key is not recalled; the remark says what to do."""
+    handles = [wait(timed, body=bytes(size)) for _ in range(messages)]
+    records = len(timed.proposed)
+
+    reply = recall(timed, handles[0])
+
+    assert reply.code == 1
+    assert "more than 32 messages or 16 MiB have the unique key" in (reply.remark or "")
+    assert len(timed.proposed) == records
+
+
+@pytest.mark.parametrize(("messages", "size"), [(32, 5), (16, 1_000_000)])
+def test_all_copies_of_a_message_are_recalled(timed: Shell, messages: int, size: int) -> None:
+    """A client that sends again stores a message more than once."""
+    handles = [wait(timed, body=bytes(size)) for _ in range(messages)]
+
+    assert recall(timed, handles[0]).code == 0
+
+    timed.pass_time(6_000)
+    assert delivered_bodies(timed) == []
+
+
 def test_recalls_can_be_switched_off() -> None:
     """Code 16 in RocketMQ's words when recallMessageEnable is false."""
     shell = with_orders(Shell(settings(timers=TimerSettings(recall_enable=False))).lead())
