@@ -9,13 +9,14 @@ clients pull over the next one long before they say who they are, and nobody els
 queues. What the others are told: ``rebalance.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.clientsessions import Session, TooMuchSaid
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.longwalks import walk
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.fetch.filter import check_expression, check_tags
@@ -62,6 +63,7 @@ MEMBER_SMALL: Final = 8 << 10
 
 # Where a client's connections come from, None when they are not asked about.
 Ends: TypeAlias = frozenset[tuple[str, int]] | None
+_Arrival: TypeAlias = tuple[Session, str, ConsumerData]
 
 
 class MembershipProcessor:
@@ -165,11 +167,24 @@ class MembershipProcessor:
         """Begin to lead: give known members time to come back, take in those already here."""
         self._led_since_ms = now.monotonic_ms
         self._next_scan_ms = now.monotonic_ms
-        records: list[Record] = []
-        for session in self._context.sessions.all():
-            for client_id, consumers in session.consumers.items():
+
+        return walk(self._context, self._present(), self._take_in, now)
+
+    def _present(self) -> Iterator[_Arrival]:
+        """Yield what the clients that are here have said of their groups."""
+        for session in list(self._context.sessions.all()):
+            for client_id, consumers in list(session.consumers.items()):
                 for consumer in consumers:
-                    records += self._missing(consumer, client_id, session, len(records))
+                    yield session, client_id, consumer
+
+    def _take_in(self, arrivals: Sequence[_Arrival], _: Now) -> list[Effect]:
+        sessions = self._context.sessions
+        records: list[Record] = []
+        for session, client_id, consumer in arrivals:
+            # Who has left since, or is elsewhere, would come back by what it said here before.
+            presence = sessions.presence.get((consumer.group_name, client_id))
+            if presence is not None and presence.connection == session.peer.connection:
+                records += self._missing(consumer, client_id, session, len(records))
 
         return in_pieces(records)
 
@@ -213,35 +228,40 @@ class MembershipProcessor:
 
     def tick(self, now: Now) -> list[Effect]:
         """Take out the members that have been silent too long."""
-        timers = self._context.settings.timers
         if now.monotonic_ms < self._next_scan_ms:
             return []
-        self._next_scan_ms = now.monotonic_ms + timers.scan_ms
-        sessions, members = self._context.sessions, self._context.state.members
-        gone: list[Record] = []
-        for group in members.groups():
-            for client_id in members.of_group(group):
-                presence = sessions.presence.get((group, client_id))
-                if presence is None:
-                    waited_ms = now.monotonic_ms - self._led_since_ms
-                    silent = waited_ms > timers.member_return_grace_ms and not self._holds(
-                        group, client_id
-                    )
-                else:
-                    # Who renews no lock is paused or cut off unless its next heartbeat comes.
-                    patience_ms = timers.client_expiry_ms
-                    if presence.lapsed:
-                        patience_ms = min(patience_ms, timers.member_return_grace_ms)
-                    silent = now.monotonic_ms - presence.seen_ms > patience_ms
-                if silent:
-                    gone.append(MemberLeft(group, client_id))
-        for record in gone:
-            if isinstance(record, MemberLeft):
-                sessions.leave(record.group, record.client_id)
-                self._forget_heartbeat(record.client_id)
+        self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
+
+        return walk(self._context, self._known(), self._take_out, now)
+
+    def _known(self) -> Iterator[tuple[str, str]]:
+        """Yield all members."""
+        members = self._context.state.members
+        for group in list(members.groups()):
+            for client_id in list(members.of_group(group)):
+                yield group, client_id
+
+    def _take_out(self, members: Sequence[tuple[str, str]], now: Now) -> list[Effect]:
+        gone = [each for each in members if self._is_silent(*each, now)]
+        for group, client_id in gone:
+            self._context.sessions.leave(group, client_id)
+            self._forget_heartbeat(client_id)
         self._context.counters["members_expired"] += len(gone)
 
-        return in_pieces(gone)
+        return in_pieces(MemberLeft(*each) for each in gone)
+
+    def _is_silent(self, group: str, client_id: str, now: Now) -> bool:
+        timers = self._context.settings.timers
+        presence = self._context.sessions.presence.get((group, client_id))
+        if presence is None:
+            waited_ms = now.monotonic_ms - self._led_since_ms
+            return waited_ms > timers.member_return_grace_ms and not self._holds(group, client_id)
+        # Who renews no lock is paused or cut off unless its next heartbeat comes.
+        patience_ms = timers.client_expiry_ms
+        if presence.lapsed:
+            patience_ms = min(patience_ms, timers.member_return_grace_ms)
+
+        return now.monotonic_ms - presence.seen_ms > patience_ms
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ over is a record, and an attempt that has ended meanwhile is passed over by it. 
 only from a leader that a majority has confirmed since (``replication/leaderlease.py``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.core.entrybuilder import in_pieces
 from orderlymq_broker.core.leaseclocks import LeaseClocks
+from orderlymq_broker.core.longwalks import walk
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneRef, LanesExpired, LanesGranted
@@ -34,6 +35,9 @@ class LaneLeases:
         # By last attempt: lanes that were parked at a time that is still to come by this clock.
         self._due_ms: dict[Attempt, int] = {}
         self._wall_ms = 0
+        # Whether a walk over all that is known is under way, and whether something has gone since it began.
+        self._walks = False
+        self._has_gone = False
 
     def start(self, now: Now) -> None:
         """Run every lease in full, and the pauses that the clock of a former leader would make longer."""
@@ -61,6 +65,7 @@ class LaneLeases:
         """Forget all leases."""
         self._clocks.clear()
         self._due_ms.clear()
+        self._walks = self._has_gone = False
 
     def due_ms(self, queue: LaneQueue, lane: Lane) -> int:
         """Return from which time of this leader on a parked lane is handed out."""
@@ -86,19 +91,33 @@ class LaneLeases:
         for attempt in attempts:
             self._clocks.stop(attempt)
 
-    def forget_gone(self) -> None:
-        """Forget the attempts and pauses of lanes that went with their topic or group."""
-        lanes = self._context.state.lanes
+    def forget_gone(self, now: Now) -> list[Effect]:
+        """Forget the attempts and pauses of lanes that went with their topic or group, the last in later turns."""
+        walks, self._has_gone = self._walks, True
+        if walks:
+            return []
+        self._walks = True
 
-        def is_gone(attempt: Attempt) -> bool:
+        return walk(self._context, self._known(), self._judge, now)
+
+    def _known(self) -> Iterator[Attempt]:
+        """Yield all attempts and pauses, and again while something has gone meanwhile."""
+        while self._has_gone:
+            self._has_gone = False
+            yield from (*self._clocks.ends, *self._due_ms)
+        self._walks = False
+
+    def _judge(self, attempts: Iterable[Attempt], _: Now) -> list[Effect]:
+        lanes = self._context.state.lanes
+        for attempt in attempts:
             group, topic, queue_id, number, attempt_number = attempt
             queue = lanes.queues_of(group, topic).get(queue_id)
             lane = None if queue is None else queue.lanes.get(number)
-            return lane is None or lane.attempt != attempt_number
+            if lane is None or lane.attempt != attempt_number:
+                self._clocks.stop(attempt)
+                self._due_ms.pop(attempt, None)
 
-        self.ended([each for each in self._clocks.ends if is_gone(each)])
-        for each in [each for each in self._due_ms if is_gone(each)]:
-            del self._due_ms[each]
+        return []
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose the end of the attempts whose leases are over."""

@@ -62,10 +62,9 @@ class LaneService:
 
     def look_again(self, now: Now, group: str | None = None) -> list[Effect]:
         """Judge again who waits, of one group or all: a group has changed, or a topic or group was deleted."""
-        if group is None:
-            self.leases.forget_gone()
+        gone = self.leases.forget_gone(now) if group is None else []
 
-        return self.fetcher.look_again(now, group)
+        return [*gone, *self.fetcher.look_again(now, group)]
 
     def tick(self, now: Now) -> list[Effect]:
         """Do what is due."""

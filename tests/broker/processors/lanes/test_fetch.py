@@ -2,8 +2,10 @@
 
 import pytest
 
+from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MIN
 from orderlymq_broker.processors.lanes.scan import SCAN_MAX
+from orderlymq_broker.state.lanes.lanerecords import Granted, LanesGranted
 from orderlymq_broker.state.lanes.lanerecords import LanesFetched as Record
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.queues import DEFAULT_TAIL_SIZE
@@ -382,6 +384,26 @@ def test_the_leader_keeps_nothing_of_what_is_deleted(record: GroupDeleted | Topi
     assert not shell.core.lanes.fetcher._turns
     assert not leases._clocks.ends
     assert not leases._due_ms
+
+
+def test_the_leases_of_what_is_deleted_are_forgotten_in_turns() -> None:
+    """A walk over all of them at once would keep the leader from its followers; what goes meanwhile is seen as well."""
+    count = WALK_STEP_MAX // 2 + 1
+    shell = lead(queues=2)
+    now = shell.now
+    leases = shell.core.lanes.leases
+    for topic in ("other", "third"):
+        found = tuple(Granted(0, each, each, "", (each,), 0, 0, 0) for each in range(1, count + 1))
+        leases.granted(LanesGranted(GROUP, topic, "a", 1_000, found), now)
+
+    shell.run(leases.forget_gone(now))
+    assert len(leases._clocks.ends) == 2 * count - WALK_STEP_MAX
+    leases.granted(LanesGranted(GROUP, "fourth", "a", 1_000, found), now)
+    shell.run(leases.forget_gone(now))
+    assert len(shell.later) == 1
+    shell.settle()
+
+    assert not leases._clocks.ends
 
 
 def test_many_fetches_that_wait_are_answered_in_turns() -> None:
