@@ -46,8 +46,13 @@ from orderlymq_protocol.plurals import counted
 
 # Completions of one moment are one record of the broker's log.
 GATHER_MS: Final = 2
-# Work in hand beyond what the workers have: what they do while the next fetch is answered.
+# So long completions wait that nobody waits for, while other lanes wait for a worker of this member: half of the time that
+# these wait. A request costs its broker and each replica an entry, be it for one lane or for many.
+GATHER_BUSY_MS: Final = 20
+# Work in hand beyond what the workers have: what they do while the next fetch is answered, at least and at most. With less
+# than twice that time they would wait; with more, lanes would wait here that another member has a worker for.
 AHEAD_MS: Final = 50
+AHEAD_MS_MAX: Final = 500
 # Completions without a verdict: with more, nothing is fetched until a broker answers.
 REPORTED_MAX: Final = 1_024
 # A call that took no measurable time.
@@ -118,6 +123,8 @@ class LaneCore:
         self._ended = 0
         self._started_sum_ms = 0
         self._service_ms: float | None = None
+        # How long a broker takes to answer completions, which it never holds as it does fetches.
+        self._answer_ms = 0.0
         self._check_ms = NEVER
         self._lost = 0
         self._is_paused = False
@@ -294,8 +301,9 @@ class LaneCore:
         if self._working:
             age_ms = now_ms - self._started_sum_ms / self._working
         call_ms = max(_SHORTEST_MS, self._service_ms, age_ms)
+        ahead_ms = min(max(AHEAD_MS, 2 * self._answer_ms), AHEAD_MS_MAX)
 
-        return min(self._rules.ahead_max, round(self._rules.workers * AHEAD_MS / call_ms))
+        return min(self._rules.ahead_max, round(self._rules.workers * ahead_ms / call_ms))
 
     # -- work
 
@@ -414,12 +422,20 @@ class LaneCore:
         hand.messages.clear()
         hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
         self._check_ms = min(self._check_ms, hand.check_ms)
+        self._sources[hand.id.place].put(report, now_ms + self._gather_ms(hand, report))
+
+    def _gather_ms(self, hand: Hand, report: LaneReport) -> int:
+        """Return how long a report waits for others."""
+        is_busy = len(self._ready) > self._rules.workers - self._working
+        if is_busy and report.result == wire.DONE and not hand.lane.behind:
+            return GATHER_BUSY_MS
+
         # Nobody else will have something to say soon when nobody works.
-        gather_ms = GATHER_MS if self._working or self._ready else 0
-        self._sources[hand.id.place].put(report, now_ms + gather_ms)
+        return GATHER_MS if self._working or self._ready else 0
 
     def _answered(self, event: Answered, now_ms: int) -> None:
-        self._sources[event.place].answered(now_ms + GATHER_MS)
+        self._sources[event.place].answered()
+        self._answer_ms += _NEWEST * (now_ms - event.asked_at_ms - self._answer_ms)
         for report, verdict in zip(event.reports, event.verdicts, strict=True):
             hand = self._hands.get(HandId(event.place, report.queue_id, report.attempt))
             if hand is None:

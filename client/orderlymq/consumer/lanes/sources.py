@@ -61,9 +61,11 @@ class Source:
     said_pause_ms: int = 0
 
     def put(self, report: LaneReport, send_ms: int) -> None:
-        """Let a report wait until *send_ms*; it replaces an earlier one of its attempt."""
+        """Let a report wait until *send_ms* at the latest; it replaces an earlier one of its attempt."""
         if not self.outbox:
             self.send_ms = send_ms
+        elif not self.said_pause_ms:
+            self.send_ms = min(self.send_ms, send_ms)
         self.outbox[report.queue_id, report.attempt] = report
 
     def put_back(self, reports: tuple[LaneReport, ...]) -> None:
@@ -89,10 +91,9 @@ class Source:
 
         return tuple(self.outbox.pop(key) for key in keys)
 
-    def answered(self, send_ms: int) -> None:
-        """Note that a broker takes reports; those that wait are sent at *send_ms* at the latest."""
+    def answered(self) -> None:
+        """Note that a broker takes reports."""
         self.is_sending, self.said_pause_ms = False, 0
-        self.send_ms = min(self.send_ms, send_ms)
 
 
 class Sources:

@@ -27,7 +27,13 @@ from orderlymq.consumer.lanes.events import (
     Work,
     WorkDropped,
 )
-from orderlymq_protocol.body.lanes import KEY_LENGTH_SHOWN, Lane, LaneReport, LaneVerdict
+from orderlymq_protocol.body.lanes import (
+    KEY_LENGTH_SHOWN,
+    Lane,
+    LaneReport,
+    LaneVerdict,
+    LaneVerdicts,
+)
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client.consumer.lanes.world import PLACE, World
 from tests.client.messages import message
@@ -172,6 +178,11 @@ def completes(found: list[Instruction]) -> Complete:
     return complete
 
 
+def completed(found: list[Instruction]) -> list[int]:
+    """Return the attempts that a request tells the end of."""
+    return [r.attempt for each in found if isinstance(each, Complete) for r in each.reports]
+
+
 def fetches(found: list[Instruction]) -> list[Fetch]:
     return [each for each in found if isinstance(each, Fetch)]
 
@@ -231,12 +242,54 @@ def test_messages_of_one_lane_are_given_one_after_the_other_and_other_lanes_come
     assert works(script.done(2, 1)) == [(2, (1,))]
     found = script.done(3, 2)
     assert works(found) == [(1, (2,))]
-    # The completion of the other lane waits a moment for this one.
-    script.done(4, 1)
-    assert completes(script.tell(5, Tick())).reports == (
+    # The completion of the other lane waits a moment for this one, and nobody works who could say more.
+    assert completes(script.done(4, 1)).reports == (
         LaneReport(0, 1, 2, "done", 1),
         LaneReport(0, 0, 1, "done", 2),
     )
+
+
+def test_completions_wait_longer_while_other_lanes_wait_for_a_worker() -> None:
+    """Nobody else could do more with it, and one request says what else ends meanwhile."""
+    script = Script(LaneRules(workers=1))
+    script.give(0, *((f"k{each}", (each,)) for each in range(4)))
+
+    assert completed(script.done(1, 1)) == []
+    assert completed(script.done(12, 2)) == []
+    assert completed(script.tell(20, Tick())) == []
+    assert script.core.next_wake_ms() == 21
+    assert completed(script.tell(21, Tick())) == [1, 2]
+
+
+@pytest.mark.parametrize("error", [None, "it failed"])
+def test_a_report_that_somebody_waits_for_does_not_wait_longer(error: str | None) -> None:
+    """Messages behind it go on, and what has failed is tried again; what waits already goes with it."""
+    script = Script(LaneRules(workers=1))
+    lanes = [Lane(0, each, each + 1, f"k{each}", (each,), behind=each) for each in (0, 1)]
+    lanes += [Lane(0, each, each + 1, f"k{each}", (each,)) for each in (2, 3, 4)]
+    brought = tuple(Given(lane, (message(lane.offsets[0]),)) for lane in lanes)
+    script.tell(0, Fetched(PLACE, script.fetch, brought, LEASE_MS, 0))
+
+    assert completed(script.done(1, 1)) == []
+    assert completed(script.done(2, 2, error)) == []
+    assert script.core.next_wake_ms() == 4
+    assert completed(script.tell(4, Tick())) == [1, 2]
+
+
+def test_more_lanes_wait_here_where_brokers_are_slow() -> None:
+    """Workers have something to do while a fetch is answered, however long that takes; a second is no reason for more."""
+    asked = []
+    for took_ms in (1, 100, 1_000, 10_000):
+        script = Script(LaneRules(workers=2))
+        reports = (LaneReport(0, 0, 99, "done", 0),)
+        verdicts = LaneVerdicts().of(reports)
+        for each in range(100):
+            now_ms = 20_000 + each
+            script.tell(now_ms, Answered(PLACE, reports, verdicts, now_ms - took_ms))
+        script.give(30_000, ("a", (0,)), ("b", (1,)))
+        asked += [each.lanes_max for each in fetches(script.done(30_010, 1))]
+
+    assert asked == [11, 41, 101, 101]
 
 
 def test_a_batch_gives_several_messages_of_one_lane_in_one_call() -> None:
