@@ -27,6 +27,7 @@ from typing import Final
 import msgspec
 import psutil
 import uvloop
+from bench.lanerows import rows_per_message
 from bench.laneworker import POISON
 from bench.report.figures import shown
 from tests.broker.state.lanes.world import LaneWorld
@@ -355,6 +356,16 @@ def deep_backlog(bench: Bench) -> None:
     )
 
 
+def deep_rows(bench: Bench) -> None:
+    """Count the same in rows of the store, which other work on the machine does not change."""
+    (once, deep), (_, shallow) = rows_per_message(bench.scale.deep), rows_per_message(1)
+    bench.row(
+        f"One key parked with {bench.scale.deep:,} messages: rows read and written per message of others, with and without",
+        f"{deep:.3f} against {shallow:.3f}, {deep / shallow:.3f}x; {once:.2f} per message of the key, once",
+        "1.05x",
+    )
+
+
 def _messages(done: Sequence[Done]) -> set[tuple[str, int]]:
     return {(each.key, each.offset) for each in done}
 
@@ -419,7 +430,7 @@ def state(bench: Bench) -> None:
 
 WORKS: Final[dict[str, Callable[[Bench], None]]] = {
     each.__name__: each
-    for each in (empty_handlers, one_queue, poison, deep_backlog, killed_consumer, state)
+    for each in (empty_handlers, one_queue, poison, deep_backlog, deep_rows, killed_consumer, state)
 }
 
 

@@ -1,6 +1,6 @@
 """Entries as a leader writes them, and a replica that applies them through a store."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -8,6 +8,7 @@ from orderlymq_broker.state.records import Append, Outcome, Record, encode_recor
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key
+from orderlymq_protocol.message.properties import encode_properties
 from orderlymq_protocol.message.record import RecordTemplate, encode_with_positions, pack_host
 from tests.broker.store.memory import MemoryStore
 
@@ -15,13 +16,19 @@ WALL_MS = 1_700_000_000_000
 HOST = pack_host("192.0.2.1", 1)
 
 
-def stored(queue_offset: int, physical: int, body: bytes = b"x", queue_id: int = 0) -> bytes:
+def stored(
+    queue_offset: int,
+    physical: int,
+    body: bytes = b"x",
+    queue_id: int = 0,
+    properties: Mapping[str, str] | None = None,
+) -> bytes:
     """Return a stored record at these offsets."""
     template = RecordTemplate(
         topic=b"orders",
         queue_id=queue_id,
         body=body,
-        properties=b"",
+        properties=encode_properties(properties or {}),
         flag=0,
         sys_flag=0,
         born_timestamp=0,

@@ -17,10 +17,10 @@ from orderlymq_broker.processors.fetch.read import Matches
 from orderlymq_broker.processors.lanes.scan import (
     Budget,
     Message,
-    first_run,
     key_of,
     messages_at,
     messages_from,
+    run_at,
 )
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
@@ -282,7 +282,7 @@ class Round:
         load: tuple[int, ...] = ()
         then = -1
         if not lane.head:
-            load, then = first_run(self._reader, queue.place, lane.number)
+            load, then = run_at(self._reader, queue.place, lane.number, lane.then)
         head = lane.head or load
         # A member died with this lane, perhaps of a later message than the first, which has the try: the next
         # death proves something of the one message that it gets now.
@@ -330,7 +330,7 @@ class Round:
         plan.expired += start - part.scanned
         part.scanned = start
         for offset, message in messages_from(
-            self._reader, stored, start, fetch.matches, self._budget
+            self._reader, stored, start, fetch.matches, self._budget, lambda: room - plan.lanes
         ):
             if message is not None and not self._take(plan, part, fetch, queue_id, offset, message):
                 break

@@ -5,7 +5,7 @@ The rules: a step reads so much and no more; what no store has any more is passe
 and one that is too long is known by its first characters and a digest of all of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -22,6 +22,7 @@ from orderlymq_broker.store.layout import (
     decode_queue_key,
     queue_key,
     table_bounds,
+    table_key,
 )
 from orderlymq_protocol.message.properties import find_property
 from orderlymq_protocol.message.record import record_properties
@@ -29,7 +30,8 @@ from orderlymq_protocol.message.record import record_properties
 # Messages that one step looks at in all queues of a topic, and their bytes: some 10 ms of the leader's loop.
 SCAN_MAX: Final = 4_096
 SCAN_SIZE_MAX: Final = 4 << 20
-# Messages read from the store at a time; most fetches find enough in the first few.
+# Messages read from the store at a time, at least and at most.
+_STEP_MIN: Final = 16
 _STEP: Final = 128
 _PHYSICAL_SIZE: Final = 8
 _KEY_SHOWN: Final = 128
@@ -58,11 +60,22 @@ class Seen(NamedTuple):
 
 
 def messages_from(
-    reader: Reader, queue: Queue, start: int, matches: Matches | None, budget: Budget
+    reader: Reader,
+    queue: Queue,
+    start: int,
+    matches: Matches | None,
+    budget: Budget,
+    room: Callable[[], int],
 ) -> Iterator[Seen]:
-    """Yield a queue's places from *start* on, until the budget is spent."""
+    """Yield a queue's places from *start* on, until the budget is spent.
+
+    As many are read at a time as there is *room* for lanes, and more where those before have taken none.
+    """
+    step, before = 0, room() + 1
     while start < queue.next_offset and not budget.is_spent():
-        upto = min(start + min(_STEP, budget.messages), queue.next_offset)
+        left = room()
+        step, before = min(_STEP, max(_STEP_MIN, left if left < before else 2 * step)), left
+        upto = min(start + min(step, budget.messages), queue.next_offset)
         gone = upto - start
         for offset, code, message in _read(reader, queue, start, upto):
             gone -= 1
@@ -106,14 +119,19 @@ def physical_at(reader: Reader, queue: Queue, offset: int) -> int | None:
     return None if value is None else decode_queue_entry(value).physical
 
 
-def first_run(
-    reader: Reader, place: tuple[str, str, int], lane: int
+def run_at(
+    reader: Reader, place: tuple[str, str, int], lane: int, first: int
 ) -> tuple[tuple[int, ...], int]:
-    """Return the first run of a lane's index, and where the next one begins, -1 without one."""
-    start, end = table_bounds(Table.LANE_OFFSETS, *place, lane)
+    """Return the run of a lane's index that begins at an offset, and where the next one begins, -1 without one.
+
+    A scan from the beginning of the index would go over the remains of all runs that have left it.
+    """
+    _, end = table_bounds(Table.LANE_OFFSETS, *place, lane)
     runs = [
         msgspec.msgpack.decode(value, type=tuple[int, ...])
-        for _, value in reader.scan(Family.TABLES, start, end, limit=2)
+        for _, value in reader.scan(
+            Family.TABLES, table_key(Table.LANE_OFFSETS, *place, lane, first), end, limit=2
+        )
     ]
     if not runs:
         return (), -1

@@ -1,0 +1,15 @@
+"""The rows that lanes read and write per message do not depend on what a parked key has behind it."""
+
+import pytest
+from bench.lanerows import rows_per_message
+
+
+@pytest.mark.parametrize("deep", [100, 3_000])
+def test_a_deep_backlog_of_one_key_costs_others_nothing(deep: int) -> None:
+    """Its messages are looked at once, at two rows each and a share of a run; what follows costs what it did."""
+    once, others = rows_per_message(deep)
+    _, shallow = rows_per_message(1)
+
+    assert others == pytest.approx(shallow, rel=0.01)
+    assert others < 4
+    assert once < 2.3
