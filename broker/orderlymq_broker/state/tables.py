@@ -31,11 +31,19 @@ class TableWrites:
 
     def put(self, table: Table, *key: str | int, value: Any) -> None:
         """Set a row; *value* is anything that msgpack can say."""
-        self._rows[table_key(table, *key)] = encode_row(value)
+        self.put_at(table_key(table, *key), value)
+
+    def put_at(self, key: bytes, value: Any) -> None:
+        """Set a row whose key the caller keeps or makes cheaper."""
+        self._rows[key] = encode_row(value)
 
     def delete(self, table: Table, *key: str | int) -> None:
         """Remove a row."""
-        self._rows[table_key(table, *key)] = None
+        self.delete_at(table_key(table, *key))
+
+    def delete_at(self, key: bytes) -> None:
+        """Remove a row whose key the caller keeps or makes cheaper."""
+        self._rows[key] = None
 
     def delete_range(self, table: Table, *key: str | int) -> None:
         """Remove every row whose key begins with these parts, also those that the entry has set so far."""

@@ -329,6 +329,11 @@ def table_key(table: Table, *parts: str | int) -> bytes:
     return b"".join(chunks)
 
 
+def numbered_key(prefix: bytes, number: int) -> bytes:
+    """Return the key of TABLES whose leading parts are *prefix*, a key itself, and whose last one is a number."""
+    return prefix + _U64.pack(number)
+
+
 def table_bounds(table: Table, *parts: str | int) -> tuple[bytes, bytes]:
     """Return start and end of a scan over all keys that begin with *parts*."""
     prefix = table_key(table, *parts)

@@ -35,7 +35,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
 )
 from orderlymq_broker.state.records import GroupSet
 from orderlymq_broker.state.tables import TableWrites
-from orderlymq_broker.store.layout import Table
+from orderlymq_broker.store.layout import Table, numbered_key, table_key
 from orderlymq_protocol.body import lanes as wire
 
 # Outdated entries of the heap of first offsets, before it is made again.
@@ -70,6 +70,8 @@ class LaneQueue:
 
     def __init__(self, group: str, topic: str, queue_id: int, scanned: int, serial: int) -> None:
         self.place = (group, topic, queue_id)
+        # Each message writes and removes a row of its lane: the names in the key are encoded once.
+        self._rows = table_key(Table.LANES, *self.place)
         self.scanned = scanned
         self.serial = serial
         self.lanes: dict[int, Lane] = {}
@@ -411,7 +413,7 @@ class LaneQueue:
             self._remove(lane, writes)
 
     def _store(self, lane: Lane, writes: TableWrites) -> None:
-        writes.put(Table.LANES, *self.place, lane.number, value=LaneRow(*self.place, lane))
+        writes.put_at(numbered_key(self._rows, lane.number), LaneRow(*self.place, lane))
 
     def _remove(self, lane: Lane, writes: TableWrites) -> None:
         self.owed -= lane.owed
@@ -419,7 +421,7 @@ class LaneQueue:
         del self.lanes[lane.number], self.by_state[lane.state][lane.number]
         if lane.key:
             del self._by_key[lane.key]
-        writes.delete(Table.LANES, *self.place, lane.number)
+        writes.delete_at(numbered_key(self._rows, lane.number))
         self._trim()
 
 
