@@ -37,6 +37,10 @@ class StoreFailed(OrderlyMQError):  # noqa: N818 - says what happened
     """An object store refused, or did not answer in time; what is committed stays, run again when it is cured."""
 
 
+class SpillFailed(OrderlyMQError):  # noqa: N818 - says what happened
+    """A task of the ordered sink has no room for rows that it does not hold in memory; nothing of this try was sent."""
+
+
 class SinkConflict(OrderlyMQError):  # noqa: N818 - says what happened
     """What is published contradicts what would be published now; nothing was changed."""
 

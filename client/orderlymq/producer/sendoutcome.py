@@ -5,7 +5,7 @@ Rule: "refused" is said only when no try can have been stored: as soon as one tr
 was not answered, a later refusal does not undo that, and the outcome is "unknown".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
@@ -316,7 +316,7 @@ def leading_message(messages: Sequence[Message]) -> Message:
 
 
 def split_batch(
-    messages: Sequence[Message],
+    messages: Iterable[Message],
     size_max: int = 4 * 1024 * 1024,
     *,
     key: str | int | None = None,

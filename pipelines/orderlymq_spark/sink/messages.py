@@ -4,14 +4,19 @@ Rows as messages: what each row becomes, in which queue, in which order, under w
 Rules: a key's queue is the one that any RocketMQ producer with the hash selector chooses; rows of a queue leave
 in the order of `orderBy`, rows alike in it in an order of their content, and without `orderBy` as they came. A row's
 identity does not depend on where the row stands among the others: the same rows, in any order and divided among
-tasks in any way that keeps a key together, are the same messages to the broker. `writer` sends.
+tasks in any way that keeps a key together, are the same messages to the broker. However many rows a task has, it holds
+some of them (`externalsort`): they are sorted by key and content to get their identity, then by queue and order. `writer` sends.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
-from typing import Any
+from itertools import chain, groupby, pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from orderlymq.message import Message
 from orderlymq.producer.selectors import hash_index
@@ -19,16 +24,31 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.options import ContentMode
+from orderlymq_spark.sink.externalsort import RUN_ITEMS, ExternalSort, SpillFile
 from orderlymq_spark.values.cloudevents import PREFIX, VERSION, message_of
 from orderlymq_spark.values.conversion import ValueMisfit
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMessages:
-    """What goes to one queue, in order."""
+    """What goes to one queue, in order; it can be read once."""
 
     queue: MessageQueue
-    messages: list[Message]
+    messages: Iterable[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The rows of one task.
+
+    Attributes:
+        parts: by queue.
+        keys: what no two tasks of a load may both have: the keys of the rows, and one mark per topic for rows that
+            neither a key nor a source tells apart.
+    """
+
+    parts: Sequence[QueueMessages]
+    keys: "array[int]"
 
 
 def check_columns(
@@ -48,69 +68,123 @@ def check_columns(
             raise OptionError(f"orderBy names {name}; the rows have {', '.join(names)}")
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A row that has become a message without an identity.
+class _Draft(NamedTuple):
+    """A row that has become a message without an identity; sorted as the identity asks for it.
 
     Attributes:
         source: what the row was made of: a place in a topic or a message id; empty for any other row.
         content: a hash of everything that the message says.
+        order: its values of `orderBy`.
+        number: among the rows of the task as they came.
+        key: None where it has none.
+        target: the queue that it names.
+        place: of the message.
     """
 
-    row: Mapping[str, Any]
-    message: Message
+    topic: str
+    key_text: str
     source: str
     content: str
     order: tuple[Any, ...]
+    number: int
+    key: str | None
+    target: int | None
+    place: range
+
+    @property
+    def origin(self) -> tuple[str, str, str]:
+        """What tells it from rows of other origin."""
+        return self[:3]
 
 
+class _Placed(NamedTuple):
+    """A row with its identity, sorted as it leaves."""
+
+    queue: MessageQueue
+    rank: tuple[Any, ...]
+    number: int
+    unique_key: str
+    place: range
+
+
+@contextmanager
 def queue_messages(
     rows: Iterable[Mapping[str, Any]],
-    queues: Mapping[str, Sequence[MessageQueue]],
+    queues: Callable[[str], Sequence[MessageQueue]],
     *,
     topic: str,
     order_by: Sequence[str],
     app_id: str,
     batch: str,
     task: int | None = None,
-) -> list[QueueMessages]:
+    held_max: int = RUN_ITEMS,
+) -> Iterator[Load]:
     """Return the messages of rows by queue.
 
     Args:
-        rows: of one task, by column.
-        queues: of each topic, in the order that keys are hashed over.
+        rows: of one task, by column; read to their end before this returns.
+        queues: returns those of a topic, in the order that keys are hashed over.
         topic: beats the column.
         order_by: columns that give the order within a queue.
         app_id: names the job.
         batch: the load that the rows are of; names rows that were not made of a message.
         task: the number of the task, where other tasks may have rows of the same key; None where they have not.
+        held_max: how many rows are held to be sorted; the others are in files.
 
     Raises:
-        OptionError: A row has no body or an empty key, or names a queue that does not exist.
+        OptionError: A row has no topic, no body or an empty key, or names a queue that does not exist.
+        SpillFailed: There is no room for the files.
     """
-    drafts = [_draft(row, topic or row["topic"], order_by) for row in rows]
-    if order_by:
-        drafts.sort(key=_rank)
-    alike = Counter(_origin(draft) for draft in drafts)
-    counters: Counter[str] = Counter()
-    placed: dict[MessageQueue, list[Message]] = {}
-    for draft in drafts:
-        message, key = draft.message, draft.row.get("sharding_key")
-        base = f"{app_id}\x00{message.topic}\x00{draft.source or batch}\x00{key!r}"
-        whole = task is None and key is not None
-        if not (draft.source and whole and alike[_origin(draft)] == 1):
+    with SpillFile[Message]() as messages, SpillFile[Any]() as places:
+        drafts = ExternalSort[_Draft](places, held_max)
+        for number, row in enumerate(rows):
+            drafts.add(_draft(row, topic, order_by, number, messages))
+        keys = array("q")
+        placed = ExternalSort[_Placed](places, held_max)
+        list_of = cache(queues)
+        for draft, identity in _identified(drafts.in_order(), app_id, batch, task, keys):
+            queue = _queue(draft, identity, list_of(draft.topic))
+            rank = (*draft.order, draft.content, draft.source, draft.key_text) if order_by else ()
+            placed.add(_Placed(queue, rank, draft.number, identity, draft.place))
+        runs = [
+            (queue, places.write((each.unique_key, each.place) for each in group))
+            for queue, group in groupby(placed.in_order(), attrgetter("queue"))
+        ]
+
+        def leaving(run: range) -> Iterator[Message]:
+            for identity, place in places.read(run):
+                (message,) = messages.read(place)
+                message.unique_key = identity
+                yield message
+
+        yield Load([QueueMessages(queue, leaving(run)) for queue, run in runs], keys)
+
+
+def _identified(
+    drafts: Iterator[_Draft], app_id: str, batch: str, task: int | None, keys: "array[int]"
+) -> Iterator[tuple[_Draft, str]]:
+    """Yield drafts with their unique keys, in their order; add what no other task may have to *keys*."""
+    base_before, number = "", 0
+    before: _Draft | None = None
+    marked: tuple[str, str] | None = None
+    for draft, following in pairwise(chain(drafts, (None,))):
+        assert draft is not None  # the end is nobody's first
+        alone = all(each is None or each.origin != draft.origin for each in (before, following))
+        base = f"{app_id}\x00{draft.topic}\x00{draft.source or batch}\x00{draft.key_text}"
+        whole = task is None and draft.key is not None
+        if not (draft.source and whole and alone):
             # Several rows may have this source and key: the content tells them apart, and only rows that
             # say the same are numbered, for they can stand for each other.
             base += f"\x00{draft.content}"
             if task is not None and not draft.source:
                 base += f"\x00{task}"
-        number = counters[base]
-        counters[base] += 1
+        number = number + 1 if base == base_before else 0
         identity = f"{base}\x00{number}".encode()
-        message.unique_key = blake2b(identity, digest_size=16).hexdigest().upper()
-        queue = _queue(draft.row, key, message.unique_key, queues[message.topic])
-        placed.setdefault(queue, []).append(message)
-    return [QueueMessages(queue, placed[queue]) for queue in sorted(placed)]
+        if (draft.key is not None or not draft.source) and draft[:2] != marked:
+            marked = draft[:2]
+            keys.append(_key_hash(*marked))
+        yield draft, blake2b(identity, digest_size=16).hexdigest().upper()
+        before, base_before = draft, base
 
 
 def with_event(row: Mapping[str, Any], mode: ContentMode) -> dict[str, Any]:
@@ -137,29 +211,29 @@ def with_event(row: Mapping[str, Any], mode: ContentMode) -> dict[str, Any]:
     return {**row, "body": body, "body_error": None, "properties": others | properties}
 
 
-def shared_keys(rows: Iterable[Mapping[str, Any]], topic: str) -> set[int]:
-    """Return what no two tasks of a load may both have.
-
-    These are the keys of the rows, and one mark per topic for rows that neither a key nor a source tells apart.
-    """
-    return {
-        key_hash(topic or row["topic"], row.get("sharding_key"))
-        for row in rows
-        if row.get("sharding_key") is not None or not _source(row)
-    }
-
-
-def _draft(row: Mapping[str, Any], topic: str, order_by: Sequence[str]) -> _Draft:
-    message = _message(row, topic)
-    return _Draft(row, message, _source(row), _content(row, message), _order(row, order_by))
-
-
-def _rank(draft: _Draft) -> tuple[Any, ...]:
-    return *draft.order, draft.content, draft.source, repr(draft.row.get("sharding_key"))
-
-
-def _origin(draft: _Draft) -> tuple[str, str, object]:
-    return draft.message.topic, draft.source, draft.row.get("sharding_key")
+def _draft(
+    row: Mapping[str, Any],
+    topic: str,
+    order_by: Sequence[str],
+    number: int,
+    messages: SpillFile[Message],
+) -> _Draft:
+    name = topic or row["topic"]
+    if name is None:
+        raise OptionError("a row has no topic, and the option topic is not set")
+    message = _message(row, name)
+    key = row.get("sharding_key")
+    return _Draft(
+        name,
+        repr(key),
+        _source(row),
+        _content(row, message),
+        _order(row, order_by),
+        number,
+        None if key is None else str(key),
+        row.get("target_queue"),
+        messages.write((message,)),
+    )
 
 
 def _source(row: Mapping[str, Any]) -> str:
@@ -186,9 +260,9 @@ def _content(row: Mapping[str, Any], message: Message) -> str:
     return digest.hexdigest()
 
 
-def key_hash(topic: str, key: object) -> int:
+def _key_hash(topic: str, key_text: str) -> int:
     """Return 64 bits that stand for a key when tasks compare what they sent."""
-    text = f"{topic}\x00{key!r}".encode()
+    text = f"{topic}\x00{key_text}".encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big", signed=True)
 
 
@@ -229,14 +303,12 @@ def _message(row: Mapping[str, Any], topic: str) -> Message:
     )
 
 
-def _queue(
-    row: Mapping[str, Any], key: object, identity: str, queues: Sequence[MessageQueue]
-) -> MessageQueue:
-    wanted: int | None = row.get("target_queue") if key is None else None
+def _queue(draft: _Draft, identity: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    wanted = draft.target if draft.key is None else None
     if wanted is not None:
         if not 0 <= wanted < len(queues):
             raise OptionError(
                 f"target_queue is {wanted}; {queues[0].topic} has queues 0 to {len(queues) - 1}"
             )
         return queues[wanted]
-    return queues[hash_index(identity if key is None else str(key), len(queues))]
+    return queues[hash_index(identity if draft.key is None else draft.key, len(queues))]

@@ -5,16 +5,17 @@ Rules: one batch of messages per queue is on its way at a time; before it leaves
 each of its messages, and what is stored already is not sent, so a task that is tried again or a driver that died
 adds nothing, however long ago that was and whatever part was stored; what is in flight meanwhile is recognised by
 the brokers' duplicate window. The index is asked for the next batch while one is on its way. Rows of one key in two
-tasks have no order: they are refused (`ordered` prevents them).
+tasks have no order: they are refused (`ordered` prevents them). The memory of a task does not grow with its rows.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 from uuid import uuid4
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -22,28 +23,29 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.sendoutcome import split_batch
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
-from orderlymq_spark.errors import OptionError, UnorderedRows
+from orderlymq_spark.errors import UnorderedRows
 from orderlymq_spark.options import SinkOptions
 from orderlymq_spark.sink.messages import (
     QueueMessages,
     check_columns,
     queue_messages,
-    shared_keys,
     with_event,
 )
 from orderlymq_spark.sparkversion import DataSourceStreamArrowWriter
 
 _BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
+_ROWS_AT_ONCE: Final = 64  # that are taken from Arrow; Spark's batches may be large
 _GROUP: Final = "orderlymq-spark"
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task has sent."""
+    """What one task has sent; 8 bytes of each key go to the driver."""
 
     count: int
-    keys: list[int]
+    keys: npt.NDArray[np.int64]
 
 
 class _Writer:
@@ -55,29 +57,32 @@ class _Writer:
         self._run = options.run_id or uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of one task; they are all held in memory, to be sorted."""
-        rows = list(chain.from_iterable(batch.to_pylist() for batch in iterator))
-        if not rows:
-            return Sent(0, [])
+        """Send the rows of one task, when all of them have come and are fit to be sent."""
         options = self._options
-        if options.cloud_events is not None:
-            rows = [with_event(row, options.cloud_events) for row in rows]
-        access = access_to(options.connect)
-        topics = {options.topic or row["topic"] for row in rows}
-        if None in topics:
-            raise OptionError("a row has no topic, and the option topic is not set")
-        queues = {topic: access.route(topic).publish for topic in sorted(topics)}
-        found = queue_messages(
-            rows,
+
+        def queues(topic: str) -> Sequence[MessageQueue]:
+            return access_to(options.connect).route(topic).publish
+
+        with queue_messages(
+            self._rows(iterator),
             queues,
             topic=options.topic,
             order_by=options.order_by,
             app_id=options.app_id,
             batch=self._batch(),
             task=None if options.check_order else _task(),
-        )
-        count = send_messages(access, found, options.batch_bytes)
-        return Sent(count, sorted(shared_keys(rows, options.topic)))
+        ) as load:
+            count = 0
+            if load.parts:
+                count = send_messages(access_to(options.connect), load.parts, options.batch_bytes)
+            return Sent(count, np.array(load.keys, np.int64))
+
+    def _rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
+        mode = self._options.cloud_events
+        for batch in iterator:
+            for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                rows = batch.slice(start, _ROWS_AT_ONCE).to_pylist()
+                yield from rows if mode is None else (with_event(row, mode) for row in rows)
 
     def _batch(self) -> str:
         """Return the name of the load: the number of the micro-batch, or what was made on the driver."""
@@ -94,16 +99,14 @@ class _Writer:
         """
         if not self._options.check_order:
             return
-        seen: set[int] = set()
-        for message in messages:
-            assert isinstance(message, Sent)
-            if not seen.isdisjoint(message.keys):
-                raise UnorderedRows(
-                    "rows of one sharding key, or rows without a key, came from several tasks, so they have "
-                    "no order and rows alike cannot be told apart; send orderlymq_spark.ordered(frame) instead "
-                    "of frame, or set checkOrder=false"
-                )
-            seen.update(message.keys)
+        keys = [message.keys for message in messages if isinstance(message, Sent)]
+        together = np.sort(np.concatenate([np.empty(0, np.int64), *keys]))
+        if (together[1:] == together[:-1]).any():
+            raise UnorderedRows(
+                "rows of one sharding key, or rows without a key, came from several tasks, so they have "
+                "no order and rows alike cannot be told apart; send orderlymq_spark.ordered(frame) instead "
+                "of frame, or set checkOrder=false"
+            )
 
 
 class OrderedBatchWriter(_Writer, DataSourceArrowWriter):
@@ -161,18 +164,20 @@ async def _send_queue(
     timeout_s = access.connect.retry_timeout_ms / 1000
     options: dict[str, Any] = {"queue": part.queue, "timeout": timeout_s}
     count = 0
+    pieces = split_batch(part.messages, batch_bytes, count_max=_BATCH_COUNT_MAX)
     ahead: asyncio.Task[list[Message]] | None = None
-    pieces = list(split_batch(part.messages, batch_bytes, count_max=_BATCH_COUNT_MAX))
     try:
-        for number, piece in enumerate(pieces):
-            fresh = await (ahead or _unsent(access, piece))
-            following = pieces[number + 1 : number + 2]
-            ahead = asyncio.create_task(_unsent(access, following[0])) if following else None
+        piece = next(pieces, None)
+        fresh = [] if piece is None else await _unsent(access, piece)
+        while piece is not None:
+            piece = next(pieces, None)
+            ahead = None if piece is None else asyncio.create_task(_unsent(access, piece))
             if len(fresh) == 1:
                 await producer.send(fresh[0], **options)
             elif fresh:
                 await producer.send_batch(fresh, **options)
             count += len(fresh)
+            fresh = [] if ahead is None else await ahead
     finally:
         if ahead is not None:
             ahead.cancel()

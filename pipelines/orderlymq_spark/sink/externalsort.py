@@ -1,0 +1,109 @@
+"""
+Sorting more than memory holds: runs of items in files that have no name. Pure but for those files.
+
+Rules: what is held does not grow with what is sorted; a file is in memory while it is small, and goes with its process,
+however that ends. Items are tuples that differ in what they are sorted by.
+"""
+
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from orderlymq_spark.errors import SpillFailed
+
+T = TypeVar("T")
+
+RUN_ITEMS: Final = 1 << 16  # that a sort holds, some hundred bytes each
+MEMORY_BYTES: Final = 32 << 20  # of a file before it goes to disk
+_BLOCK_ITEMS: Final = 128  # that a reader of a run holds
+_HEAD: Final = 8
+
+
+class SpillFile(Generic[T]):
+    """A file of lists of items, each read from its beginning on; several may be read at once."""
+
+    def __init__(self) -> None:
+        # Spark tells its workers where there is room.
+        folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        self._file = SpooledTemporaryFile(MEMORY_BYTES, dir=folder)  # noqa: SIM115 - closed by __exit__
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def write(self, items: Iterable[T]) -> range:
+        """Write a list behind all others; return where it stands.
+
+        Raises:
+            SpillFailed: There is no room.
+        """
+        start, left = self._end, iter(items)
+        while block := tuple(islice(left, _BLOCK_ITEMS)):
+            data = pickle.dumps(block, pickle.HIGHEST_PROTOCOL)
+            try:
+                self._file.seek(self._end)
+                self._file.write(len(data).to_bytes(_HEAD))
+                self._file.write(data)
+                self._file.flush()
+            except OSError as error:
+                raise SpillFailed(
+                    f"rows beyond what a task holds in memory are not written: {error}; nothing of this try is sent. Give the "
+                    "executors more room (spark.local.dir), or write smaller batches"
+                ) from error
+            self._end += _HEAD + len(data)
+        return range(start, self._end)
+
+    def read(self, place: range) -> Iterator[T]:
+        """Yield a list that `write` wrote."""
+        at = place.start
+        while at < place.stop:
+            self._file.seek(at)
+            size = int.from_bytes(self._file.read(_HEAD))
+            block: tuple[T, ...] = pickle.loads(self._file.read(size))  # noqa: S301 - ours
+            at += _HEAD + size
+            yield from block
+
+
+class ExternalSort(Generic[T]):
+    """Items one after the other in, and in order out."""
+
+    def __init__(self, file: SpillFile[T], held_max: int = RUN_ITEMS) -> None:
+        self._file = file
+        self._held_max = held_max
+        self._held: list[Any] = []
+        self._runs: list[range] = []
+
+    def add(self, item: T) -> None:
+        """Take an item.
+
+        Raises:
+            SpillFailed: As `SpillFile.write`.
+        """
+        self._held.append(item)
+        if len(self._held) >= self._held_max:
+            self._spill()
+
+    def in_order(self) -> Iterator[T]:
+        """Yield all items in order, once."""
+        if self._runs:
+            self._spill()
+        self._held.sort()
+        return merge(self._held, *map(self._file.read, self._runs))
+
+    def _spill(self) -> None:
+        self._held.sort()
+        self._runs.append(self._file.write(self._held))
+        self._held.clear()
