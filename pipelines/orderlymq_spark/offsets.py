@@ -4,7 +4,8 @@ Offsets of many queues: their JSON form, limits per batch, ranges for tasks, and
 Rules: the JSON of equal offsets is equal text, because Spark compares texts; a limit is shared in proportion
 to what each queue has left, and every queue that has something gets at least one message, so that no small
 queue waits for ever behind a large one; one range is read by one task, in order. An offset is of one topic alone: beside
-it stands the id of that topic, because one that is created again begins at 0 under the same name.
+it stands the id of that topic, because one that is created again begins at 0 under the same name, and a mark of the last message
+before it, because brokers whose disks were wiped give ids from 1 again, and a restored backup goes on with other messages.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -23,7 +24,12 @@ TopicIds: TypeAlias = Mapping[tuple[str, str], int]
 """The id that each broker gives a topic, by topic and broker; RocketMQ's brokers give none."""
 NO_IDS: Final[TopicIds] = MappingProxyType({})
 
+Marks: TypeAlias = Mapping[MessageQueue, int]
+"""A hash of the message before an offset; none where that is not there."""
+NO_MARKS: Final[Marks] = MappingProxyType({})
+
 _TOPIC_ID: Final = "topicId"
+_LAST: Final = "last"
 EARLIEST: Final = -2  # in the JSON of starting and ending offsets, as rocketmq-spark has them
 LATEST: Final = -1
 
@@ -46,8 +52,8 @@ class QueueRange:
         return f"{name} [{self.start}, {self.end})"
 
 
-def to_json(offsets: Offsets, ids: TopicIds = NO_IDS) -> dict[str, Any]:
-    """Return `{"topic": {"broker": {"0": 23, "topicId": 7}}}`, sorted; without ids that are not known."""
+def to_json(offsets: Offsets, ids: TopicIds = NO_IDS, marks: Marks = NO_MARKS) -> dict[str, Any]:
+    """Return `{"topic": {"broker": {"0": 23, "topicId": 7, "last": {"0": 99}}}}`, sorted; without what is not known."""
     found: dict[str, Any] = {}
     for queue in sorted(offsets):
         brokers = found.setdefault(queue.topic, {})
@@ -55,6 +61,9 @@ def to_json(offsets: Offsets, ids: TopicIds = NO_IDS) -> dict[str, Any]:
     for (topic, broker), number in ids.items():
         if broker in found.get(topic, ()):
             found[topic][broker][_TOPIC_ID] = number
+    for queue in sorted(marks.keys() & offsets.keys()):
+        last = found[queue.topic][queue.broker_name].setdefault(_LAST, {})
+        last[str(queue.queue_id)] = marks[queue]
     return found
 
 
@@ -65,6 +74,16 @@ def ids_in(value: Mapping[str, Any]) -> dict[tuple[str, str], int]:
         for topic, brokers in value.items()
         for broker, queues in brokers.items()
         if _TOPIC_ID in queues
+    }
+
+
+def marks_in(value: Mapping[str, Any]) -> dict[MessageQueue, int]:
+    """Return the marks in what `to_json` returned."""
+    return {
+        MessageQueue(topic, broker, int(number)): mark
+        for topic, brokers in value.items()
+        for broker, queues in brokers.items()
+        for number, mark in queues.get(_LAST, {}).items()
     }
 
 
@@ -86,6 +105,9 @@ def from_json(value: object, what: str = "offsets") -> dict[MessageQueue, int]:
     for topic, brokers in _members(value, what):
         for broker, queues in _members(brokers, what):
             for number, offset in _members(queues, what):
+                if number == _LAST:
+                    _members(offset, what)
+                    continue
                 named = number.isdecimal() or number == _TOPIC_ID
                 if not named or type(offset) is not int or offset < EARLIEST:
                     raise _form(what)
@@ -232,8 +254,8 @@ def describe_missing(missing: Sequence[QueueRange], removed: Sequence[MessageQue
     texts = [
         f"{each} ({each.size} messages) is not there any more"
         if each.size
-        else f"the topic of {each} was created again: what of the one before was not read is gone, and the present one "
-        "begins at 0 (a pipeline that must not mix them needs a new checkpoint and a new target)"
+        else f"the topic of {each} was created again, or its cluster was wiped or restored: what of the one before was not "
+        "read is gone, and the present one begins at 0 (a pipeline that must not mix them needs a new checkpoint and a new target)"
         for each in missing
     ]
     texts += [

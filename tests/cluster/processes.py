@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -234,6 +235,13 @@ class Group:
             except subprocess.TimeoutExpired:
                 child.kill()
         self.name_server.kill()
+
+    def wipe(self) -> None:
+        """Stop, forget everything but addresses and secret, and start again."""
+        self.stop()
+        for node in self.brokers:
+            shutil.rmtree(self.data_dir(node))
+        self.start()
 
     def logs(self, lines: int = 40) -> str:
         shown = []

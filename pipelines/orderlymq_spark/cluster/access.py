@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
 
 from orderlymq.admin.client import AdminClient
@@ -253,18 +254,31 @@ class ClusterAccess:
 
         Retention may take a message at any time, so the one behind it counts.
         """
+        return self.wait(partial(self._first_from, queue, offset))
 
-        async def ask() -> StoredMessage | None:
-            place = offset
-            while True:
-                status, header, body = await self._pull(queue, place, 1, "*")
-                if status is PullStatus.FOUND:
-                    return next(iter_records(body))
-                if header.next_begin_offset <= place:
-                    return None
-                place = header.next_begin_offset
+    async def _first_from(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
+        place = offset
+        while True:
+            status, header, body = await self._pull(queue, place, 1, "*")
+            if status is PullStatus.FOUND:
+                return next(iter_records(body))
+            if header.next_begin_offset <= place:
+                return None
+            place = header.next_begin_offset
 
-        return self.wait(ask)
+    def marks(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return a mark of the message before each offset, which another message there has not; none where it is gone."""
+        places = {queue: offset - 1 for queue, offset in offsets.items() if offset > 0}
+
+        async def ask() -> list[StoredMessage | None]:
+            return await asyncio.gather(*(self._first_from(*place) for place in places.items()))
+
+        found = zip(places.items(), self.wait(ask), strict=True)
+        return {
+            queue: _mark(message)
+            for (queue, offset), message in found
+            if message is not None and message.queue_offset == offset
+        }
 
     def offset_at(self, queue: MessageQueue, low: int, high: int, timestamp_ms: int) -> int | None:
         """Return the first offset stored at this time or later; None when all are older.
@@ -415,6 +429,11 @@ class ClusterAccess:
                 ) from reason
             await asyncio.sleep(delay_s)
             delay_s = min(_BACK_OFF_MAX_S, delay_s * 2)
+
+
+def _mark(message: StoredMessage) -> int:
+    facts = (message.store_timestamp, message.born_timestamp, message.body_crc, message.properties)
+    return int.from_bytes(blake2b(repr(facts).encode(), digest_size=7).digest())
 
 
 def _passes(error: BrokerError) -> bool:

@@ -44,7 +44,8 @@ class OlderStreamReader(OrderlyMQStreamReader):
         else:
             access, options = access_to(self._options.connect), self._options
             ids = access.topic_ids(access.topics(options.topics, options.pattern))
-            end = to_json(self._ends(), ids)
+            ends = self._ends()
+            end = to_json(ends, ids, access.marks(ends))
         self._planned = end
         return end
 

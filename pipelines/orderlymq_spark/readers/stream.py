@@ -9,7 +9,7 @@ nothing of it, so that the next one knows what is to be there. Spark before 4.2 
 
 import logging
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from orderlymq_spark.offsets import (
     created_again,
     from_json,
     ids_in,
+    marks_in,
     ranges,
     share,
     split,
@@ -57,6 +58,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         self._row_bytes = 0.0
         self._waiting_since: float | None = None
         self._told_removed: frozenset[MessageQueue] = frozenset()
+        self._planned_end: dict[str, Any] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the stream begins, the same however often it is asked."""
@@ -95,7 +97,10 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         # Before the bounds: of a topic that is created again between, nothing is taken for read.
         ids, before = access.topic_ids({queue.topic for queue in ends}), ids_in(start)
         lows, highs = access.bounds(ends)
-        found = continued(known, lows, highs, created_again(known, before, ids))
+        marks = marks_in(start)
+        grown = {q: known[q] for q in marks.keys() & highs.keys() if known[q] < highs[q]}
+        again = created_again(known, before, ids) | self._others(marks, grown)
+        found = continued(known, lows, highs, again)
         removed = [queue for queue in found.removed if queue not in self._told_removed]
         report_loss(options, found.missing, removed)
         self._told_removed = frozenset(found.removed)
@@ -114,7 +119,10 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
             rows_max = self._rows_max(found.start, ends)
             if rows_max is not None:
                 ends = share(found.start, ends, rows_max)
-        return to_json({**ends, **away}, {**before, **ids})
+        moved = {queue: end for queue, end in ends.items() if end != known.get(queue)}
+        kept = {queue: mark for queue, mark in marks.items() if queue not in moved}
+        self._planned_end = to_json({**ends, **away}, {**before, **ids}, kept | access.marks(moved))
+        return self._planned_end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets of the checkpoint.
@@ -140,6 +148,8 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         removed = sorted(awaited - present)
         # What has these offsets now are other messages, where the topic was created again since the batch was planned.
         other = created_again(present, ids, access.topic_ids({queue.topic for queue in present}))
+        if end != self._planned_end:  # by another driver, before who knows what
+            other |= self._others(marks_in(end), {queue: ends[queue] for queue in present})
         lows, highs = access.bounds(present - other)
         other |= {queue for queue in lows if known.get(queue, 0) > highs[queue]}
         there = present - other
@@ -171,6 +181,14 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _ends(self, awaited: Set[MessageQueue] = frozenset()) -> dict[MessageQueue, int]:
         access = access_to(self._options.connect)
         return access.bounds(awaited_queues(access, self._options, awaited))[1]
+
+    def _others(
+        self, marks: Mapping[MessageQueue, int], offsets: Mapping[MessageQueue, int]
+    ) -> set[MessageQueue]:
+        """Return the queues whose message before an offset is not the one that a mark was made of."""
+        asked = {queue: offset for queue, offset in offsets.items() if queue in marks}
+        present = access_to(self._options.connect).marks(asked)
+        return {queue for queue, mark in present.items() if mark != marks[queue]}
 
     def _waits(self, waiting: int) -> bool:
         """Tell whether a batch is still too small to be worth it."""

@@ -326,6 +326,37 @@ def test_a_batch_of_a_topic_that_was_created_again_reads_none_of_the_present_one
     assert planned(stream, end, stream.latestOffset(end, EVERYTHING)) == [(0, 0, 40)]
 
 
+def test_a_cluster_that_was_wiped_and_filled_again_is_told_from_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """It gives topics the same ids and messages the same offsets; the mark of the last message that was read differs."""
+    with (
+        Group(tmp_path, 1) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        topics = Topics(group.name_server_address, admin)
+        topic = topics.make(queues=1)
+        begun = beginning(topics, topic)
+        some(topics, topic, 5, 0)
+        first = reader(topics, topic).latestOffset(begun, EVERYTHING)
+        assert planned(reader(topics, topic), begun, first) == [(0, 0, 5)]
+
+        group.wipe()
+        admin.create_topic(topic, queues=1, ordered=True)
+        some(topics, topic, 8, 0)
+
+        with pytest.raises(DataLost, match=rf"{topic} g:0 .*was wiped or restored"):
+            reader(topics, topic).latestOffset(first, EVERYTHING)
+        with pytest.raises(DataLost, match=rf"{topic} g:0"):
+            planned(reader(topics, topic), begun, first)
+        lenient = reader(topics, topic, failOnDataLoss="false")
+        second = lenient.latestOffset(first, EVERYTHING)
+        assert (from_json(second), first[topic]["g"]["topicId"]) == (
+            dict.fromkeys(topics.queues(topic), 8),
+            second[topic]["g"]["topicId"],
+        )
+
+
 def test_a_target_of_a_run_that_is_not_reached_any_more_ends_it_at_the_present_end(
     topics: Topics,
 ) -> None:
