@@ -42,6 +42,7 @@ class Cost:
         tasks: that may run at once.
         batches: of a stream; None for what is no stream, or has no limit that is known before.
         seconds: until it is done, with the start of Spark; None where no rate was measured.
+        start_s: of them until Spark has begun; 0 for what starts none.
         measured: under which conditions.
     """
 
@@ -50,6 +51,7 @@ class Cost:
     tasks: int
     batches: int | None
     seconds: float | None
+    start_s: int
     measured: str
 
 
@@ -188,15 +190,18 @@ def _cost(pipeline: Pipeline, options: SourceOptions | None, waiting: Waiting) -
         kind = "order-audit of an archive"
     rate = rate_of(kind)
     work = waiting.size_bytes if kind == "compact" else waiting.messages
+    start_s = 0 if isinstance(spec, MirrorSpec) else START_S
     seconds = None
     if rate is not None and work is not None:
-        seconds = round(START_S + work / rate.per_second, 1)
+        seconds = round(start_s + work / rate.per_second, 1)
     batches = None
     if isinstance(spec, StreamSpec) and options is not None and waiting.messages is not None:
         limit = options.offsets_max or (None if options.bytes_max else waiting.messages)
         batches = None if limit is None else math.ceil(waiting.messages / max(1, limit))
     measured = "" if rate is None else rate.conditions
-    return Cost(waiting.messages, waiting.size_bytes, waiting.parts, batches, seconds, measured)
+    return Cost(
+        waiting.messages, waiting.size_bytes, waiting.parts, batches, seconds, start_s, measured
+    )
 
 
 def _guarantees(pipeline: Pipeline) -> Iterator[str]:
@@ -239,4 +244,5 @@ def _time(cost: Cost) -> str:
         parts.append(counted(cost.batches, "batch", "batches"))
     if cost.seconds is None:
         return ", ".join(parts) + "; its speed was not measured, so no time is told"
-    return f"about {cost.seconds:,.0f} s, {START_S} of them Spark's start; {', '.join(parts)} (measured: {cost.measured})"
+    start = f", {cost.start_s} of them Spark's start" if cost.start_s else ""
+    return f"about {cost.seconds:,.0f} s{start}; {', '.join(parts)} (measured: {cost.measured})"

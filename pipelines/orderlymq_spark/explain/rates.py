@@ -21,6 +21,8 @@ _LINES: Final = {
 }
 #: Not a pipeline, and measured by hand: docs/howto/pipelines.md#the-ordered-sink.
 _SINK_ROWS_PER_SECOND: Final = 8_000
+#: `python -m bench.mirror`: docs/howto/mirror.md#speed.
+_MIRROR_ROWS_PER_SECOND: Final = 10_000
 START_S: Final = 13
 """Of Java and Spark until a first small batch is done: measured on two processors."""
 
@@ -38,6 +40,10 @@ def rate_of(kind: str) -> Rate | None:
     known = _known()
     if kind in ("replay", "redrive"):
         return Rate(_SINK_ROWS_PER_SECOND, "the ordered sink of one broker, messages of 1 KB")
+    if kind == "mirror":
+        return Rate(
+            _MIRROR_ROWS_PER_SECOND, "one broker at each side, messages of 1 KiB in four queues"
+        )
     line = _LINES.get(kind)
     if line is None or line not in known["medians"]:
         return None

@@ -2,14 +2,18 @@
 
 import itertools
 import json
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
-from orderlymq.blocking import Consumer
+from orderlymq.blocking import AdminClient, Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import Message
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError, QueueListChanged, SinkConflict
 from orderlymq_spark.explain.explanation import explain
@@ -17,7 +21,9 @@ from orderlymq_spark.jobs.mirror import job
 from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.specs import MirrorSpec, Pipeline, Source
+from tests.cluster.processes import Group
 from tests.spark.clusters import Clusters, committed, stored
+from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
 
@@ -115,6 +121,36 @@ def test_offsets_of_groups_follow_and_never_go_back(
     assert held.data["moved"] == 0
 
 
+def test_a_group_by_key_is_declared_by_queue_until_its_consumers_move(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    """The target refuses offsets of one by key, and the result says what to do; changed later, it goes on where it stood."""
+    topic = clusters.make(next(_NAMES), queues=1)
+    clusters.source.numbered(topic, 10, keys=3)
+    group, early = f"billing-{topic}", f"early-{topic}"
+    (queue,) = clusters.source.queues(topic)
+    for each in (group, early):
+        access_to(Connect(clusters.source.bootstrap)).commit(each, {queue: 6})
+    by_key = SubscriptionGroupConfig(early, concurrency="Key")
+    clusters.target.admin.set_group(by_key)
+
+    found = mirror(clusters, topic, tmp_path, groups=[group, early])
+
+    assert clusters.check_prefix(topic) == 10
+    assert found.data["moved"] == 1
+    assert list(found.data["groups"]) == [early]
+    assert "concurrency: Queue there until its consumers move" in found.data["groups"][early]
+
+    clusters.target.admin.set_group(replace(by_key, group_name=group))
+    with Consumer(
+        group, clusters.target.bootstrap, topics=topic, ordered="key", settings=SETTINGS
+    ) as consumer:
+        clusters.source.numbered(topic, 4, keys=3, start=10)
+        mirror(clusters, topic, tmp_path)
+        found_there = {message.queue_offset for message in islice(consumer, 8)}
+    assert found_there == set(range(6, 14))
+
+
 def test_a_target_that_somebody_has_written_to_is_refused(
     clusters: Clusters, tmp_path: Path
 ) -> None:
@@ -149,6 +185,33 @@ def test_a_source_that_was_created_again_is_refused(
         mirror(clusters, topic, tmp_path)
     status = json.loads((tmp_path / "checkpoint" / "status.json").read_text())
     assert (status["phase"], "created again" in status["last_error"]) == ("Failed", True)
+
+
+def test_a_source_that_was_wiped_and_filled_again_is_refused(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    """It gives topics the same ids and has more than was copied; a mirror that runs on through it notices, too."""
+    with (
+        Group(tmp_path / "source", 1) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        both = Clusters(Topics(group.name_server_address, admin), clusters.target)
+        clusters.target.admin.create_topic(name := next(_NAMES), queues=1, ordered=True, perm=4)
+        admin.create_topic(name, queues=1, ordered=True)
+        both.source.numbered(name, 5)
+        running = job.mirror_of(spec(both, name, tmp_path))
+        running.copy(Event(), None)
+        before = stored(both.target, name)
+
+        group.wipe()
+        admin.create_topic(name, queues=1, ordered=True)
+        both.source.numbered(name, 9)
+
+        with pytest.raises(SinkConflict, match="the source was wiped or restored"):
+            running.copy(Event(), None)
+        with pytest.raises(SinkConflict, match="the source was wiped or restored"):
+            mirror(both, name, tmp_path)
+        assert stored(both.target, name) == before
 
 
 def test_topics_must_fit(clusters: Clusters, tmp_path: Path) -> None:
@@ -191,6 +254,8 @@ def test_it_is_explained(clusters: Clusters, topic: str, tmp_path: Path) -> None
     found = explain(Pipeline(name="dr", spec=spec(clusters, topic, tmp_path)))
 
     assert found.cost.messages == 12
+    assert found.cost.seconds is not None
+    assert "Spark's start" not in found.text()
     assert "12 messages" in found.reads
     assert any("two mirrors" in each for each in found.guarantees)
     assert clusters.check_prefix(topic) == 0

@@ -4,7 +4,7 @@ Pipeline mirror: topics of one cluster at another one, offset by offset, with th
 It starts no Spark: what it does is bound by one pull and one append after the other per queue, and a task of Spark would
 be tried again without knowing what became of the try before. The rules: the target's brokers store copies at the source's offsets
 or not at all, so whatever dies, and however many mirrors run by mistake, each queue is a prefix of its source; the target's
-end says where to go on; the last copy is compared with its original whenever somebody else may have written it. Offsets of
+end says where to go on; the last copy is compared with its original before others are put behind it. Offsets of
 groups follow the messages, only forwards, and only while the group has no members at the target.
 """
 
@@ -160,8 +160,10 @@ class Mirror:
             self._source_ends |= highs
             self._pairs |= pairs
             self.ends |= {queue: ends[copy] for queue, copy in pairs.items()}
+            waiting = {part.queue for part in parts}
             for queue, copy in pairs.items():
-                self._verify(queue, copy, sources[queue], ends[copy])
+                if queue in waiting or self._known.get(copy, 0) != ends[copy]:
+                    self._verify(queue, copy, sources[queue], ends[copy])
         return found
 
     def copy(self, stop: threading.Event, goal: Offsets | None) -> tuple[int, Offsets]:
@@ -201,7 +203,8 @@ class Mirror:
             if len(done) < len(wanted):
                 left[group] = (
                     f"{counted(len(wanted) - len(done), 'offset')} refused by the target; it takes those of groups by queue "
-                    "while none of its queues is locked, and the log says more"
+                    "while none of its queues is locked, so declare a group by key with concurrency: Queue there until its "
+                    "consumers move; the log says more"
                 )
         return left
 
@@ -252,17 +255,16 @@ class Mirror:
         return found or None
 
     def _verify(self, queue: MessageQueue, copy: MessageQueue, has: Bounds, end: int) -> None:
-        """Compare the target's last message with that of the source, unless this mirror has put it there.
+        """Compare the target's last message with that of the source, which may be another cluster than a moment ago.
 
         Raises:
             SinkConflict: It is another one.
         """
-        if self._known.get(copy, 0) == end:
-            return
         if end > has.low and self._differs(queue, copy, end - 1):
             raise SinkConflict(
                 f"offset {end - 1} of the target's {copy} is not the message that the source has there: somebody else has "
-                "written to it, or it is another topic's mirror; delete the target's topic and begin again"
+                "written to it, it is another topic's mirror, or the source was wiped or restored; delete the target's topic "
+                "and begin again"
             )
         self._known[copy] = end
 
