@@ -20,15 +20,23 @@ from orderlymq_operator.kube.objects.cluster import (
     kube_revision,
     name_server_revision,
 )
+from orderlymq_operator.kube.objects.listeners import Addresses
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import DesiredState, desired_state, subject_of
 from orderlymq_operator.kube.observe.gateway import has_routes
 from orderlymq_operator.kube.observe.inventory import Item, read_item
+from orderlymq_operator.kube.observe.listeners import outside_view, told_addresses
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.reconcile.wanted import early_objects, forms_of, late_objects
-from orderlymq_operator.kube.resources import NETWORK_POLICIES, OWN_KINDS, STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import (
+    CONFIG_MAPS,
+    NETWORK_POLICIES,
+    OWN_KINDS,
+    STATEFUL_SETS,
+    Json,
+)
 from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica
 from orderlymq_operator.plan.forecast.consequences import live_effects
 from orderlymq_operator.plan.forecast.effects import Effect, Forecast, ResourceForecast
@@ -189,8 +197,21 @@ def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Enviro
         operator_namespace=_operator_namespace(live),
         accepted=cluster.spec,
         routes=live.routes,
+        addresses=_addresses(desired.cluster, live),
     )
     return environment, steps
+
+
+def _addresses(cluster: Cluster, live: Live) -> Addresses:
+    """Return where clients of other networks will be sent, as far as that is known; nodes are not read, so theirs stay."""
+    present = told_addresses(live.find(CONFIG_MAPS, names.name_server_set(cluster)))
+    view = outside_view(cluster, live.find, (), present, routes=live.routes is not None)
+    of_nodes = {
+        each.name: present.get(each.name, {})
+        for each in cluster.spec.listeners
+        if each.type == "NodePort" and each.advertised_host is None
+    }
+    return {**view.addresses, **of_nodes}
 
 
 def _certified(cluster: Cluster, live: Live, name: str, form: GroupForm) -> tuple[GroupForm, int]:

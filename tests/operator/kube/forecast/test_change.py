@@ -7,9 +7,18 @@ import pytest
 import yaml
 
 from orderlymq_operator.kube.forecast.reader import forecast_with
-from orderlymq_operator.kube.resources import CLAIMS, PODS, STORAGE_CLASSES, TOPICS
+from orderlymq_operator.kube.resources import (
+    CLAIMS,
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    SERVICES,
+    STORAGE_CLASSES,
+    TOPICS,
+)
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.manifests.reader import parse
+from tests.operator.kube.reconcile.test_listeners import node
 from tests.operator.kube.samples import NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
@@ -121,6 +130,31 @@ async def test_a_cluster_at_rest_has_no_forecast(small: SmallCluster) -> None:
     for text in (_cluster(), _cluster(flushDiskType="SYNC_FLUSH")):
         said = await _forecast(small, text)
         assert not said.effects, said.resources
+
+
+@pytest.mark.parametrize("kind", ["LoadBalancer", "NodePort"])
+async def test_the_addresses_of_a_listener_are_no_change(small: SmallCluster, kind: str) -> None:
+    """Law: where they are known and told to clients, a plan of the same manifest says nothing."""
+    listener = {"name": "outside", "type": kind, "port": 9095}
+    small.change(listeners=[listener])
+    small.server.put(NODES, node("worker", "192.0.2.9"))
+    for name in ("demo-0-outside", "demo-nameserver-outside"):
+        await small.reconciler.reconcile(KEY)
+        service = small.server.find(SERVICES, NAMESPACE, name)
+        assert service is not None
+        ports = [{**each, "nodePort": 30_000} for each in service["spec"]["ports"]]
+        balancer = {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}
+        spec = {**service["spec"], "ports": ports}
+        small.server.put(SERVICES, {**service, "spec": spec, "status": balancer})
+    for _ in range(4):
+        await small.reconciler.reconcile(KEY)
+
+    said = await _forecast(small, _cluster(listeners=[listener]))
+
+    config = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-nameserver")
+    assert config is not None
+    assert "192.0.2" in config["data"]["addresses.json"]
+    assert not said.effects, said.resources
 
 
 async def test_what_the_schema_refuses_stays_and_the_rest_is_forecast(small: SmallCluster) -> None:
