@@ -522,7 +522,9 @@ class ClusterReconciler:
         )
         facts = cluster_facts(
             scope.item, cluster, observed, scope.live, backend.environment, scope.found, now
-        ) | listener_facts(cluster, backend.outside)
+        )
+        reached = scope.item.status.get("listeners") or []
+        facts |= listener_facts(cluster, backend.outside, scope.live, reached)
         if self._is_debounced(scope, conditions["Ready"]):
             return  # the next reconcile is a second away
         before = condition_of(scope.item.status, ORDER_VERIFIED)

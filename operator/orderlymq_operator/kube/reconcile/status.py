@@ -5,7 +5,7 @@ Pure. Rules: a status is written only when it says something new. The time of a 
 field that is not known is left out, because the schema refuses null.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,7 +18,7 @@ from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.listeners import OutsideView
 from orderlymq_operator.kube.observe.pods import PodFacts, Trouble
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.resources import TLS_ROUTES, Json
 from orderlymq_operator.plan.actions import (
     Action,
     AddLearner,
@@ -331,15 +331,29 @@ def cluster_facts(
     return facts
 
 
-def listener_facts(cluster: Cluster, outside: OutsideView) -> Json:
-    """Return how clients of other networks reach a Cluster."""
-    made = []
+def listener_facts(
+    cluster: Cluster, outside: OutsideView, live: Live, before: Iterable[Json]
+) -> Json:
+    """Return how clients of other networks reach a Cluster; *before* is what the status says of that.
+
+    One whose routes could not be deleted yet is told of until they are gone: routes are read where the status tells of some.
+    """
+    made: dict[str, Json] = {}
     for listener in cluster.spec.listeners:
         facts = {"name": listener.name, "type": listener.type}
         if listener.name in outside.bootstrap:
             facts["bootstrap"] = outside.bootstrap[listener.name]
-        made.append(facts)
-    return {"listeners": made} if made else {}
+        made[listener.name] = facts
+    routed = {
+        (found["metadata"].get("labels") or {}).get(names.LABEL_LISTENER)
+        for (kind, _), found in live.made.items()
+        if kind == TLS_ROUTES.kind
+    }
+    if TLS_ROUTES.kind in live.unread:
+        routed |= {each["name"] for each in before if each["type"] == TLS_ROUTES.kind}
+    for name in sorted(routed - {None}):
+        made[name] = {**made.get(name, {"name": name}), "type": TLS_ROUTES.kind}
+    return {"listeners": list(made.values())} if made else {}
 
 
 def _index(name: str) -> int:

@@ -305,6 +305,28 @@ async def test_routes_go_with_their_listener(routed: SmallCluster, after: list[J
     assert (service and service["spec"]["type"]) == (after[0]["type"] if after else None)
 
 
+@pytest.mark.parametrize("after", [[], [{**PUBLIC, "name": "sni"}]])
+async def test_a_route_that_may_not_go_yet_goes_later(
+    routed: SmallCluster, after: list[Json]
+) -> None:
+    """Law: a refusal is not forgotten, also by an operator that knows no more than the status of the Cluster."""
+    await routed.reconciler.reconcile(KEY)
+    judge(routed, "True", "Accepted")
+    await settle(routed)
+    routed.server.refused[f"{TLS_ROUTES.path(NAMESPACE)}/"] = (500, "the webhook does not answer")
+    routed.change(listeners=after)
+    for _ in range(4):
+        await routed.reconciler.reconcile(KEY)
+    assert route(routed, "demo-0-sni") is not None
+    assert routed.condition("Ready")["reason"] != "Ready"
+
+    routed.server.refused.clear()
+    await settle(routed)
+
+    assert [path for path in routed.server.objects if "/tlsroutes/" in path] == []
+    assert list(status(routed)) == [each["name"] for each in after]
+
+
 async def test_a_route_that_somebody_takes_away_comes_back_at_the_resync(
     routed: SmallCluster,
 ) -> None:
