@@ -344,14 +344,14 @@ def listener_facts(
         if listener.name in outside.bootstrap:
             facts["bootstrap"] = outside.bootstrap[listener.name]
         made[listener.name] = facts
-    routed = {
-        (found["metadata"].get("labels") or {}).get(names.LABEL_LISTENER)
+    routed: set[str] = {
+        found["metadata"]["labels"][names.LABEL_LISTENER]
         for (kind, _), found in live.made.items()
-        if kind == TLS_ROUTES.kind
+        if kind == TLS_ROUTES.kind and names.LABEL_LISTENER in found["metadata"]["labels"]
     }
     if TLS_ROUTES.kind in live.unread:
         routed |= {each["name"] for each in before if each["type"] == TLS_ROUTES.kind}
-    for name in sorted(routed - {None}):
+    for name in sorted(routed):
         made[name] = {**made.get(name, {"name": name}), "type": TLS_ROUTES.kind}
     return {"listeners": list(made.values())} if made else {}
 
