@@ -33,7 +33,7 @@ from tests.ports import free_ports
 from orderlymq_operator.kube import __main__ as operator
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
-from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
 ROOT: Final = Path(__file__).parents[1]
@@ -234,9 +234,7 @@ class Brokers:
             codes.GET_KVLIST_BY_NAMESPACE: lambda asked: asked.reply(
                 body=json.dumps({"table": self.lists}).encode()
             ),
-            codes.ORDERLYMQ_QUEUE_EXPANSION: lambda asked: asked.reply(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            ),
+            codes.ORDERLYMQ_QUEUE_EXPANSION: lambda asked: asked.reply(body=b'{"topics": []}'),
             codes.UPDATE_AND_CREATE_TOPIC: self._set_topic,
             codes.PUT_KV_CONFIG: self._put_list,
         }
