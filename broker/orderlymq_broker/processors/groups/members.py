@@ -74,6 +74,8 @@ class MembershipProcessor:
         self._committer = committer
         self._led_since_ms = 0
         self._next_scan_ms = 0
+        # Silent members whose leaving was proposed, as long as it is not applied.
+        self._leaving: set[tuple[str, str]] = set()
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -167,6 +169,7 @@ class MembershipProcessor:
         """Begin to lead: give known members time to come back, take in those already here."""
         self._led_since_ms = now.monotonic_ms
         self._next_scan_ms = now.monotonic_ms
+        self._leaving.clear()
 
         return walk(self._context, self._present(), self._take_in, now)
 
@@ -231,6 +234,8 @@ class MembershipProcessor:
         if now.monotonic_ms < self._next_scan_ms:
             return []
         self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
+        known = self._context.state.members
+        self._leaving = {each for each in self._leaving if known.get(*each) is not None}
 
         return walk(self._context, self._known(), self._take_out, now)
 
@@ -246,6 +251,7 @@ class MembershipProcessor:
         for group, client_id in gone:
             self._context.sessions.leave(group, client_id)
             self._forget_heartbeat(client_id)
+        self._leaving.update(gone)
         self._context.counters["members_expired"] += len(gone)
 
         return in_pieces(MemberLeft(*each) for each in gone)
@@ -372,7 +378,10 @@ class MembershipProcessor:
             ),
             session.client_ids[client_id],
         )
-        if state.members.get(group, client_id) != member:
+        # One whose leaving is under way is a member no more when that is applied.
+        is_leaving = (group, client_id) in self._leaving
+        if is_leaving or state.members.get(group, client_id) != member:
+            self._leaving.discard((group, client_id))
             records.append(member)
 
         return records
