@@ -5,6 +5,7 @@ What both must have in common is tested without one in `test_crd`.
 """
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +14,27 @@ import aiohttp
 import pytest
 from bench.apiload import ADMIN, NAMESPACE, Kube
 
+from orderlymq_operator.kube.api import ForbiddenError
+from orderlymq_operator.kube.objects import drift
+from orderlymq_operator.kube.objects.cluster import (
+    group_set,
+    identity_secret,
+    name_server_set,
+    operator_secret,
+    service_objects,
+)
 from orderlymq_operator.kube.observe.inventory import read_item
-from orderlymq_operator.kube.resources import OWN_KINDS
+from orderlymq_operator.kube.resources import OWN_KINDS, SECRETS, SERVICES, STATEFUL_SETS
 from orderlymq_operator.resources import changewarnings, crd
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, VERSIONS
-from tests.operator.kube.realapi import administrator, needs_api_server, real_api_server
+from tests.operator.kube.realapi import (
+    administrator,
+    needs_api_server,
+    operator,
+    real_api_server,
+)
+from tests.operator.kube.samples import cluster, environment
 
 Json = dict[str, Any]
 NEXT: Final = "v1beta1"
@@ -155,6 +171,68 @@ async def warnings_of(address: str, place: str) -> str:
 def spec_schema(kind: str) -> Json:
     found: Json = crd.schema(kind)["properties"]["spec"]
     return found
+
+
+async def test_what_is_made_for_a_cluster_can_name_it_by_the_other_version(
+    kube: Kube, address: str
+) -> None:
+    """Law: an operator of the other version writes its owner references over ours, which restarts nothing, and goes back.
+
+    Kubernetes' garbage collection finds an owner by the version of the reference, so all of them must be written before v1alpha1
+    goes: what is compared at each reconcile by that, and Secrets, which are made once, by a person, because the operator may not.
+    """
+    owner = cluster()
+    objects = [
+        *service_objects(owner, environment(owner)),
+        name_server_set(owner, environment(owner)),
+        group_set(owner, "demo-0", environment(owner)),
+    ]
+    secrets = [identity_secret(owner, "secret"), {**operator_secret(owner, "x"), "immutable": True}]
+    for each in (*objects, *secrets):
+        each["metadata"]["namespace"] = NAMESPACE
+    async with operator(address) as api:
+        for each in drift.changes(objects, []):
+            await api.make(each)
+        for each in secrets:
+            await api.create(SECRETS, NAMESPACE, each)
+        before = {
+            each["metadata"]["name"]: each for each in await api.list(STATEFUL_SETS, NAMESPACE)
+        }
+        for version in VERSIONS[::-1]:
+            wanted = [by_version(each, version) for each in objects]
+            live = [
+                *await api.list(SERVICES, NAMESPACE),
+                *await api.list(STATEFUL_SETS, NAMESPACE),
+            ]
+            found = drift.changes(wanted, live)
+            assert len(found) == len(objects)
+            for each in found:
+                written = await api.apply(each)
+                assert versions_of(written) == [version]
+            for each in secrets:
+                references = by_version(each, version)["metadata"]["ownerReferences"]
+                change = {"metadata": {"ownerReferences": references}}
+                name = each["metadata"]["name"]
+                with pytest.raises(ForbiddenError):
+                    await api.patch(SECRETS, NAMESPACE, name, change)
+                written = await kube.call("PATCH", SECRETS.path(NAMESPACE, name), change)
+                assert versions_of(written) == [version]
+        for each in await api.list(STATEFUL_SETS, NAMESPACE):
+            assert each["metadata"]["generation"] == 1
+            assert each["spec"] == before[each["metadata"]["name"]]["spec"]
+
+
+def by_version(made: Json, version: str) -> Json:
+    """Return an object of ours as an operator that works with *version* makes it."""
+    found = copy.deepcopy(made)
+    for each in found["metadata"]["ownerReferences"]:
+        each["apiVersion"] = f"{GROUP}/{version}"
+    return found
+
+
+def versions_of(found: Json) -> list[str]:
+    references = found["metadata"]["ownerReferences"]
+    return [each["apiVersion"].rpartition("/")[2] for each in references]
 
 
 async def test_a_chart_that_knows_one_version_can_come_back(kube: Kube) -> None:
