@@ -8,7 +8,10 @@ others are applied.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
 
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.forecast.present import observed_state, secrets_of
@@ -29,10 +32,14 @@ from orderlymq_operator.kube.observe.listeners import outside_view, told_address
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
-from orderlymq_operator.kube.reconcile.wanted import early_objects, forms_of, late_objects
+from orderlymq_operator.kube.reconcile.wanted import (
+    early_objects,
+    forms_of,
+    late_objects,
+    unwanted_objects,
+)
 from orderlymq_operator.kube.resources import (
     CONFIG_MAPS,
-    NETWORK_POLICIES,
     OWN_KINDS,
     STATEFUL_SETS,
     Json,
@@ -48,6 +55,13 @@ from orderlymq_protocol.plurals import counted
 
 # What is newer than everything that exists: of two objects with one name the older one wins.
 _NEWEST: Final = "9999-01-01T00:00:00Z"
+# As the rules of the schemas have it.
+_SET_ONCE: Final = {
+    "Cluster": ("storage.class_name",),
+    "Topic": ("topic_name",),
+    "ConsumerGroup": ("group_name",),
+    "User": ("access_key",),
+}
 _RESOURCES: Final = {resource.kind: resource for resource in OWN_KINDS}
 
 
@@ -108,6 +122,7 @@ def forecast_change(present: Present, changed: Sequence[Item]) -> Forecast:
     before = _state(present.item, present.parts)
     after = desired_state(cluster_item.manifest, parts)
     refused = _refused(before, after.desired)
+    refused += [each for each in _set_later(present, changed) if not _names(refused, each)]
     if refused and before is not None:
         names_out = {(each.kind, each.name) for each in refused}
         kept = [each for each in changed if (each.kind, subject_of(each).name) not in names_out]
@@ -178,6 +193,32 @@ def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
     modes = frozenset([cluster.spec.tls.mode])
     found = Observed(accepted=accepted, tls_modes=modes)
     return refusals(replace(desired, cluster=confirmed), found)
+
+
+def _set_later(present: Present, changed: Sequence[Item]) -> Iterator[Refuse]:
+    """Yield what can neither be set nor changed nor taken away later, also where the name would be the same."""
+    known = {(each.kind, each.namespace, each.name): each for each in present.parts}
+    if present.item is not None:
+        known["Cluster", present.item.namespace, present.item.name] = present.item
+    for item in changed:
+        old = known.get((item.kind, item.namespace, item.name))
+        if old is None or old.manifest is None or item.manifest is None:
+            continue
+        name = item.name if item.kind == "Cluster" else subject_of(item).name
+        for path in _SET_ONCE.get(item.kind, ()):
+            if _value(old.manifest, path) != _value(item.manifest, path):
+                field = ".".join(map(to_camel, path.split(".")))
+                advice = "leave it as it is, or make another object"
+                reason = "it cannot be set, changed or removed later"
+                yield Refuse(item.kind, name, f"spec.{field}", reason, advice)
+
+
+def _names(refused: Sequence[Refuse], other: Refuse) -> bool:
+    return any((each.name, each.field) == (other.name, other.field) for each in refused)
+
+
+def _value(manifest: Resource, path: str) -> object:
+    return reduce(getattr, path.split("."), manifest.spec)
 
 
 def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Environment, int]:
@@ -301,9 +342,13 @@ def _beside(
             f"{counted(len(differ), 'object')} will be written: {', '.join(differ)}",
             tuple(differ),
         )
-    policies = sorted(f"{kind}/{name}" for kind, name in live.made if kind == NETWORK_POLICIES.kind)
-    if policies and not cluster.spec.network.policies:
-        yield Effect("Changes", "the NetworkPolicies are deleted", tuple(policies))
+    unwanted = sorted(
+        f"{resource.kind}/{name}"
+        for resource, name in unwanted_objects(desired.cluster, wanted, live)
+    )
+    if unwanted:
+        text = f"{counted(len(unwanted), 'object')} will be deleted: {', '.join(unwanted)}"
+        yield Effect("Removes", text, tuple(unwanted))
     yield from _draining(cluster, live)
 
 

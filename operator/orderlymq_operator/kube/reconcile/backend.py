@@ -20,7 +20,7 @@ from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
 from orderlymq_operator.kube.api import Api, ApiError, EvictionRefusedError, RetryLaterError
-from orderlymq_operator.kube.objects import canary, console, drift, names
+from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
     GroupForm,
@@ -29,7 +29,7 @@ from orderlymq_operator.kube.objects.cluster import (
 from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.listeners import in_turn
 from orderlymq_operator.kube.objects.placement import HOSTNAME
-from orderlymq_operator.kube.objects.pods import Access, access_by, owners, replica_host
+from orderlymq_operator.kube.objects.pods import Access, access_by, replica_host
 from orderlymq_operator.kube.observe.cluster import (
     Live,
     observed_group,
@@ -56,15 +56,14 @@ from orderlymq_operator.kube.reconcile.wanted import (
     is_needed,
     late_objects,
     settings_in_use,
+    unwanted_objects,
 )
 from orderlymq_operator.kube.resources import (
     CLAIMS,
     CONFIG_MAPS,
-    NETWORK_POLICIES,
     PODS,
     SERVICES,
     STATEFUL_SETS,
-    TLS_ROUTES,
     Json,
     Resource,
     resource_of,
@@ -324,26 +323,7 @@ class KubeBackend:
 
     async def _remove_unwanted(self, wanted: list[Json]) -> int:
         """Delete what a Cluster may do without and has no more: listeners, policies, console, canary; return how many."""
-        cluster = self.desired.cluster
-        places = [(each, console.console_name(cluster)) for each in console.KINDS]
-        places += [(each, canary.canary_name(cluster)) for each in canary.KINDS]
-        for (kind, name), made in self.live.made.items():
-            if kind in (SERVICES.kind, TLS_ROUTES.kind) and names.LABEL_LISTENER in (
-                made["metadata"].get("labels") or {}
-            ):
-                places.append((resource_of(made), name))
-            if kind == NETWORK_POLICIES.kind and not cluster.spec.network.policies:
-                places.append((NETWORK_POLICIES, name))
-        kept = {(made["kind"], made["metadata"]["name"]) for made in wanted}
-        return await self._remove(
-            [
-                (resource, name)
-                for resource, name in dict.fromkeys(places)
-                if (resource.kind, name) not in kept
-                and (found := self.live.find(resource, name)) is not None
-                and cluster.metadata.uid in owners(found, cluster.kind)
-            ]
-        )
+        return await self._remove(unwanted_objects(self.desired.cluster, wanted, self.live))
 
     async def _remove(self, found: list[tuple[Resource, str]]) -> int:
         """Delete objects that brokers do not need; return how many."""

@@ -5,6 +5,8 @@ The objects themselves are made in ``kube/objects``; here stands which of them a
 that its pods of before still need. ``backend`` applies them.
 """
 
+from collections.abc import Iterable
+
 from orderlymq_operator.kube.objects import canary, console, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
@@ -20,14 +22,18 @@ from orderlymq_operator.kube.objects.cluster import (
 )
 from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE
 from orderlymq_operator.kube.objects.network import policy_objects
-from orderlymq_operator.kube.objects.pods import form_of
+from orderlymq_operator.kube.objects.pods import form_of, owners
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.resources import (
     ACCESSORY,
     CONFIG_MAPS,
+    NETWORK_POLICIES,
     SERVICES,
     STATEFUL_SETS,
+    TLS_ROUTES,
     Json,
+    Resource,
+    resource_of,
 )
 from orderlymq_operator.resources.kinds import Cluster, Desired
 
@@ -74,6 +80,29 @@ def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
         *route_objects(cluster, environment),
         *console.console_objects(cluster, image=image, pull_policy=pull_policy),
         *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
+    ]
+
+
+def unwanted_objects(
+    cluster: Cluster, wanted: Iterable[Json], live: Live
+) -> list[tuple[Resource, str]]:
+    """Return what a Cluster may do without and has no more: objects of listeners, policies, console and canary."""
+    places = [(each, console.console_name(cluster)) for each in console.KINDS]
+    places += [(each, canary.canary_name(cluster)) for each in canary.KINDS]
+    for (kind, name), made in live.made.items():
+        if kind in (SERVICES.kind, TLS_ROUTES.kind) and names.LABEL_LISTENER in (
+            made["metadata"].get("labels") or {}
+        ):
+            places.append((resource_of(made), name))
+        if kind == NETWORK_POLICIES.kind and not cluster.spec.network.policies:
+            places.append((NETWORK_POLICIES, name))
+    kept = {(made["kind"], made["metadata"]["name"]) for made in wanted}
+    return [
+        (resource, name)
+        for resource, name in dict.fromkeys(places)
+        if (resource.kind, name) not in kept
+        and (found := live.find(resource, name)) is not None
+        and cluster.metadata.uid in owners(found, cluster.kind)
     ]
 
 

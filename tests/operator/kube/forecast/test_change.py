@@ -15,6 +15,7 @@ from orderlymq_operator.kube.resources import (
     SERVICES,
     STORAGE_CLASSES,
     TOPICS,
+    USERS,
 )
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.manifests.reader import parse
@@ -155,6 +156,48 @@ async def test_the_addresses_of_a_listener_are_no_change(small: SmallCluster, ki
     assert config is not None
     assert "192.0.2" in config["data"]["addresses.json"]
     assert not said.effects, said.resources
+
+
+async def test_what_goes_with_a_listener_is_said(small: SmallCluster) -> None:
+    """Law: objects that an edit takes away stand in the plan as those that it writes."""
+    listener = {"name": "outside", "type": "LoadBalancer", "port": 9095}
+    small.change(listeners=[listener])
+    for _ in range(4):
+        await small.reconciler.reconcile(KEY)
+    small.server.writes()
+    small.server.asked.clear()
+
+    said = await _forecast(small, _cluster())
+    written = await _carry_out(small, listeners=[])
+
+    gone = {"Service/demo-0-outside", "Service/demo-nameserver-outside"}
+    assert gone <= written
+    assert written <= _said(said)
+    assert gone == set(said.targets("Removes"))
+
+
+@pytest.mark.parametrize("old", [None, "another-key"])
+async def test_what_is_said_once_for_all_is_refused_later(
+    small: SmallCluster, old: str | None
+) -> None:
+    """Law: the plan refuses what the API server will refuse, also where the value would be the same."""
+    reference = {"clusterRef": {"name": "demo"}}
+    spec = reference if old is None else {**reference, "accessKey": old}
+    small.server.put(USERS, custom("User", "account", spec=spec))
+    made = {
+        "apiVersion": "orderlymq.io/v1alpha1",
+        "kind": "User",
+        "metadata": {"name": "account", "namespace": NAMESPACE},
+    }
+
+    said = await _forecast(small, yaml.safe_dump({**made, "spec": reference}))
+    other = await _forecast(
+        small, yaml.safe_dump({**made, "spec": {**reference, "accessKey": "account"}})
+    )
+
+    fields = [(f"{NAMESPACE}/account", "spec.accessKey")]
+    assert [(each.name, each.field) for each in said.refusals] == ([] if old is None else fields)
+    assert [(each.name, each.field) for each in other.refusals] == fields
 
 
 async def test_what_the_schema_refuses_stays_and_the_rest_is_forecast(small: SmallCluster) -> None:
