@@ -7,7 +7,6 @@ the world before and after each action: it knows nothing of what the action was 
 
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TypeAlias
 
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
@@ -34,10 +33,9 @@ from orderlymq_operator.plan.expansion import expanding_topics
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.kinds import Desired
 from tests.operator.plan.expandingworld import Broker
+from tests.operator.plan.foretold import Fact
 from tests.operator.world import World
 
-Fact: TypeAlias = tuple[str, str, str]
-"""What became different: kind, what, where."""
 STEP_MS = 5_000
 PASSES_MAX = 900
 

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from orderlymq_operator.plan.actions import Action, Observed, SwitchTopic
-from orderlymq_operator.plan.forecast.effects import Effect, Forecast
+from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Topic, User
 from orderlymq_protocol.plurals import counted
 from tests.operator.examples import desired, group, topic
-from tests.operator.plan.restlessworld import Fact, RestlessWorld
+from tests.operator.plan.foretold import allows
+from tests.operator.plan.restlessworld import RestlessWorld
 
 CHANGES = 200  # the issue's number of random changes, of each law
 
@@ -142,47 +143,6 @@ def _world(manifests: Manifests, chance: Random) -> tuple[RestlessWorld, Desired
     return world, before
 
 
-def _allows(said: Forecast, wanted: Desired, fact: Fact) -> bool:
-    """Return whether the forecast's effects say that *fact* may become different."""
-    kind, what, where = fact
-    match kind:
-        case "server":
-            return what in said.targets("Adds")
-        case "replica" | "revision" | "member":
-            replicas = {
-                target
-                for each in ("Adds", "Removes", "Restarts", "Changes")
-                for target in said.targets(each)
-            }
-            return bool({what, what.partition("/")[0]} & replicas)
-        case "lead":
-            return what in said.targets("MovesLead")
-    names = {
-        "topic": {t.topic_name: t.metadata.name for t in wanted.topics},
-        "group": {g.group_name: g.metadata.name for g in wanted.groups},
-        "user": {u.access_key: u.metadata.name for u in wanted.users},
-    }
-    of = "topic" if kind in ("fence", "list") else kind
-    effects = _about(said, of, names[of].get(what, what))
-    kinds = {each.kind for each in effects}
-    if kind == "fence":
-        return bool(kinds & {"PausesWrites", "Creates", "DeletesData"})
-    if kind == "list":
-        lists = any("name servers" in each.targets for each in effects)
-        return lists or bool(kinds & {"PausesWrites", "Creates", "DeletesData"})
-    return "PausesWrites" in kinds or any(where in each.targets for each in effects)
-
-
-def _about(said: Forecast, kind: str, name: str) -> list[Effect]:
-    called = {"topic": "Topic", "group": "ConsumerGroup", "user": "User"}[kind]
-    return [
-        effect
-        for each in said.resources
-        if (each.subject.kind, each.subject.name) == (called, name)
-        for effect in each.effects
-    ]
-
-
 def _change(seed: int) -> tuple[RestlessWorld, Desired, Forecast]:
     """Return a world, a change of it, and the forecast of the change."""
     chance = Random(seed)
@@ -208,7 +168,7 @@ def test_what_is_forecast_happens_and_nothing_else(seed: int) -> None:
     done = world.settle(wanted)
     assert said.complete
     assert {_of_anybody(step) for step in done} == {_of_anybody(step) for step in said.steps}
-    unsaid = {fact for fact in world.happened if not _allows(said, wanted, fact)}
+    unsaid = {fact for fact in world.happened if not allows(said, wanted, fact)}
     assert not unsaid, said
     for name in world.groups:
         order = [each for each in world.restarts if each.startswith(f"{name}/")]
@@ -225,7 +185,7 @@ def test_trouble_adds_nothing_that_was_not_forecast(seed: int) -> None:
 
     world.settle(wanted)
 
-    unsaid = {fact for fact in world.happened if not _allows(said, wanted, fact)}
+    unsaid = {fact for fact in world.happened if not allows(said, wanted, fact)}
     moved = {name for kind, name, _ in unsaid if kind == "lead"}
     assert all(kind == "lead" for kind, _, _ in unsaid), said
     # A leader that an election chose meanwhile may be in the way of a restart or of a removal.
