@@ -1,0 +1,99 @@
+"""A mirror of a topic whose queue list grows by a real expansion; without Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orderlymq.blocking import AdminClient, Producer
+from orderlymq_spark.errors import QueueListChanged
+from orderlymq_spark.jobs.mirror import job
+from orderlymq_spark.specs import MirrorSpec, Source
+from tests.clients.localcluster import LocalCluster
+from tests.spark.clusters import Clusters, stored
+from tests.spark.topics import Topics
+
+# Commands that may take 120 s each on a slow machine.
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
+
+TOPIC = """
+apiVersion: orderlymq.io/v1alpha1
+kind: Topic
+metadata: {{name: {name}}}
+spec:
+  clusterRef: {{name: clients}}
+  type: Ordered
+  queues: {queues}
+  permission: {permission}
+  queueChangePolicy: DrainAndSwitch
+  routePropagationTime: 1s
+"""
+
+
+class Sites:
+    """Two clusters that are made by the command, and topics of them."""
+
+    def __init__(self, source: LocalCluster, target: LocalCluster, both: Clusters) -> None:
+        self.source, self.target, self.both = source, target, both
+
+    def declare(self, side: LocalCluster, name: str, queues: int) -> None:
+        """Create a topic, or let it grow."""
+        permission = "ReadWrite" if side is self.source else "ReadOnly"
+        path = side.directory / f"{name}-{queues}.yaml"
+        path.write_text(TOPIC.format(name=name, queues=queues, permission=permission))
+        side.command("apply", "-f", str(path), "--timeout", "110")
+
+    def send(self, topic: str, count: int) -> None:
+        """Send to many keys, some of which an expansion moves."""
+        with Producer("shop", self.source.name_server) as producer:
+            for number in range(count):
+                producer.send(topic, f"{number}", key=str(number))
+
+    def mirror(self, topic: str, folder: Path) -> int:
+        """Run a mirror; return how many messages it copied."""
+        spec = MirrorSpec(
+            type="mirror",
+            source=Source(bootstrap=self.source.name_server, topic=topic),
+            target_bootstrap=self.target.name_server,
+            checkpoint=folder / topic,
+        )
+        found: int = job.run("dr", spec, lambda: pytest.fail("it starts no Spark")).data["rows"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    """Return two clusters."""
+    source, target = (
+        LocalCluster(tmp_path_factory.mktemp(name) / "cluster", replicas=1)
+        for name in ("source", "target")
+    )
+    try:
+        source.up()
+        target.up()
+        with AdminClient(source.name_server) as one, AdminClient(target.name_server) as other:
+            both = Clusters(Topics(source.name_server, one), Topics(target.name_server, other))
+            yield Sites(source, target, both)
+    finally:
+        source.down()
+        target.down()
+
+
+def test_a_source_that_grows_first_waits_for_its_target(sites: Sites, tmp_path: Path) -> None:
+    """All from before is copied and nothing from behind, until the target has grown alike."""
+    for side in (sites.source, sites.target):
+        sites.declare(side, "orders", 2)
+    sites.send("orders", 30)
+    assert sites.mirror("orders", tmp_path) == 30
+    sites.send("orders", 20)
+    sites.declare(sites.source, "orders", 5)
+    sites.send("orders", 40)
+
+    for _ in range(2):
+        with pytest.raises(QueueListChanged, match="let the target's topic grow to 5 queues"):
+            sites.mirror("orders", tmp_path)
+        assert sites.both.check_prefix("orders") == 50
+
+    sites.declare(sites.target, "orders", 5)
+    assert sites.mirror("orders", tmp_path) == 40
+    assert stored(sites.both.target, "orders") == stored(sites.both.source, "orders")
