@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orderlymq_spark.datasource import OrderlyMQDataSource
-    from orderlymq_spark.frames import ordered, read_batch, read_stream
+    from orderlymq_spark.frames import delta_batches, ordered, read_batch, read_stream
 
 _HOMES = {
     "OrderlyMQDataSource": "orderlymq_spark.datasource",
+    "delta_batches": "orderlymq_spark.frames",
     "ordered": "orderlymq_spark.frames",
     "read_batch": "orderlymq_spark.frames",
     "read_stream": "orderlymq_spark.frames",
 }
 
-__all__ = ["OrderlyMQDataSource", "ordered", "read_batch", "read_stream"]
+__all__ = ["OrderlyMQDataSource", "delta_batches", "ordered", "read_batch", "read_stream"]
 
 
 def __getattr__(name: str) -> object:

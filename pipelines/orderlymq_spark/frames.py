@@ -1,5 +1,6 @@
-"""Short ways to frames: a stream whose beginning is kept, a batch, rows prepared for the ordered sink."""
+"""Short ways to frames and from them: a stream whose beginning is kept, a batch, rows for the ordered sink, any stream to Delta."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
@@ -51,6 +52,21 @@ def ordered(frame: DataFrame, *, tasks: int | None = None) -> DataFrame:
             return frame.repartition(*names)
         tasks = context.defaultParallelism
     return frame.repartition(tasks, *names)
+
+
+def delta_batches(path: str | Path | Location, app_id: str) -> Callable[[DataFrame, int], None]:
+    """Return what `foreachBatch` needs to add each batch of a stream, of any columns, to a Delta table once.
+
+    A batch goes through the driver's memory. *app_id* names the stream in the table's transactions: one name for each checkpoint.
+    """
+    root = location(path)
+
+    def append(frame: DataFrame, batch: int) -> None:
+        from orderlymq_spark.tables import delta  # noqa: PLC0415 - only this format needs it
+
+        delta.append_rows(root, app_id, batch, frame.toArrow())
+
+    return append
 
 
 def context_of(spark: SparkSession) -> SparkContext | None:

@@ -117,6 +117,17 @@ def begin_merge(
     )
 
 
+def append_rows(root: Location, app_id: str, batch: int, rows: pa.Table) -> None:
+    """Add any rows to the table in one commit, unless the batch is in it already; columns that are new are added."""
+    if not rows.num_rows:
+        return
+    table = open_table(root, lambda: rows)
+    if is_committed(table, app_id, batch):
+        return
+    named = CommitProperties(app_transactions=[Transaction(app_id, batch)])
+    write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=named)
+
+
 def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> None:
     """Add written files to the table in one commit, unless the batch is in it already.
 
