@@ -19,7 +19,8 @@ class CreateTopicHeader(Header):
     write_queue_nums: Int
     perm: Int
     topic_filter_type: str
-    order: bool
+    # RocketMQ's broker takes a request without it.
+    order: bool = False
     topic_sys_flag: Int = 0
     attributes: str | None = None
     force: bool | None = None
@@ -158,7 +159,7 @@ class ViewBrokerStatsDataHeader(Header):
 class GetConsumeStatsInBrokerHeader(Header):
     """The lag of all groups."""
 
-    is_order: bool
+    is_order: bool = False
 
 
 @request_header(RequestCode.QUERY_CONSUME_QUEUE)

@@ -28,7 +28,10 @@ _COMMIT_RANGES: Final = Struct(">iq")
 # Not frozen, and with a reader of its own: a consumer that keeps up pulls once per message.
 @dataclass(slots=True)
 class PullMessageHeader(Header):
-    """A pull (11) or lite pull (361); `sys_flag` holds the PULL_ bits of `sysflag`."""
+    """A pull (11) or lite pull (361); `sys_flag` holds the PULL_ bits of `sysflag`.
+
+    Java writes all fields up to `sub_version`; RocketMQ's broker takes a pull without those that are 0 here.
+    """
 
     consumer_group: str
     topic: str
@@ -36,9 +39,9 @@ class PullMessageHeader(Header):
     queue_offset: Long
     max_msg_nums: Int
     sys_flag: Int
-    commit_offset: Long
-    suspend_timeout_millis: Long
-    sub_version: Long
+    commit_offset: Long = 0
+    suspend_timeout_millis: Long = 0
+    sub_version: Long = 0
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: Int | None = None
@@ -95,7 +98,7 @@ class PullMessageHeader(Header):
                 else read_integer(max_msg_bytes, INT32_MIN, INT32_MAX),
             )
         except (KeyError, ValueError, struct.error):
-            # The slow reader below raises with the name of the field.
+            # The slow reader below takes what may be absent, and else raises with the name of the field.
             pass
         return super(PullMessageHeader, cls).from_ext(ext)
 

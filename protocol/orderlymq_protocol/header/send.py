@@ -29,6 +29,9 @@ _NAMES_V1: Final = (
     *("batch", "bname"),
 )
 _NAMES_V2: Final = tuple("abcdefghijklmn")
+# RocketMQ's broker takes a send without these, though Java's producer always writes them.
+_ABSENT_V1: Final = {"producerGroup": "", "defaultTopic": "", "defaultTopicQueueNums": "0"}
+_ABSENT_V2: Final = {"a": "", "c": "", "d": "0"}
 # Packing is the cheapest way to find out whether all numbers fit their Java types.
 _RANGES: Final = Struct(">iiiqiii")
 _LONG_FORM_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
@@ -77,7 +80,7 @@ class SendMessageHeader(Header):
         Raises:
             HeaderError: A required field is missing, or a number is none or too large for its type.
         """
-        return cls(*read_fields(cls, ext, _NAMES_V1))
+        return cls(*read_fields(cls, {**_ABSENT_V1, **ext}, _NAMES_V1))
 
     @classmethod
     def from_ext_v2(cls, ext: Mapping[str, str]) -> "SendMessageHeader":
@@ -123,9 +126,9 @@ class SendMessageHeader(Header):
                 get("n"),
             )
         except (KeyError, ValueError, struct.error):
-            # The slow reader below raises with the name of the field.
+            # The slow reader below takes what may be absent, and else raises with the name of the field.
             pass
-        return cls(*read_fields(cls, ext, _NAMES_V2))
+        return cls(*read_fields(cls, {**_ABSENT_V2, **ext}, _NAMES_V2))
 
     def to_ext(self) -> dict[str, str]:
         """Return the long form."""
