@@ -122,6 +122,17 @@ def missing_topic(context: Context, header: SendMessageHeader) -> CreateFirst:
     return CreateFirst(TopicSet(name, queues, queues, perm=perm, only_if_absent=True))
 
 
+def wait_for_creation(context: Context, topic: str) -> None:
+    """Let a send come behind those that wait for the creation of its topic.
+
+    Raises:
+        CreateFirst: that creation is under way.
+    """
+    wanted = CreateFirst(TopicSet(topic, 1, 1, only_if_absent=True))
+    if wanted.names in context.view.creating:
+        raise wanted
+
+
 def check_transactions(context: Context) -> None:
     """Refuse half messages while the broker takes none.
 

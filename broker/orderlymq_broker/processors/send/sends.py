@@ -33,6 +33,7 @@ from orderlymq_broker.processors.send.checks import (
     check_transactions,
     illegal,
     missing_topic,
+    wait_for_creation,
 )
 from orderlymq_broker.processors.send.responses import (
     REGION,
@@ -176,6 +177,9 @@ class SendProcessor:
         if topic is None:
             check_room(context)
             raise missing_topic(context, header)
+        if context.view.creating:
+            # Somebody else made it meanwhile. Sends that still wait for its creation come first.
+            wait_for_creation(context, header.topic)
         if header.batch or request.code == _BATCH:
             may_repeat = topic.deduplicated
         else:

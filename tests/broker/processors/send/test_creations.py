@@ -36,6 +36,21 @@ def test_sends_that_wait_for_their_topic_keep_their_order(shell: Shell) -> None:
     assert bodies(pull(shell)) == [b"created", b"paid", b"shipped"]
 
 
+def test_an_administrator_who_makes_the_topic_meanwhile_changes_no_order(shell: Shell) -> None:
+    """Law: a send that finds the topic made by somebody else waits for those before it."""
+    shell.run([Propose([TopicSet("orders", 4, 4)])])
+    made = take(shell)
+    shell.submit(310, send_ext("orders"), b"created")
+    waited_for = take(shell)
+
+    commit(shell, made)
+    shell.submit(310, send_ext("orders"), b"paid")
+    commit(shell, waited_for)
+    shell.settle()
+
+    assert bodies(pull(shell)) == [b"created", b"paid"]
+
+
 def test_a_topic_is_proposed_once_for_all_that_wait_for_it(shell: Shell) -> None:
     """Law: while its creation is under way nobody proposes it again."""
     for body in (b"created", b"paid"):
