@@ -1,46 +1,80 @@
 """The tutorials and how-to guides that need nothing but this project work, command by command."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tests.docs.tutorial import HOWTO, TUTORIALS, Reader
+from tests.backup.s3server import NoServer, s3_server
+from tests.docs.runners import BUCKET, GUIDES, SECTIONS, SHARED, TUTORIALS, places
+from tests.docs.tutorial import Reader
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
+UP: Final = "orderlymq up -f examples/quickstart.yaml --detach"
+# What the pages that share a cluster have before them: a certificate, a second manifest, a message, an open transaction.
+_BEFORE: Final = """
+openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=console.example -keyout tls.key -out tls.crt 2>/dev/null
+cp examples/pipelines/archive.yaml more.yaml
+orderlymq send orders created --key order-4711
+python - <<END
+from orderlymq import TransactionState
+from orderlymq.blocking import TransactionProducer
 
-@pytest.mark.parametrize("name", ["laptop", "python"])
-def test_a_tutorial_does_what_it_says(name: str, tmp_path: Path) -> None:
+def nobody_knows(message):
+    return TransactionState.UNKNOWN
+
+with TransactionProducer("bookings", check=nobody_knows) as producer:
+    producer.send_in_transaction("orders", "chair", key="shop-1", execute=nobody_knows)
+END
+"""
+
+
+def each(runner: str) -> Iterable[object]:
+    """Return the places that *runner* follows, under their pages' names."""
+    return [pytest.param(*place, id=place[0].stem) for place in places(runner)]
+
+
+@pytest.mark.parametrize(("page", "section"), each(TUTORIALS))
+def test_a_tutorial_does_what_it_says(page: Path, section: str, tmp_path: Path) -> None:
     """Each command ends well, and prints what the page shows."""
-    Reader(tmp_path).follow(TUTORIALS / f"{name}.md")
+    Reader(tmp_path).follow(page, section=section)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["faststream", "measure", "taskiq"])
-def test_a_guide_does_what_it_says(name: str, tmp_path: Path) -> None:
-    """As a tutorial; what only Kubernetes has is not on these pages."""
-    Reader(tmp_path).follow(HOWTO / f"{name}.md")
-
-
-UP = "orderlymq up -f examples/quickstart.yaml --detach"
+@pytest.mark.parametrize(("page", "section"), each(GUIDES))
+def test_a_guide_does_what_it_says(page: Path, section: str, tmp_path: Path) -> None:
+    """As a tutorial: it makes a cluster of its own."""
+    Reader(tmp_path).follow(page, section=section)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "section"),
-    [
-        ("backup", "Try it"),
-        ("dead-letters", "Move one dead letter"),
-        ("delays", "Try it"),
-        ("filters", "Try it"),
-        ("plan", "On a laptop"),
-        ("replace-node", "On a laptop"),
-        ("traces", ""),
-        ("upgrade", "On a laptop"),
-    ],
-)
+@pytest.mark.parametrize(("page", "section"), each(SECTIONS))
 def test_what_a_guide_says_of_a_laptop_is_what_happens(
-    name: str, section: str, tmp_path: Path
+    page: Path, section: str, tmp_path: Path
 ) -> None:
     """The parts for Kubernetes are scenarios of e2e/, as far as they can be played on one machine."""
-    Reader(tmp_path).follow(HOWTO / f"{name}.md", section=section, before=UP)
+    Reader(tmp_path).follow(page, section=section, before=UP)
+
+
+@pytest.mark.long
+def test_pages_that_share_a_cluster_do_what_they_say(tmp_path: Path) -> None:
+    """Nothing that one of them does is in the way of the next one."""
+    with Reader(tmp_path) as reader:
+        reader.run(UP + _BEFORE)
+        for page, section in places(SHARED):
+            reader.read(page, section)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)  # the store is installed where it is missing
+def test_a_backup_goes_to_a_bucket_as_the_guide_says(tmp_path: Path) -> None:
+    """The store is moto's, at the address that `AWS_ENDPOINT_URL` names."""
+    try:
+        with s3_server("my-bucket") as address, Reader(tmp_path) as reader:
+            reader.run(f"{UP}\nexport AWS_ENDPOINT_URL={address}")
+            for page, section in places(BUCKET):
+                reader.read(page, section)
+    except NoServer as error:
+        pytest.skip(f"moto's server cannot be installed: {error}")

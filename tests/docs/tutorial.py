@@ -4,10 +4,13 @@ Runs a tutorial as a reader would: its files are saved, its commands are run, it
 The working folder is a copy of the checkout's faces (examples, Makefile, environment) with ports of its own, so that a
 cluster on the usual ports does not matter. Fenced blocks count by their language:
 
-* ``sh`` is run, in one shell for the page; after ``<!-- background -->`` it is run beside the rest until the end;
+* ``sh`` is run, in one shell for the page; after ``<!-- background -->`` it is run beside the rest until the end, when it
+  must have said something and still run;
 * ``text`` right after it: each line must occur in what the command printed, in this order; after
   ``<!-- of the background -->`` in what the command beside the rest has printed;
 * a block with a title is saved under that name.
+
+What `tests/docs/runners.py` names is run elsewhere and left out here.
 """
 
 import os
@@ -15,12 +18,14 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
+from tests.docs.runners import elsewhere, is_typed
 from tests.ports import free_row
 
 ROOT: Final = Path(__file__).parents[2]
@@ -28,16 +33,23 @@ TUTORIALS: Final = ROOT / "docs" / "tutorials"
 HOWTO: Final = ROOT / "docs" / "howto"
 FACES: Final = ("Makefile", "requirements", "pyproject.toml", "README.md", ".venv", "charts")
 _BLOCK: Final = re.compile(
-    r'^(<!-- (?:background|of the background) -->\n)?```(\w+)(?: title="([^"]+)")?\n(.*?)^```$',
+    r'^(?: *(<!-- (?:background|of the background) -->)\n)?( *)```(\w*)(?: title="([^"]+)")?\n(.*?)^\2```$',
     re.DOTALL | re.MULTILINE,
 )
 # Installed already where tests run.
 _INSTALLED: Final = (
     "pip install '.[spark]'",
+    "pip install '.[s3]'",
     ".venv/bin/pip install '.[faststream]'",
     ".venv/bin/pip install '.[taskiq]'",
     "git pull",
     "make .venv/.run",
+)
+_NAME_SERVER: Final = "127.0.0.1:9876"
+# Addresses of pages that would meet a cluster of somebody else; ports of 0 are free ones.
+_ADDRESSES: Final = (
+    ("0.0.0.0:9870", "127.0.0.1:0"),
+    ("orderlymq canary", "orderlymq canary --port 0"),
 )
 _WAIT_S: Final = 40.0
 
@@ -51,6 +63,11 @@ class Block:
     title: str = ""
     background: bool = False
 
+    @property
+    def opening(self) -> str:
+        """The first line, which names the block on its page."""
+        return self.text.strip().partition("\n")[0].strip()
+
 
 def blocks(page: Path, section: str = "") -> Iterator[Block]:
     """Yield the fenced blocks of a page, or of one of its sections."""
@@ -59,8 +76,8 @@ def blocks(page: Path, section: str = "") -> Iterator[Block]:
         _, _, whole = whole.partition(f"\n## {section}\n")
         whole = whole.partition("\n## ")[0]
         assert whole, f"{page.name} has no section {section}"
-    for background, language, title, text in _BLOCK.findall(whole):
-        yield Block(language, text, title, bool(background))
+    for background, _, language, title, text in _BLOCK.findall(whole):
+        yield Block(language, textwrap.dedent(text), title, bool(background))
 
 
 def commands(page: Path, section: str = "") -> Iterator[str]:
@@ -73,62 +90,88 @@ def commands(page: Path, section: str = "") -> Iterator[str]:
 class Reader:
     """Somebody who follows a tutorial in *folder*."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
         port = free_row(80)
+        self._name_server = f"127.0.0.1:{port}"
+        self._ports = (
+            f"  groups: 1\n  local: {{nameServerPort: {port}, brokerPort: {port + 12}, "
+            f"raftPort: {port + 20}, httpPort: {port + 40}}}\n"
+        )
         for face in FACES:
             (folder / face).symlink_to(ROOT / face)
-        self._examples(port)
+        self._examples()
         paths = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self._environment = os.environ | {
-            "ORDERLYMQ_NAME_SERVER": f"127.0.0.1:{port}",
+            "ORDERLYMQ_NAME_SERVER": self._name_server,
+            "ORDERLYMQ_CONSOLE_LISTEN": "127.0.0.1:0",
             "PATH": paths,
             "COLUMNS": "200",
+            **environment,
         }
         self._beside: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._cwd = folder
 
-    def _examples(self, port: int) -> None:
-        ports = (
-            f"  local: {{nameServerPort: {port}, brokerPort: {port + 12}, "
-            f"raftPort: {port + 20}, httpPort: {port + 40}}}\n"
-        )
+    def _examples(self) -> None:
         for source in sorted((ROOT / "examples").rglob("*.yaml")):
             copy = self.folder / source.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             text = source.read_text()
             if source.name == "quickstart.yaml":
-                text = text.replace("  groups: 1\n", f"  groups: 1\n{ports}")
-                assert ports in text
+                text = text.replace("  groups: 1\n", self._ports)
+                assert self._ports in text
             if "pipelines" in source.parts:
                 text = text.replace(
                     "    topic: orders\n",
-                    f"    topic: orders\n    bootstrap: 127.0.0.1:{port}\n",
+                    f"    topic: orders\n    bootstrap: {self._name_server}\n",
                     1,
                 )
             copy.write_text(text)
 
     def follow(self, page: Path, *, section: str = "", before: str = "") -> None:
         """Do what *page*, or one *section* of it, says, and stop the cluster whatever comes of it."""
+        with self:
+            if before:
+                self.run(before)
+            self.read(page, section)
+
+    def __enter__(self) -> Self:
+        """Read several pages on one cluster, which is stopped at the end."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            said = self._run(before) if before else ""
-            for block in blocks(page, section):
-                if block.title:
-                    (self.folder / block.title).parent.mkdir(parents=True, exist_ok=True)
-                    (self.folder / block.title).write_text(block.text)
-                elif block.language == "text":
-                    self._expect(block.text.splitlines(), "" if block.background else said)
-                elif block.background:
-                    said = self._begin(block.text)
-                elif block.language == "sh":
-                    said = self._run(block.text)
+            if kind is None:
+                self._runs_beside()
         finally:
             self._end()
 
-    def _run(self, text: str) -> str:
+    def read(self, page: Path, section: str = "") -> None:
+        """Do what *page*, or one *section* of it, says."""
+        said = ""
+        for block in blocks(page, section):
+            name = page.relative_to(ROOT).as_posix()
+            if elsewhere(name, block.opening) or is_typed(name, block.text):
+                continue
+            if block.title:
+                (self.folder / block.title).parent.mkdir(parents=True, exist_ok=True)
+                text = block.text.replace("  groups: 1\n", self._ports)
+                (self.folder / block.title).write_text(text)
+            elif block.language == "text":
+                self._expect(block.text.splitlines(), "" if block.background else said)
+            elif block.background:
+                said = self._begin(block.text)
+            elif block.language == "sh":
+                said = self.run(block.text)
+
+    def run(self, text: str) -> str:
+        """Run commands in the shell of the page; return what they print."""
         for line in _INSTALLED:
             text = text.replace(line, "true")
-        script = f"set -e\n{text}\npwd >'{self.folder}/.cwd'"
+        script = (
+            f"set -e\n{self._shell()}\n{self._own(text)}\n"
+            f"pwd >'{self.folder}/.cwd'; export -p >'{self.folder}/.exports'"
+        )
         ended = subprocess.run(
             ["bash", "-c", script],
             cwd=self._cwd,
@@ -143,11 +186,21 @@ class Reader:
         self._cwd = Path((self.folder / ".cwd").read_text().strip())
         return ended.stdout
 
+    def _shell(self) -> str:
+        """Return what gives a shell the variables of the one before."""
+        return f"[ ! -f '{self.folder}/.exports' ] || . '{self.folder}/.exports'"
+
+    def _own(self, text: str) -> str:
+        """Return commands with addresses of this reader alone."""
+        for address, own in ((_NAME_SERVER, self._name_server), *_ADDRESSES):
+            text = text.replace(address, own)
+        return text
+
     def _begin(self, text: str) -> str:
         log = self.folder / f"beside-{len(self._beside)}"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                ["bash", "-c", f"exec {text}"],
+                ["bash", "-c", f"{self._shell()}; exec {self._own(text)}"],
                 cwd=self._cwd,
                 env=self._environment,
                 stdout=file,
@@ -172,17 +225,30 @@ class Reader:
             of_key = [at for at, line in zip(places, lines, strict=True) if line.split()[0] == key]
             assert of_key == sorted(of_key), found
 
+    def _runs_beside(self) -> None:
+        """Wait until everything that runs beside the rest has said something; none of it may have ended."""
+        ends = time.monotonic() + _WAIT_S
+        for process, log in self._beside:
+            while not log.read_text() and process.poll() is None and time.monotonic() < ends:
+                time.sleep(0.1)
+            assert log.read_text(), f"{process.args!r} says nothing"
+            assert process.poll() is None, log.read_text()
+
     def _end(self) -> None:
         for process, _ in self._beside:
             process.send_signal(signal.SIGTERM)
             process.wait(20)
-        subprocess.run(
-            ["orderlymq", "down"],
-            cwd=self.folder,
-            env=self._environment,
-            capture_output=True,
-            check=False,
-        )
+        for data in (
+            ".orderlymq",
+            *{path.parent.name for path in self.folder.glob("*/operator.secret")},
+        ):
+            subprocess.run(
+                ["orderlymq", "down", "--data-dir", data],
+                cwd=self.folder,
+                env=self._environment,
+                capture_output=True,
+                check=False,
+            )
 
 
 def place(line: str, found: str) -> int:

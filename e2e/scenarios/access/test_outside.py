@@ -3,10 +3,12 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from e2e.manifests import made, part
+from e2e.person import Person
 from e2e.space import Property, Space
 from orderlymq import (
     AdminClient,
@@ -26,7 +28,7 @@ KILLS = 3
 
 
 def test_the_sdk_keeps_order_from_outside_while_leaders_are_killed(
-    space: Space, record_property: Property
+    space: Space, record_property: Property, tmp_path: Path
 ) -> None:
     """It sends and consumes over node ports; every acknowledged message comes, in order; an address changes without a roll."""
     if not space.machine.kind:
@@ -38,7 +40,8 @@ def test_the_sdk_keeps_order_from_outside_while_leaders_are_killed(
     )
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
     space.says("cluster/demo", "AddressesKnown", "ListenersReady")
-    bootstrap = _bootstrap(space)
+    person = Person(space, tmp_path, {" shop ": " demo "})
+    bootstrap = person.types("howto/outside", "kubectl get cluster")
     nodes = _addresses_of_nodes(space)
 
     outside = _Outside(space, bootstrap)

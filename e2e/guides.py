@@ -1,0 +1,167 @@
+"""What the guides tell to type at a Cluster on Kubernetes, typed at one that serves; a line that fails fails the scenario."""
+
+import base64
+
+import yaml
+from tests.docs.tutorial import HOWTO, blocks
+
+from e2e.installed import Operator
+from e2e.manifests import part
+from e2e.person import Person
+from e2e.space import Json, Space
+
+_BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
+_SOMETHING_WILL_HAPPEN = 6
+_TIME_IS_UP = 124  # of `timeout`
+_CLAIM = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: backups}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Gi}}
+"""
+_ACCOUNTS = ("shop-admin", "shop-writer")
+
+
+def begins(space: Space) -> None:
+    """Make what the guides take time for: a canary, a Backup, accounts."""
+    space.patch("cluster/demo", {"canary": {"enabled": True}})
+    (backup,) = [each for each in _manifests("backup") if each["kind"] == "Backup"]
+    backup["spec"]["destination"] = {"pvc": {"claimName": "backups", "path": "demo"}}
+    accounts = [part("User", name, "demo", admin=name == "shop-admin") for name in _ACCOUNTS]
+    space.apply(_CLAIM, yaml.safe_dump(backup), *accounts)
+    space.ready(*(f"user/{name}" for name in _ACCOUNTS))
+
+
+def looks(space: Space, person: Person) -> None:
+    """Look at the Cluster as four pages say."""
+    seen = person.types(
+        "howto/lost-majority", "kubectl get pods", "kubectl get pvc", "kubectl describe"
+    )
+    assert "data-demo-0-2" in seen
+    person.types("howto/replace-node", "kubectl get cluster", "kubectl describe cluster")
+    assert "cluster.orderlymq.io/demo" in person.types("reference/alerts", "kubectl get mq -A")
+    assert "QuorumHealthy" in person.types("reference/alerts", "kubectl describe")
+
+    assert "billing" in person.types("howto/watch", "kubectl exec demo-0-0 -- orderlymq")
+    secret = space.must("secret/shop-admin-user")["data"]["secretKey"]
+    text = base64.b64decode(secret).decode()
+    signed = person.types("howto/watch", "kubectl exec demo-0-0 -- env", SECRET=text)
+    assert "billing" in signed
+    assert "billing" in person.types("howto/watch", "kubectl run mq")
+
+
+def changes_a_secret(space: Space, person: Person) -> None:
+    """Have the operator make another Secret: brokers accept both for a time, and the former one is ended by hand."""
+    before = space.must("secret/shop-writer-user")["data"]
+    space.kubectl("create", "deployment", "shop", f"--image={space.image}", "--replicas=0")
+    person.types("howto/rotate-secrets", "kubectl delete secret")
+
+    def until_when() -> str:
+        return person.types("howto/rotate-secrets", "kubectl get user")
+
+    space.until(lambda: until_when() != "", "the former secret is accepted for a time", 90)
+    assert space.must("secret/shop-writer-user")["data"] != before
+    person.types("howto/rotate-secrets", "kubectl rollout restart")
+    person.types("howto/rotate-secrets", "kubectl patch user")
+    space.until(lambda: until_when() == "", "the former secret is accepted no more", 90)
+
+
+def tries_changes(space: Space, person: Person) -> None:
+    """Plan, be warned by the API server, and upgrade: tried only, where it would change what others use."""
+    _writes_manifests(space, person)
+    plan = person.types("howto/plan", "kubectl orderlymq plan", code=_SOMETHING_WILL_HAPPEN)
+    assert "Restarts: demo-0 restarts one replica at a time" in plan
+    warned = person.types("howto/plan", "kubectl apply --dry-run=server")
+    if space.get("validatingadmissionpolicies"):  # from Kubernetes 1.30 on
+        assert "spec.config.tailCacheSize: a change restarts brokers" in warned
+    person.types("howto/plan", "kubectl annotate")
+
+    assert "STATUS: pending-upgrade" in person.types("howto/upgrade", "helm upgrade")
+    assert "STATUS: pending-upgrade" in person.types("howto/pipelines", "helm upgrade")
+    assert "STATUS: pending-install" in person.types("howto/pods", "helm install")
+    seen = person.types("howto/upgrade", "kubectl get cluster", code=_TIME_IS_UP)
+    assert "demo" in seen
+    person.types("howto/upgrade", "sed")
+    assert "v1beta1" in (person.folder / "shop.yaml").read_text()
+    assert person.types("howto/upgrade", "kubectl diff") == ""
+    assert "replaced (server dry run)" in person.types("howto/upgrade", "kubectl get mq")
+    assert "patched" in person.types("howto/upgrade", "kubectl patch crd")
+    assert "(server dry run)" in person.types("howto/replace-node", "kubectl drain")
+    assert "tainted" in person.types("howto/replace-node", "kubectl taint")
+
+
+def ends(space: Space, person: Person) -> None:
+    """See what was begun: the canary has verified the order, the Backup is complete."""
+    person.types("howto/backup", "kubectl create secret")
+    person.types("howto/backup", "kubectl wait")
+    assert "before-upgrade" in person.types("howto/backup", "kubectl get backups")
+
+    def verdict() -> str:
+        return person.types("howto/canary", "kubectl get cluster")
+
+    space.until(lambda: '"status":"True"' in verdict(), "the canary has verified the order", 120)
+    space.patch("cluster/demo", {"canary": None})
+
+
+def loses(space: Space, person: Person) -> None:
+    """Lose a volume, which is filled again; then pause the operator and examine the files of a stopped replica."""
+    before = space.uids(_BROKERS)
+    person.types("howto/replace-node", "kubectl delete pvc", "kubectl delete pod")
+    space.until(
+        lambda: before["demo-0-2"] != space.uids(_BROKERS).get("demo-0-2", before["demo-0-2"]),
+        "the replica is made again",
+        120,
+    )
+    space.says("cluster/demo", "AllReplicasHealthy", "QuorumHealthy", timeout_s=240)
+
+    person.types("howto/lost-majority", "kubectl annotate", "kubectl scale")
+    space.until(lambda: not space.items("pods", _BROKERS), "no broker is left", 120)
+    (pod,) = [each for each in _manifests("lost-majority") if each["kind"] == "Pod"]
+    space.apply(yaml.safe_dump(pod).replace("orderlymq:dev", space.image))
+    space.kubectl("wait", "pod/examine", "--for=condition=Ready", "--timeout=60s")
+    person.types("howto/lost-majority", "kubectl exec examine")
+
+
+def instead(space: Space, operator: Operator, node: str) -> dict[str, str]:
+    """Return what is typed in place of words of the pages: names of here, and a try where a line would change what others use."""
+    upgrade = f"helm upgrade {operator.release} charts/orderlymq -n {operator.name}"
+    watch = "kubectl get cluster.orderlymq.io demo --watch"
+    return {
+        "helm upgrade orderlymq charts/orderlymq": f"{upgrade} --dry-run=server",
+        "helm install orderlymq charts/orderlymq": (
+            f"helm install orderlymq charts/orderlymq -n {space.name} --dry-run=server --take-ownership"
+        ),
+        "kubectl drain": "kubectl drain --dry-run=server",
+        "kubectl taint": "kubectl taint --dry-run=server",
+        "kubectl replace": "kubectl replace --dry-run=server",
+        "kubectl patch crd": "kubectl patch --dry-run=server crd",
+        watch: f"timeout 3 {watch}",
+        # The Cluster has TLS, of which the page speaks below the line.
+        "--env=ORDERLYMQ_NAME_SERVER": "--env=ORDERLYMQ_TLS=true --env=ORDERLYMQ_NAME_SERVER",
+        " NODE": f" {node}",
+        " NAME": " demo",
+    }
+
+
+def _writes_manifests(space: Space, person: Person) -> None:
+    """Write what is there: as it is, and with a setting that restarts brokers where the page has its example."""
+    found = [space.must(name) for name in ("cluster/demo", "topic/orders", "consumergroup/billing")]
+    made = [
+        {
+            **{key: each[key] for key in ("apiVersion", "kind", "spec")},
+            "metadata": {"name": each["metadata"]["name"], "namespace": space.name},
+        }
+        for each in found
+    ]
+    (person.folder / "shop.yaml").write_text(yaml.safe_dump_all(made))
+    made[0]["spec"].setdefault("config", {})["tailCacheSize"] = "8Mi"
+    file = person.folder / "examples" / "quickstart.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump_all(made))
+
+
+def _manifests(page: str) -> list[Json]:
+    texts = [each.text for each in blocks(HOWTO / f"{page}.md") if each.language == "yaml"]
+    return [each for text in texts for each in yaml.safe_load_all(text)]
