@@ -1,0 +1,101 @@
+"""Each command block and each program of the pages has a test that runs it, or the nearest one and a reason."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.runners import (
+    ELSEWHERE,
+    FOLLOWED,
+    FRAGMENTS,
+    ROOT,
+    elsewhere,
+    is_typed,
+    typed_at_kubernetes,
+)
+from tests.docs.tutorial import TUTORIALS, Block, blocks, commands
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "charts").rglob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+# A manifest, an output, a settings file: other tests hold them to what they mean.
+SHOWN = {"text", "yaml", "json", "xml", "toml"}
+COMMAND = re.compile(r"(\$ )?(orderlymq|kubectl|helm|docker|kind|make|python3?|pip|curl|mvn|go) ")
+
+
+def is_run(block: Block) -> bool:
+    """Tell whether somebody is told to run it."""
+    if block.language:
+        return block.language not in SHOWN
+    return COMMAND.match(block.opening) is not None
+
+
+def followed(page: Path, name: str) -> set[Block]:
+    """Return what tests of the page, or of its sections, run: fragments of programs, or commands and the files that they name."""
+    return {
+        block
+        for (followed_page, section), runner in FOLLOWED.items()
+        if followed_page == name
+        for block in blocks(page, section)
+        if (runner == FRAGMENTS) == (block.language == "python" and not block.title)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_has_one_runner(page: Path) -> None:
+    """A new one fails here until a reader follows it, a scenario types it, or the list says who runs it."""
+    name = page.relative_to(ROOT).as_posix()
+    read = followed(page, name)
+
+    without = [
+        block.opening
+        for block in blocks(page)
+        if is_run(block)
+        and block not in read
+        and not is_typed(name, block.text)
+        and not elsewhere(name, block.opening)
+    ]
+
+    assert without == []
+
+
+def test_every_runner_and_every_block_of_the_list_exists() -> None:
+    """Nothing is left of a block or a test that has gone."""
+    pages = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
+    named = [
+        row
+        for name, page in pages.items()
+        for block in blocks(page)
+        for row in elsewhere(name, block.opening)
+    ]
+    for where in (*FOLLOWED.values(), *(runner.where for runner in ELSEWHERE.values())):
+        file, _, name = where.partition("::")
+        assert name in (ROOT / file).read_text(), where
+    for name, section in FOLLOWED:
+        assert any(is_run(block) for block in blocks(pages[name], section)), (name, section)
+    assert sorted(named) == sorted(ELSEWHERE)
+
+
+def test_every_line_that_a_scenario_types_is_on_its_page() -> None:
+    """By its beginning."""
+    for page, begun in typed_at_kubernetes().items():
+        lines = list(commands(ROOT / page))
+        assert [each for each in begun if not any(line.startswith(each) for line in lines)] == []
+
+
+def test_the_notes_of_the_chart_are_the_tutorial_that_a_scenario_runs() -> None:
+    """Where they name the namespace, the tutorial has the default one."""
+    notes = (ROOT / "charts/orderlymq/templates/NOTES.txt").read_text().replace("{{ $in }}", "")
+    told = re.findall(
+        r"^  (kubectl (?:apply|wait|get) .+)$", notes.replace("\\\n", " "), re.MULTILINE
+    )
+    run = {" ".join(line.split()) for line in commands(TUTORIALS / "kubernetes.md")}
+
+    assert len(told) == 3
+    assert {" ".join(line.split()) for line in told} <= run
