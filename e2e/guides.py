@@ -49,7 +49,8 @@ def looks(space: Space, person: Person) -> None:
     text = base64.b64decode(secret).decode()
     signed = person.types("howto/watch", "kubectl exec demo-0-0 -- env", SECRET=text)
     assert "billing" in signed
-    assert "billing" in person.types("howto/watch", "kubectl run mq")
+    # Its code is that of the command. What a pod prints that ends before kubectl is attached may be lost.
+    person.types("howto/watch", "kubectl run mq")
 
 
 def changes_a_secret(space: Space, person: Person) -> None:
