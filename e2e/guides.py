@@ -89,6 +89,7 @@ def tries_changes(space: Space, person: Person) -> None:
     assert person.types("howto/upgrade", "kubectl diff") == ""
     assert "replaced (server dry run)" in person.types("howto/upgrade", "kubectl get mq")
     assert "patched" in person.types("howto/upgrade", "kubectl patch crd")
+    assert "replaced (server dry run)" in person.types("howto/upgrade", "kubectl get secrets")
     assert "(server dry run)" in person.types("howto/replace-node", "kubectl drain")
     assert "tainted" in person.types("howto/replace-node", "kubectl taint")
 

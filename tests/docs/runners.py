@@ -77,6 +77,10 @@ _SPARK: Final = "its frame and session are the reader's own"
 _RUNS: Final = "its output is that of 6,000 messages; the job is run on others"
 _PIPELINES: Final = "docs/howto/pipelines.md"
 _NUMBERS: Final = "CI runs it with other numbers"
+_SUBMITTED: Final = Runner(
+    "tests/spark/test_standalone.py::test_a_submitted_program",
+    "its ports are free ones, and its packages are zipped from the sources",
+)
 ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
     ("README.md", "make run"): Runner(
         "tests/docs/test_tutorials.py::laptop",
@@ -127,6 +131,11 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
     ),
     ("docs/explanation/lanes.md", "async with Consumer("): Runner(
         "tests/docs/test_fragments.py::test_a_consumer_by_key", "the guide has all of it"
+    ),
+    (_PIPELINES, "make dist"): _SUBMITTED,
+    (_PIPELINES, "home=$(python -c"): _SUBMITTED,
+    (_PIPELINES, "from orderlymq_spark import delta_batches"): Runner(
+        "tests/spark/tables/test_deltabatches.py::test_a_frame_that_spark_gives_again", _SPARK
     ),
     # Spark's programs and jobs: `make test-spark` runs each in a session with data of its own.
     (_PIPELINES, "from orderlymq_spark import ordered, read_batch"): Runner(

@@ -16,7 +16,7 @@ from tests.docs.tutorial import ROOT
 
 VERBS = {"annotate", "delete", "describe", "edit", "get", "patch", "scale", "wait"}
 # Kubernetes' own, on pages of this project.
-FOREIGN = {"crd", "deployment", "pod", "pods", "pvc", "secret", "service"}
+FOREIGN = {"crd", "deployment", "pod", "pods", "pvc", "secret", "secrets", "service"}
 
 
 @cache

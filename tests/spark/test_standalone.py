@@ -1,0 +1,50 @@
+"""Programs and pipelines that spark-submit gives to a standalone cluster, our packages with them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark import submitted
+from tests.spark.standalone import Standalone, standalone_cluster
+from tests.spark.topics import Topics
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """Return a standalone cluster that has none of our packages."""
+    with standalone_cluster(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster
+
+
+def test_a_submitted_program_archives_and_copies(
+    cluster: Standalone, topics: Topics, tmp_path: Path
+) -> None:
+    """Driver and executors have our packages from --py-files alone; the copy is in order per key."""
+    topic, target = topics.make(), topics.make(queues=3)
+    topics.numbered(topic, 60)
+    settings = {
+        "bootstrap": topics.bootstrap,
+        "topic": topic,
+        "target": target,
+        "folder": str(tmp_path),
+    }
+
+    run = cluster.submit(Path(submitted.__file__), json.dumps(settings))
+
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert json.loads(run.stdout.splitlines()[-1]) == {
+        "master": cluster.master,
+        "archived": 60,
+    }
+    for key in range(5):
+        numbers = [
+            int(message.properties["n"])
+            for messages in topics.read(target).values()
+            for message in messages
+            if message.key == f"key-{key}"
+        ]
+        assert numbers == list(range(12))
