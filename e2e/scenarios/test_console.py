@@ -102,7 +102,6 @@ class Browser:
         raise AssertionError(f"{path} was not refused")
 
 
-@pytest.mark.ci
 def test_the_console_of_a_cluster_shows_acts_survives_a_leader_and_goes(
     space: Space, operator: Operator, tmp_path: Path
 ) -> None:
