@@ -46,7 +46,7 @@ class Session:
             unless a program shares its connection.
         heartbeat: the last heartbeat's bytes, which are not read again when they are repeated.
         heartbeat_client: whose heartbeat that was.
-        producer_groups: groups that produce over this connection.
+        producer_groups: groups that produce over this connection, by client id.
         consumers: what the last heartbeat said of the client's consumer groups, by client id.
         said: how many bytes that heartbeat had, by client id.
         pulled: pulls come over this connection (its client's others are then no puller).
@@ -60,7 +60,7 @@ class Session:
     heartbeat_client: str = ""
     language: int = 0
     version: int = 0
-    producer_groups: set[str] = field(default_factory=set)
+    producer_groups: dict[str, set[str]] = field(default_factory=dict)
     consumers: dict[str, tuple[ConsumerData, ...]] = field(default_factory=dict)
     said: dict[str, int] = field(default_factory=dict)
     pulled: bool = False
@@ -185,6 +185,7 @@ class Sessions:
         session = self._connections[connection]
         del session.client_ids[client_id]
         session.consumers.pop(client_id, None)
+        session.producer_groups.pop(client_id, None)
         self.said_bytes -= session.said.pop(client_id, 0)
         session.heartbeat = b""
         self._disconnect(client_id, connection)
@@ -207,9 +208,10 @@ class Sessions:
     def producers(self, group: str | None = None) -> Iterator[tuple[str, str, Session]]:
         """Yield (group, client id, session) of the producers, of one group or of all."""
         for session in self._connections.values():
-            for name in sorted(session.producer_groups):
-                if group is None or name == group:
-                    yield from ((name, client, session) for client in sorted(session.client_ids))
+            for client_id, groups in sorted(session.producer_groups.items()):
+                for name in sorted(groups):
+                    if group is None or name == group:
+                        yield name, client_id, session
 
     def produced(self, group: str, peer: Peer) -> None:
         """Note that a producer of *group* is at the other end of a connection."""
@@ -257,7 +259,8 @@ class Sessions:
 
     def producer_connection(self, client_id: str) -> int | None:
         """Return the newest connection over which a client produces, None when it has none."""
-        found = [each.peer.connection for each in self.of_client(client_id) if each.producer_groups]
+        sessions = self.of_client(client_id)
+        found = (s.peer.connection for s in sessions if s.producer_groups.get(client_id))
 
         return max(found, default=None)
 
@@ -265,11 +268,14 @@ class Sessions:
         """Return who says in heartbeats that it produces for these groups, once with each account that it signed with."""
         found: dict[str, list[Peer]] = {}
         for session in self._connections.values():
-            for group in session.producer_groups & groups:
-                found.setdefault(group, []).extend(
-                    msgspec.structs.replace(session.peer, account=account)
-                    for account in sorted(set(session.client_ids.values()))
-                )
+            accounts = {
+                (group, session.client_ids[client_id])
+                for client_id, said in session.producer_groups.items()
+                for group in said & groups
+            }
+            for group, account in sorted(accounts):
+                peer = msgspec.structs.replace(session.peer, account=account)
+                found.setdefault(group, []).append(peer)
 
         return found
 

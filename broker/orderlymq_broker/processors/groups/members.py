@@ -108,9 +108,9 @@ class MembershipProcessor:
         session = context.sessions.get(peer.connection)
         if session is not None:
             session.heartbeat = b""
-            if header.producer_group:
-                session.producer_groups.discard(header.producer_group)
         if header.producer_group:
+            if session is not None:
+                session.producer_groups.get(header.client_id, set()).discard(header.producer_group)
             context.sessions.retire(header.producer_group, peer.connection)
         group = header.consumer_group
         if not group:
@@ -292,7 +292,9 @@ class MembershipProcessor:
         sessions.identified(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
-        session.producer_groups = {producer.group_name for producer in body.producer_data_set}
+        session.producer_groups[body.client_id] = {
+            producer.group_name for producer in body.producer_data_set
+        }
         former = session.consumers.get(body.client_id, ())
         sessions.take_said(session, body.client_id, len(request.body), body.consumer_data_set)
         sessions.leave_at(

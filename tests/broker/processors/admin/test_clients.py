@@ -4,6 +4,7 @@ import pytest
 
 from orderlymq_broker.core.brokertoclient import TOOLS
 from orderlymq_broker.core.effects import Peer
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.message.record import iter_records
 from tests.broker.processors.administering import AdminShell, create_topic
@@ -89,6 +90,21 @@ def test_producers_are_shown_by_group(admin: AdminShell) -> None:
         }
     }
     assert admin.tool(204, producerGroup="nobody").code == 1
+
+
+def test_clients_that_share_a_connection_produce_each_for_its_own_groups(admin: AdminShell) -> None:
+    """The heartbeat of another client behind a proxy's connection takes no producer away."""
+    for client, groups in (("a", ("shop", "both")), ("b", ("both",)), ("c", ())):
+        said = {"clientID": client, "producerDataSet": [{"groupName": group} for group in groups]}
+        assert admin.call(34, {}, fastjson.dumps(said)).code == 0
+
+    def producers(group: str) -> list[str]:
+        shown = admin.read(204, producerGroup=group)["connectionSet"]
+        return [each["clientId"] for each in shown]
+
+    assert (producers("shop"), producers("both")) == (["a"], ["a", "b"])
+    admin.call(35, {"clientID": "b", "producerGroup": "both"})
+    assert producers("both") == ["a"]
 
 
 def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShell) -> None:

@@ -153,6 +153,17 @@ def test_a_reply_to_a_client_that_is_gone_is_stored_and_refused(replier: Shell) 
     assert stored(replier) == [b"pong"] * 2
 
 
+def test_a_reply_finds_its_client_among_others_of_its_connection(replier: Shell) -> None:
+    """One that produces nothing has greeted over it since."""
+    ask_for(replier)
+    heartbeat_of_nothing = {"clientID": "other", "producerDataSet": []}
+    assert replier.call(34, {}, fastjson.dumps(heartbeat_of_nothing)).code == 0
+
+    submit(replier, reply_properties())
+
+    assert [push.body for push in pushes(replier)] == [b"pong"]
+
+
 @pytest.mark.parametrize("how", ["refuses", "is silent", "goes away", "new leader"])
 def test_a_reply_that_does_not_arrive_is_told(replier: Shell, how: str) -> None:
     """The asking client refuses it, does not answer within 3 s, is lost, or the leader changes."""
