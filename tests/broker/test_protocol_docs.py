@@ -93,7 +93,7 @@ REMARKS: Final = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: "passed on to the client, whose answer is returned",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "passed on to the client with the message",
     RequestCode.VIEW_BROKER_STATS_DATA: (
-        "`TOPIC_PUT_NUMS`, `TOPIC_PUT_SIZE`, `GROUP_GET_NUMS` (by committed offsets), "
+        "`TOPIC_PUT_NUMS`, `TOPIC_PUT_SIZE`, `GROUP_GET_NUMS` (by committed offsets), `GROUP_GET_SIZE` (as sent to consumers), "
         "`SNDBCK_PUT_NUMS`, `BROKER_PUT_NUMS`, `BROKER_GET_NUMS`; others answer 1"
     ),
     RequestCode.CLONE_GROUP_OFFSET: "while the receiving group is offline",

@@ -7,7 +7,7 @@ The rules: processors read the state and never change it; what must survive the 
 pieces are put together in ``processors/dispatch.py``.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -77,6 +77,7 @@ class Context:
         entries: what proposals pass on their way into the log; gives offsets.
         listings: writes long lists bit by bit.
         counters: how often things happened, by name; shown in the status and as metrics.
+        got: answers with messages and their bytes, by topic and group, since `observe/rates.py` took them last.
         duplicate_clients: client ids used over two live connections, with the older and the newer.
         unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
         disk_full: sends are refused until the disk has room again.
@@ -103,6 +104,7 @@ class Context:
             )
         )
         self.counters: Counter[str] = Counter()
+        self.got: defaultdict[tuple[str, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
         self.duplicate_clients: dict[str, tuple[Peer, Peer]] = {}
         self.unparked_groups: set[str] = set()
         self.disk_ratio = 0.0
@@ -123,6 +125,14 @@ class Context:
     def refresh_settings(self) -> None:
         """Take over what administrators have changed; called when a change is applied."""
         self.settings = effective(self.manifest, self.state.overrides.values)
+
+    def handed_out(self, peer: Peer, topic: str, group: str, messages: int, size: int) -> None:
+        """Count an answer of *size* bytes with messages for a group."""
+        self.counters["messages_out"] += messages
+        self.counters["bytes_out"] += size
+        answers, total = self.got[topic, group]
+        self.got[topic, group] = answers + 1, total + size
+        self.quotas.handed_out(peer, size)
 
     def message_id(self, physical: int) -> str:
         """Return the offset id of the message at *physical*: clients view it at our address."""

@@ -345,13 +345,11 @@ class PullProcessor:
     def _answer(
         self, request: RemotingCommand, peer: Peer, header: PullMessageHeader, reading: Reading
     ) -> list[Effect]:
-        counters = self._context.counters
         body = b""
         if reading.messages:
             body = b"".join(reading.messages)
-            counters["messages_out"] += len(reading.messages)
-            counters["bytes_out"] += len(body)
-            self._context.quotas.handed_out(peer, len(body))
+            topic, group = header.topic, header.consumer_group
+            self._context.handed_out(peer, topic, group, len(reading.messages), len(body))
         ext = {
             # Always the same address: it belongs to the leader (brokerId 0).
             "suggestWhichBrokerId": "0",

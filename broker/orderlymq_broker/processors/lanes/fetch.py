@@ -335,10 +335,8 @@ class LaneFetcher:
         records = [message for message in messages if message is not None]
         body = wire.LanesFetched(tuple(lanes), lease_ms, limited).encode(records)
         if not waiting.done:
-            counters = self._context.counters
-            counters["messages_out"] += len(records)
-            counters["bytes_out"] += len(body)
-            self._context.quotas.handed_out(waiting.peer, len(body))
+            topic, group = waiting.header.topic, waiting.header.consumer_group
+            self._context.handed_out(waiting.peer, topic, group, len(records), len(body))
 
         return self._answer(waiting, ResponseCode.SUCCESS, body=body)
 

@@ -25,8 +25,13 @@ DAY_MS: Final = 24 * HOUR_MS
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+# What a size is divided by for its average: messages, or the answers that brought them, as in RocketMQ.
+_ANSWERS: Final = "answers to GROUP_GET"
+_PARTS: Final = {TOPIC_PUT_SIZE: TOPIC_PUT_NUMS, GROUP_GET_SIZE: _ANSWERS}
 
 _SAMPLE_MS: Final = SECOND_MS
 _GROUPS_SAMPLE_MS: Final = 10 * SECOND_MS
@@ -157,6 +162,7 @@ class Figures:
         self._begin_day(now)
         self._sample_broker(now.monotonic_ms)
         self._sample_topics(now.monotonic_ms)
+        self._sample_answers(now.monotonic_ms)
         if self._sampling is None and now.monotonic_ms >= self._next_groups_ms:
             self._next_groups_ms = now.monotonic_ms + _GROUPS_SAMPLE_MS
             self._sampling = self._sample_groups()
@@ -242,6 +248,14 @@ class Figures:
                 self._add(TOPIC_PUT_SIZE, topic.name, now_ms, packed & _BYTES_MASK)
         self._sums.clear()
 
+    def _sample_answers(self, now_ms: int) -> None:
+        """Count what groups were sent; the look at the groups takes out those that are gone."""
+        got = self._context.got
+        for (topic, group), (answers, size) in got.items():
+            self._add(GROUP_GET_SIZE, f"{topic}@{group}", now_ms, size)
+            self._add(_ANSWERS, f"{topic}@{group}", now_ms, answers)
+        got.clear()
+
     def _sample_groups(self) -> Iterator[int]:
         """Count what groups have committed as what they have got: that costs their pulls nothing.
 
@@ -273,11 +287,11 @@ class Figures:
         series.add(now_ms, count)
 
     def _per_message(self, name: str, key: str, now_ms: int, span_ms: int) -> float:
-        series, counts = self.get(name, key), self.get(TOPIC_PUT_NUMS, key)
+        series, counts = self.get(name, key), self.get(_PARTS.get(name, ""), key)
         grown = 0 if series is None else series.grown(now_ms, span_ms)
         if not grown:
             return 0.0
-        if name != TOPIC_PUT_SIZE or counts is None:
+        if counts is None:
             return 1.0
 
         return round(grown / max(1, counts.grown(now_ms, span_ms)), 2)

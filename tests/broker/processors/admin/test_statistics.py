@@ -76,6 +76,25 @@ def test_what_a_group_has_committed_counts_as_got(admin: AdminShell) -> None:
     assert admin.read(208, consumerGroup="billing")["consumeTps"] == body["statsMinute"]["tps"] > 0
 
 
+def test_what_a_group_was_sent_is_told_in_bytes(admin: AdminShell) -> None:
+    """GROUP_GET_SIZE, key topic@group: sum of the bodies of pulls, average of each."""
+    create_topic(admin)
+    create(admin, GroupSet("billing"))
+    for _ in range(3):
+        send(admin, e=0)
+    first, again = (len(pull(admin, offset=offset).body) for offset in (0, 2))
+    pull(admin, offset=3)
+    admin.pass_time(1_000)
+
+    minute = stats(admin, "GROUP_GET_SIZE", "orders@billing")["statsMinute"]
+
+    assert (first, minute["sum"]) == (admin.state.physical_end, first + again)
+    assert minute["avgpt"] == (first + again) / 2
+    create(admin, GroupDeleted("billing", clean_offsets=True))
+    admin.pass_time(11_000)
+    assert admin.tool(315, statsName="GROUP_GET_SIZE", statsKey="orders@billing").code == 1
+
+
 def test_a_reset_does_not_make_figures_negative(admin: AdminShell) -> None:
     """What is read again counts again."""
     create_topic(admin)
