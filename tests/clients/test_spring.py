@@ -1,0 +1,88 @@
+"""Apache's starter for Spring Boot: one program sends in each way of the template, listeners of each kind print."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.clients.localcluster import LocalCluster
+from tests.clients.programs import Event, Program, missing, run_maven
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.cluster,
+    pytest.mark.long,
+    pytest.mark.timeout(240),
+]
+
+FOLDER: Final = Path(__file__).parent / "spring"
+#: 2.2.3 has the client 5.0.0; 2.3.4, the newest, has 5.3.2.
+VERSIONS: Final = ("2.2.3", "2.3.4")
+#: What is sent to the plain topic in each way, and what becomes visible of the three transactions.
+PLAIN: Final = {
+    *("converted", "synchronous", "oneway", "asynchronous", "priced", "delayed", "timed"),
+    *("first of batch", "second of batch", "COMMIT", "UNKNOWN"),
+}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def spring(
+    request: pytest.FixtureRequest, cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Program]:
+    reason = missing("java", "mvn")
+    if reason:
+        pytest.skip(reason)
+    version = request.param
+    run_maven(FOLDER, version)
+    target = FOLDER / "target" / version
+    # The offsets of a broadcast group are kept there: those of another run name the same topics.
+    home = tmp_path_factory.mktemp("home")
+    topics = (cluster.topic("Ordered"), cluster.topic("Normal"), cluster.topic("Normal"))
+    command = [
+        *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"),
+        *("-cp", f"{target}/lib/*:{target}/classes"),
+        *("io.orderlymq.spring.Main", cluster.name_server, *topics),
+    ]
+    with Program(command) as program:
+        program.heard("ready", timeout_s=120)
+        yield program
+
+
+def test_template_sends_reach_listeners(spring: Program) -> None:
+    """Each way of sending arrives once at a group of its own, at a broadcast listener and at a lite pull."""
+    for listener in ("all", "broadcast", "pulled"):
+        assert sorted(_bodies(spring.heard(listener, len(PLAIN)))) == sorted(PLAIN), listener
+    assert _bodies(spring.of("sent")) == ["SEND_OK"]
+
+
+def test_an_orderly_listener_gets_each_key_in_order(spring: Program) -> None:
+    """A listener that throws gets the same message again before what follows it."""
+    got = _bodies(spring.heard("in-order", 12))
+
+    assert _bodies(spring.of("failed")) == ["key-1:4"]
+    for key in range(3):
+        of_key = [body for body in got if body.startswith(f"key-{key}:")]
+        assert of_key == [f"key-{key}:{n}" for n in range(key, 12, 3)]
+
+
+def test_selectors_choose_what_a_listener_gets(spring: Program) -> None:
+    """By tags and by SQL."""
+    assert sorted(_bodies(spring.heard("tagged", 2))) == ["converted", "oneway"]
+    assert _bodies(spring.heard("priced")) == ["priced"]
+
+
+def test_transactions_are_committed_rolled_back_and_asked_about(spring: Program) -> None:
+    """One commits, one rolls back, one does not know until it is asked."""
+    assert _bodies(spring.heard("checked")) == ["UNKNOWN"]
+    spring.until(lambda program: "UNKNOWN" in _bodies(program.of("all")))
+    assert "ROLLBACK" not in _bodies(spring.of("all"))
+
+
+def test_a_reply_listener_answers_a_request(spring: Program) -> None:
+    """The callback of `sendAndReceive` gets what the reply listener returned."""
+    assert _bodies(spring.heard("answered")) == ["answer to question"]
+
+
+def _bodies(events: list[Event]) -> list[str]:
+    return [event["body"] for event in events]
