@@ -7,6 +7,7 @@ queues, where Java's client drops them and moves keys. A name server that has re
 a group without a leader, so a topic's last route is kept for its senders. Pure; `instance` asks and fills.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -81,6 +82,7 @@ class Routes:
         self._former: dict[str, TopicRoute] = {}
         self._datas: dict[str, TopicRouteData] = {}
         self._addresses: dict[str, dict[int, str]] = {}
+        self._naming: Counter[str] = Counter()  # how many present routes name a broker
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -97,12 +99,15 @@ class Routes:
             self._addresses[broker.broker_name] = dict(broker.broker_addrs)
         fresh = topic_route(topic, data)
         changed = self._topics.get(topic) != fresh
+        self._naming -= Counter(self._names(topic))
         self._topics[topic] = fresh
         self._datas[topic] = data
+        self._naming += Counter(self._names(topic))
         return changed
 
     def forget(self, topic: str) -> None:
-        """Drop a topic that is gone, for all that name servers know; addresses stay, other topics need them."""
+        """Drop a topic that is gone, for all that name servers know; senders of its last route need its addresses."""
+        self._naming -= Counter(self._names(topic))
         route = self._topics.pop(topic, None)
         if route is not None:
             self._former[topic] = route
@@ -113,7 +118,7 @@ class Routes:
         return self._former.get(topic)
 
     def address(self, broker_name: str) -> str | None:
-        """Return the address that leads to the broker's leader."""
+        """Return the address that leads to the broker's leader, or did when a route named it last."""
         return self._addresses.get(broker_name, {}).get(MASTER_ID)
 
     def brokers(self, topic: str) -> tuple[str, ...]:
@@ -122,8 +127,21 @@ class Routes:
         return () if data is None else tuple(each.broker_name for each in data.broker_datas)
 
     def addresses(self, topics: Iterable[str] | None = None) -> set[str]:
-        """Return all addresses, or those of the brokers of some topics."""
-        if topics is None:
-            return {address for ids in self._addresses.values() for address in ids.values()}
-        names = {name for topic in topics for name in self.brokers(topic)}
+        """Return the addresses of brokers that present routes name, or of those that some topics' routes do.
+
+        A declared group counts, though it is away; one that was removed does not, though `address` remembers it.
+        """
+        names = (
+            self._naming
+            if topics is None
+            else {name for topic in topics for name in self.brokers(topic)}
+        )
         return {address for name in names for address in self._addresses.get(name, {}).values()}
+
+    def _names(self, topic: str) -> set[str]:
+        """Return the brokers that a topic's route names, a declared one that is away too."""
+        names = set(self.brokers(topic))
+        route = self._topics.get(topic)
+        if route is not None:
+            names.update(queue.broker_name for queue in (*route.publish, *route.subscribe))
+        return names

@@ -87,3 +87,42 @@ def test_routes_tell_whether_something_changed_and_where_leaders_are() -> None:
     routes.forget("T")
     assert (routes.get("T"), routes.former("T")) == (None, known)
     assert isinstance(topic_route("T", TopicRouteData()), TopicRoute)
+
+
+def test_a_removed_group_of_brokers_is_greeted_no_more() -> None:
+    """Its last address stays: a message that came from it may still go back to it."""
+    routes = Routes()
+    routes.update("T", _data(("a", 2, 6), ("b", 2, 6)))
+
+    routes.update("T", _data(("a", 2, 6)))
+
+    assert routes.addresses() == {"a:1"}
+    assert routes.address("b") == "b:1"
+
+
+def test_a_group_that_is_away_is_greeted_while_a_topic_declares_it() -> None:
+    """A name server that has restarted names only groups with a leader; the declaration names all."""
+    routes = Routes()
+    routes.update("T", _data(("a", 2, 6), ("b", 2, 6), order="a:2;b:2"))
+
+    routes.update("T", _data(("a", 2, 6), order="a:2;b:2"))
+
+    assert routes.addresses() == {"a:1", "b:1"}
+    assert routes.addresses(["T"]) == {"a:1"}
+
+
+def test_a_group_is_greeted_until_the_last_of_its_topics_is_forgotten() -> None:
+    """The senders of a forgotten topic still find its leader."""
+    routes = Routes()
+    routes.update("T", _data(("a", 2, 6)))
+    routes.update("U", _data(("a", 2, 6), ("b", 1, 6)))
+
+    routes.forget("U")
+    after_one = routes.addresses()
+    routes.forget("T")
+
+    assert (after_one, routes.addresses()) == ({"a:1"}, set())
+    assert (routes.former("T"), routes.address("a")) == (
+        topic_route("T", _data(("a", 2, 6))),
+        "a:1",
+    )
