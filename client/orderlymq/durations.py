@@ -4,6 +4,7 @@ Time spans as users give them: one rule for every argument and setting of the SD
 Rule: a span is a number of seconds (`3`, `0.25`) or a `timedelta`; brokers get whole milliseconds.
 """
 
+import math
 from datetime import timedelta
 from typing import TypeAlias
 
@@ -21,11 +22,14 @@ def seconds(span: Duration) -> float:
     """
     if isinstance(span, timedelta):
         return span.total_seconds()
-    if isinstance(span, bool) or not isinstance(span, int | float):
+    if isinstance(span, bool) or not isinstance(span, int | float) or math.isnan(span):
         raise SettingError(f"{span!r} is no time span; give seconds or a timedelta")
     return span
 
 
 def milliseconds(span: Duration) -> int:
-    """Return a span in whole milliseconds; raises as `seconds`."""
-    return round(seconds(span) * 1000)
+    """Return a span in whole milliseconds; raises as `seconds`, and for one without an end."""
+    span_s = seconds(span)
+    if math.isinf(span_s):
+        raise SettingError(f"{span!r} has no end; give seconds or a timedelta")
+    return round(span_s * 1000)

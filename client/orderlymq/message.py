@@ -18,6 +18,27 @@ from orderlymq_protocol.message.ids import is_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage
 
 
+def body_bytes(body: object) -> bytes:
+    """Return the body of a message as bytes of its own, which no later change of a buffer reaches.
+
+    Raises:
+        SettingError: It is something else than bytes or text.
+    """
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    if not isinstance(body, str):
+        raise SettingError(
+            f"the body is bytes or text, not {type(body).__name__}; encode it first, "
+            "for example with json.dumps() or orderlymq.Json"
+        )
+    try:
+        return body.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(f"the body is no text that UTF-8 can hold: {error.reason}") from error
+
+
 @dataclass(slots=True, kw_only=True)
 class Message:
     """A message to be sent.
@@ -55,9 +76,19 @@ class Message:
     marks: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        body: object = self.body
-        if isinstance(body, str):
-            self.body = body.encode()
+        self.body = body_bytes(self.body)
+        own: object = self.properties
+        if not isinstance(own, Mapping):
+            raise SettingError(f"properties is a mapping of texts, not {type(own).__name__}")
+        if self.deliver_at is not None:
+            try:
+                self.deliver_at.timestamp()
+            except (AttributeError, OverflowError, OSError, ValueError) as error:
+                text = (
+                    f"deliver_at is {self.deliver_at!r}; it must be a datetime that has a timestamp"
+                )
+                raise SettingError(text) from error
+        milliseconds(self.delay)
         if sum(map(bool, (self.delay_level, self.delay, self.deliver_at))) > 1:
             raise SettingError("give one of delay_level, delay and deliver_at")
         if self.cancels and not (self.delay or self.deliver_at):

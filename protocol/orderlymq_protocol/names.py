@@ -157,7 +157,9 @@ def is_system_group(group: str) -> bool:
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
-def _check(kind: str, name: str, length_max: int) -> None:
+def _check(kind: str, name: object, length_max: int) -> None:
+    if not isinstance(name, str | None):
+        raise InvalidName(f"the {kind} name is {name!r}, which is no text")
     if not name:
         raise InvalidName(f"the {kind} name is empty")
     if len(name) > length_max:

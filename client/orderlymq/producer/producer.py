@@ -235,6 +235,7 @@ class Producer(Lifecycle):
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
+        check_choice(queue)
         self._prepare(message)
         self._check_room(len(message.body))
 
@@ -501,8 +502,7 @@ class Producer(Lifecycle):
                 self._idle.set()
 
     def _prepare(self, message: Message) -> None:
-        deflated = self.settings.compresses(message.body)
-        check_message(message, self.settings.max_message_size_bytes, deflated=deflated)
+        check_message(message, self.settings.max_message_size_bytes, self.settings.compresses)
         if not message.unique_key:
             message.unique_key = self._instance.unique_keys.next(_wall_ms())
 

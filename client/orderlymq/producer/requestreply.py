@@ -18,7 +18,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import INFLATED_SIZE_MAX
 from orderlymq.durations import milliseconds
 from orderlymq.errors import ReplyTimeout, SettingError, StateError
-from orderlymq.message import Message, ReceivedMessage
+from orderlymq.message import Message, ReceivedMessage, body_bytes
 from orderlymq.producer.requests import REPLY
 from orderlymq_protocol import names
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -163,7 +163,7 @@ def reply_message(
         )
     return Message(
         topic=names.reply_topic(cluster),
-        body=body.encode() if isinstance(body, str) else body,
+        body=body_bytes(body),
         properties=user_properties or {},
         marks={
             properties.MSG_TYPE: REPLY,

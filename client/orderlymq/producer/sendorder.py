@@ -8,17 +8,21 @@ that are there before it.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.durations import Duration, seconds
+from orderlymq.errors import SettingError
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.delivery import Delivery
 from orderlymq.producer.linger import Linger
 from orderlymq.producer.sendqueue import Send, SendQueue, SendQueueKey
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
+
+# A send that waits for company longer than this has been forgotten.
+_LINGER_MAX_S: Final = 60
 
 SendTogether: TypeAlias = Callable[
     [list[Message], TopicRoute, MessageQueue | None, Duration | None, int], Awaitable[SendResult]
@@ -48,6 +52,10 @@ class SendOrder:
         self._settings = settings
         self._delivery = delivery
         self._linger_s = seconds(linger)
+        if not 0 <= self._linger_s <= _LINGER_MAX_S:
+            raise SettingError(
+                f"linger is {self._linger_s} seconds; it must be in [0, {_LINGER_MAX_S}]"
+            )
         self.lingers = bool(self._linger_s)
         self._send_together = send_together
         self._send_queues: dict[SendQueueKey, SendQueue] = {}

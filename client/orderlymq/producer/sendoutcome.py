@@ -5,13 +5,14 @@ Rule: "refused" is said only when no try can have been stored: as soon as one tr
 was not answered, a later refusal does not undo that, and the outcome is "unknown".
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
-from orderlymq.message import Message
+from orderlymq.message import Message, body_bytes
 from orderlymq.observers import installed
 from orderlymq.producer.requests import CHECKSUMS_SIZE, batch_entry
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.batch import BATCH_COUNT_MAX, encode_batch
@@ -192,7 +193,7 @@ def as_message(
         return topic
     return Message(
         topic=topic,
-        body=body.encode() if isinstance(body, str) else body,
+        body=body_bytes(body),
         tags=tags,
         keys=keys,
         key=key,
@@ -201,12 +202,14 @@ def as_message(
     )
 
 
-def check_choice(queue: object, selector: object, argument: object) -> None:
+def check_choice(queue: object, selector: object = None, argument: object = None) -> None:
     """Refuse arguments of which one would decide and the other be dropped.
 
     Raises:
-        SettingError: A selector beside a queue, or an argument for a selector that is not there.
+        SettingError: A selector beside a queue, an argument for a selector that is not there, or what is no queue.
     """
+    if isinstance(queue, bool) or not isinstance(queue, int | MessageQueue | None):
+        raise SettingError(f"queue is {queue!r}; give a MessageQueue, or its number in the topic")
     if selector is not None and queue is not None:
         raise SettingError("give queue or selector, not both")
     if selector is None and argument is not None:
@@ -215,12 +218,32 @@ def check_choice(queue: object, selector: object, argument: object) -> None:
         )
 
 
-def check_message(message: Message, size_max: int, *, deflated: bool = False) -> None:
-    """Refuse what a broker would refuse, before anything is sent; alone, a large message is *deflated*.
+def _check_types(message: Message) -> None:
+    """Refuse what would be stored as the text of a Python object, or break the connection for others."""
+    message.body = body_bytes(message.body)
+    for name, value in (*message.properties.items(), ("tags", message.tags or "")):
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise SettingError(
+                f"the property {name!r} is {value!r}; both must be texts, pass str()"
+            )
+    keys = message.keys or ()
+    if not isinstance(keys, Collection) or not all(isinstance(each, str) for each in keys):
+        raise SettingError(f"keys is {keys!r}; it must be a text or several texts")
+    for name in ("delay_level", "flag"):
+        number: object = getattr(message, name)
+        if type(number) is not int:
+            raise SettingError(f"{name} is {number!r}; it must be an integer")
+
+
+def check_message(
+    message: Message, size_max: int, deflates: Callable[[bytes], bool] | None = None
+) -> None:
+    """Refuse what a broker would refuse, before anything is sent; *deflates* tells whether a body sent alone is.
 
     Raises:
         SettingError: With the rule and the limit.
     """
+    _check_types(message)
     try:
         check_topic_name(message.topic)
     except InvalidName as error:
@@ -248,9 +271,11 @@ def check_message(message: Message, size_max: int, *, deflated: bool = False) ->
     if not -(2**31) <= message.flag < 2**31:
         raise SettingError(f"flag is {message.flag}; it must fit 32 bits")
     try:
-        size = len(batch_entry(message).properties) + (CHECKSUMS_SIZE if deflated else 0)
+        size = len(batch_entry(message).properties)
     except PropertyError as error:
         raise SettingError(str(error)) from error
+    if deflates is not None and deflates(message.body):
+        size += CHECKSUMS_SIZE
     if size > PROPERTIES_BYTES_MAX:
         raise SettingError(f"the properties take {size} bytes, the limit is {PROPERTIES_BYTES_MAX}")
 

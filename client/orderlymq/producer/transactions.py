@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
 
 from orderlymq.connection.wire import read_record
-from orderlymq.durations import Duration, seconds
+from orderlymq.durations import Duration, milliseconds, seconds
 from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.ownedtasks import OwnedTasks
@@ -177,7 +177,7 @@ class TransactionProducer(Producer):
     ) -> SendResult:
         message.marks = {properties.TRAN_MSG: "true", properties.PGROUP: self.group}
         if immunity is not None:
-            whole_s = math.ceil(seconds(immunity))
+            whole_s = math.ceil(milliseconds(immunity) / 1000)
             message.marks[properties.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(whole_s)
         retries = self.settings.retry_times_when_send_failed
         try:

@@ -1,7 +1,12 @@
 """What is known about a send while it is tried, and what may be sent."""
 
+from datetime import datetime
+from math import inf, nan
+from typing import Any
+
 import pytest
 
+from orderlymq import Producer
 from orderlymq.errors import SendRefused, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message
 from orderlymq.producer import sendoutcome
@@ -154,6 +159,14 @@ def test_a_missing_topic_is_named_with_the_cure() -> None:
         (Message(topic="T", body=b"x", key=""), "the key is empty"),
         (Message(topic="T", body=b"x", key=1.5), "text or an integer, not float"),  # type: ignore[arg-type]  # as users err
         (Message(topic="T", body=b"x", flag=2**31), "32 bits"),
+        (Message(topic=b"T", body=b"x"), "which is no text"),  # type: ignore[arg-type]  # these too
+        (Message(topic="T", body=b"x", tags=5), "the property 'tags' is 5"),  # type: ignore[arg-type]
+        (Message(topic="T", body=b"x", properties={"a": 1}), "the property 'a' is 1"),  # type: ignore[dict-item]
+        (Message(topic="T", body=b"x", properties={1: "a"}), "both must be texts"),  # type: ignore[dict-item]
+        (Message(topic="T", body=b"x", keys=(1, 2)), "a text or several texts"),  # type: ignore[arg-type]
+        (Message(topic="T", body=b"x", keys=b"k"), "a text or several texts"),  # type: ignore[arg-type]
+        (Message(topic="T", body=b"x", delay_level="3"), "delay_level is '3'"),  # type: ignore[arg-type]
+        (Message(topic="T", body=b"x", flag=1.5), "flag is 1.5"),  # type: ignore[arg-type]
         (Message(topic="T", body=b"x", properties={"a\x01b": "c"}), "separator"),
         (Message(topic="T", body=b"x", properties={"a": "c" * 33_000}), "limit is 32767"),
     ],
@@ -164,6 +177,50 @@ def test_what_a_broker_would_refuse_is_refused_before(message: Message, text: st
         check_message(message, 4 * MIB)
 
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"body": {"a": 1}}, "bytes or text, not dict"),
+        ({"body": None}, "bytes or text, not NoneType"),
+        ({"body": "\ud800"}, "no text that UTF-8 can hold"),
+        ({"properties": [("a", "b")]}, "a mapping of texts, not list"),
+        ({"deliver_at": "2030-01-01"}, "must be a datetime"),
+        ({"deliver_at": datetime.min}, "that has a timestamp"),  # noqa: DTZ901 - the first one has none
+        ({"delay": nan}, "no time span"),
+        ({"delay": inf}, "has no end"),
+    ],
+)
+def test_a_message_is_made_of_what_can_be_sent(given: dict[str, Any], text: str) -> None:
+    """Law: what would fail in the connection, under the sends of others, is refused where it is given."""
+    with pytest.raises(SettingError, match=text):
+        Message(**{"topic": "T", "body": b"x", **given})
+
+
+def test_a_body_that_is_set_later_is_checked_when_it_is_sent() -> None:
+    """The object may have changed since it was made."""
+    message = Message(topic="T", body=b"x")
+    message.body = {"a": 1}  # type: ignore[assignment]  # as users err
+
+    with pytest.raises(SettingError, match="bytes or text, not dict"):
+        check_message(message, MIB)
+
+
+def test_a_buffer_may_be_filled_again_while_its_message_is_on_its_way() -> None:
+    """A repeat after a lost answer must have the body of the first try."""
+    buffer = bytearray(b"one")
+    messages = [Message(topic="T", body=body) for body in (buffer, memoryview(buffer))]  # type: ignore[arg-type]
+    buffer[:] = b"two"
+
+    assert [message.body for message in messages] == [b"one", b"one"]
+
+
+@pytest.mark.parametrize("linger", [-1, inf, 61, nan])
+def test_a_linger_has_an_end(linger: float) -> None:
+    """A send without company would wait for ever."""
+    with pytest.raises(SettingError, match=r"linger is|no time span"):
+        Producer("P", linger=linger)
 
 
 def test_the_largest_message_passes() -> None:
@@ -256,6 +313,9 @@ def test_only_one_argument_chooses_the_queue() -> None:
         check_choice(0, object(), None)
     with pytest.raises(SettingError, match="argument is for a selector"):
         check_choice(0, None, "x")
+    for wrong in ("0", 1.0, True):
+        with pytest.raises(SettingError, match="give a MessageQueue, or its number"):
+            check_choice(wrong)
     check_choice(None, object(), "x")
 
 

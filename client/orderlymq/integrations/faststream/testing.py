@@ -65,8 +65,7 @@ class _InProcess(OrderlyMQProducer):
 
     async def publish(self, cmd: OrderlyMQPublishCommand) -> SendResult:
         message = await self.message(cmd)
-        deflated = self._settings.compresses(message.body)
-        check_message(message, self._settings.max_message_size_bytes, deflated=deflated)
+        check_message(message, self._settings.max_message_size_bytes, self._settings.compresses)
         queue = MessageQueue(message.topic, "test", 0)
         offset, self._sent = self._sent, self._sent + 1
         message.unique_key = f"test-{offset}"
