@@ -20,11 +20,16 @@ def verify(history: Path, output: str) -> None:
     Exit code 0: the order was kept and nothing was lost; 1: the findings say where it was not.
     """
     try:
-        verdict = judge(read(history))
+        events = list(read(history))
     except FileNotFoundError as error:
         raise CommandFailed(ExitCode.NOT_FOUND, f"there is no file {history}") from error
     except (OSError, HistoryError) as error:
         raise CommandFailed(ExitCode.USAGE, str(error)) from error
+    if not events:
+        raise CommandFailed(
+            ExitCode.USAGE, f"{history} holds no event, so nothing can be judged; was it recorded?"
+        )
+    verdict = judge(events)
     findings: list[dict[str, object]] = [
         {
             "defect": str(finding.defect),

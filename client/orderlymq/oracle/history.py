@@ -77,6 +77,8 @@ def read(path: Path) -> Iterator[Event]:
             continue
         try:
             value = orjson.loads(line)
+            if not isinstance(value, dict):
+                raise TypeError("it is no JSON object with the fields of an event")
             value["kind"] = Kind(value["kind"])
             yield Event(**value)
         except (orjson.JSONDecodeError, TypeError, KeyError, ValueError) as error:

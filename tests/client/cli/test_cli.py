@@ -268,3 +268,21 @@ def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:
     assert bad.exit_code == 1
     assert "lost" in bad.stdout
     assert missing.exit_code == ExitCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "holds no event, so nothing can be judged"),
+        ('{"at": 1, "ki', "holds no event"),
+        ("[1]\n{}\n", "line 1: it is no JSON object with the fields of an event"),
+    ],
+)
+def test_a_history_without_events_is_no_kept_order(tmp_path: Path, text: str, why: str) -> None:
+    """A pipeline whose recording failed must not pass."""
+    (tmp_path / "history").write_text(text)
+
+    result = CliRunner().invoke(cli, ["verify", str(tmp_path / "history")])
+
+    assert result.exit_code == ExitCode.USAGE
+    assert why in result.output
