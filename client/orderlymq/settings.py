@@ -9,12 +9,14 @@ the documentation's table is made from it.
 
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
 from orderlymq_protocol.integers import INT32_MAX
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
+
+S = TypeVar("S")
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
@@ -128,6 +130,20 @@ class ProducerSettings:
     def compresses(self, body: bytes) -> bool:
         """Tell whether a message with this body is compressed where it is sent alone."""
         return len(body) >= self.compress_message_body_over_bytes
+
+
+def settings_of(kind: type[S], given: S | None) -> S:
+    """Return the settings that a user gave, or the defaults.
+
+    Raises:
+        SettingError: They are of another kind.
+    """
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        found = type(given).__name__
+        raise SettingError(f"the settings are of type {found}; pass {kind.__name__}(...)")
+    return given
 
 
 def check_ranges(settings: Any) -> None:

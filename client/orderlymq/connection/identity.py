@@ -37,7 +37,9 @@ def parse_name_servers(text: NameServers) -> tuple[str, ...]:
         environment = os.environ
         text = environment.get("ORDERLYMQ_NAME_SERVER") or environment.get("NAMESRV_ADDR")
         text = text or DEFAULT_NAME_SERVER
-    parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
+    parts: object = text.replace(",", ";").split(";") if isinstance(text, str) else text
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise SettingError(f"name_servers is {text!r}; write host:port, or a list of such texts")
     addresses = tuple(part.strip() for part in parts if part.strip())
     if not addresses:
         raise SettingError(

@@ -36,7 +36,7 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.ownedtasks import OwnedTasks
-from orderlymq.settings import ClientSettings
+from orderlymq.settings import ClientSettings, settings_of
 from orderlymq_protocol.body.catalogue import (
     ModelError,
     TopicRouteData,
@@ -85,7 +85,7 @@ class ClientInstance:
         after_response: ResponseHook | None = None,
         administrator: bool = False,
     ) -> None:
-        self.settings = settings or ClientSettings()
+        self.settings = settings_of(ClientSettings, settings)
         self.credentials = find_credentials(self.settings)
         self._name_server_signer: Signer | None = None
         self._administrator = administrator
@@ -153,7 +153,14 @@ class ClientInstance:
     # -- names
 
     def whole(self, name: str) -> str:
-        """Return the name of a topic or group as brokers know it."""
+        """Return the name of a topic or group as brokers know it.
+
+        Raises:
+            SettingError: It is no text.
+        """
+        given: object = name
+        if not isinstance(given, str):
+            raise SettingError(f"the name of a topic or group is {name!r}, which is no text")
         return with_namespace(self.settings.namespace, name)
 
     def bare(self, name: str) -> str:

@@ -48,6 +48,8 @@ def parse_consume_from(value: "ConsumeFrom | str") -> ConsumeFrom:
     """
     if isinstance(value, ConsumeFrom):
         return value
+    if not isinstance(value, str):
+        raise SettingError(f"consume_from is {value!r}; it must be first, last or timestamp")
     match value.lower():
         case "first" | "earliest":
             return ConsumeFrom.FIRST
@@ -172,6 +174,8 @@ class ConsumerSettings:
         """Return these settings with the arguments of a consumer that win over them."""
         found = self
         if concurrency is not None:
+            if type(concurrency) is not int:
+                raise SettingError(f"concurrency is {concurrency!r}; it must be an integer")
             least = min(self.consume_thread_min, concurrency)
             found = replace(found, consume_thread_min=least, consume_thread_max=concurrency)
         if consume_from is not None:

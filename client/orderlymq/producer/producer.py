@@ -46,7 +46,7 @@ from orderlymq.producer.sendoutcome import (
     leading_message,
 )
 from orderlymq.producer.tracer import make_tracer
-from orderlymq.settings import ClientSettings, ProducerSettings
+from orderlymq.settings import ClientSettings, ProducerSettings, settings_of
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import InvalidName, check_group_name
@@ -92,7 +92,7 @@ class Producer(Lifecycle):
             raise SettingError(str(error)) from error
         if group == "DEFAULT_PRODUCER":
             raise SettingError("the producer group DEFAULT_PRODUCER is reserved; choose another")
-        self.settings = settings or ProducerSettings()
+        self.settings = settings_of(ProducerSettings, settings)
         self._instance = instance or ClientInstance(name_servers, client_settings)
         self.group = self._instance.whole(group)
         self._options = SendOptions(self.group, self.settings)

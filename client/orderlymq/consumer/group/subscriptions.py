@@ -1,5 +1,6 @@
 """Checks of groups and subscriptions, before any socket is opened. Pure."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from orderlymq.errors import SettingError
@@ -30,6 +31,30 @@ def check_group(group: str) -> None:
         raise SettingError("the consumer group DEFAULT_CONSUMER is reserved; choose another name")
 
 
+def check_ordered(ordered: object) -> None:
+    """Refuse what would consume by queue where keys were meant, or the other way round.
+
+    Raises:
+        SettingError: It is another word.
+    """
+    if ordered not in (False, True, "key"):
+        raise SettingError(
+            f"ordered is {ordered!r}; it must be False, True for whole queues, or 'key' for key lanes"
+        )
+
+
+def expressions(topics: str | Iterable[str] | Mapping[str, str]) -> Mapping[str, str]:
+    """Return the expression of each topic; all messages where none is given.
+
+    Raises:
+        SettingError: They are no topics.
+    """
+    named: object = [topics] if isinstance(topics, str) else topics
+    if not isinstance(named, Iterable):
+        raise SettingError(f"topics is {topics!r}; give a topic, several, or tags by topic")
+    return named if isinstance(named, Mapping) else dict.fromkeys(named, "*")
+
+
 def make_subscription(topic: str, expression: str, kind: str, version_ms: int) -> Subscription:
     """Return the subscription for a tag expression (TAG) or a condition on properties (SQL92).
 
@@ -40,6 +65,8 @@ def make_subscription(topic: str, expression: str, kind: str, version_ms: int) -
         check_topic_name(topic)
     except InvalidName as error:
         raise SettingError(str(error)) from error
+    if not isinstance(expression, str | None):
+        raise SettingError(f"the subscription of {topic} is {expression!r}, which is no text")
     if kind == EXPRESSION_SQL92:
         # Selected at the broker; the client does not check again.
         data = SubscriptionData(

@@ -34,7 +34,13 @@ from orderlymq.consumer.group.offsets import (
     OffsetStore,
     local_offsets_path,
 )
-from orderlymq.consumer.group.subscriptions import Subscription, check_group, make_subscription
+from orderlymq.consumer.group.subscriptions import (
+    Subscription,
+    check_group,
+    check_ordered,
+    expressions,
+    make_subscription,
+)
 from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.core import LaneCore, LaneFigures
 from orderlymq.consumer.lanes.executor import LaneExecutor
@@ -59,7 +65,7 @@ from orderlymq.errors import (
 from orderlymq.message import ReceivedMessage
 from orderlymq.ownedtasks import Lifecycle, OwnedTasks, Shutdown
 from orderlymq.producer.tracer import make_tracer
-from orderlymq.settings import ClientSettings
+from orderlymq.settings import ClientSettings, settings_of
 from orderlymq_protocol.body.catalogue import ConsumerData
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -123,9 +129,10 @@ class Consumer(Lifecycle):
         trace: bool | str = False,
     ) -> None:
         check_group(group)
+        check_ordered(ordered)
         self.by_key = ordered == "key"
         self.ordered = bool(ordered)
-        self.settings = (settings or ConsumerSettings()).but(
+        self.settings = settings_of(ConsumerSettings, settings).but(
             consume_from, message_model, concurrency
         )
         if listener is None:
@@ -168,9 +175,7 @@ class Consumer(Lifecycle):
         self._calls.filters.extend(filters)
         self._rebalance, self._executor = self._make_parts()
         self._inbound = InboundRequests(self)
-        named = [topics] if isinstance(topics, str) else topics
-        expressions = named if isinstance(named, Mapping) else dict.fromkeys(named, "*")
-        for topic, expression in expressions.items():
+        for topic, expression in expressions(topics).items():
             self.subscribe(topic, expression)
 
     # -- what users ask

@@ -1,0 +1,39 @@
+"""Arguments of producers and consumers that are of other types than they say."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq import Consumer, Producer, ProducerSettings, SettingError
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"ordered": "Key"}, "ordered is 'Key'; it must be False, True"),
+        ({"ordered": "lanes"}, "'key' for key lanes"),
+        ({"ordered": None}, "ordered is None"),
+        ({"concurrency": "3"}, "concurrency is '3'"),
+        ({"consume_from": 5}, "consume_from is 5"),
+        ({"settings": ProducerSettings()}, "type ProducerSettings; pass ConsumerSettings"),
+        ({"settings": {}}, "type dict; pass ConsumerSettings"),
+        ({"client_settings": {"use_tls": True}}, "type dict; pass ClientSettings"),
+        ({"name_servers": 9876}, "name_servers is 9876; write host:port"),
+        ({"name_servers": ["a:1", 5]}, "a list of such texts"),
+        ({"topics": 5}, "topics is 5"),
+        ({"topics": [5]}, "the name of a topic or group is 5"),
+        ({"topics": {"T": 5}}, "the subscription of T is 5"),
+    ],
+)
+async def test_arguments_of_other_types_are_refused_where_they_are_given(
+    given: dict[str, Any], text: str
+) -> None:
+    """A consumer that should take keys would take whole queues otherwise, and nobody would be told."""
+    with pytest.raises(SettingError, match=text):
+        Consumer("G", **given)
+
+
+async def test_a_producer_refuses_the_settings_of_others() -> None:
+    """They would fail at the first send."""
+    with pytest.raises(SettingError, match="type dict; pass ProducerSettings"):
+        Producer("P", settings={})  # type: ignore[arg-type]  # as users err
