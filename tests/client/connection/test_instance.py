@@ -235,6 +235,7 @@ async def test_a_call_from_another_event_loop_is_refused_immediately(
 
     async with Producer("P", instance=instance) as producer:
         await producer.send("T", "first", key="k")
+        await until(lambda: RequestCode.HEART_BEAT in cluster.codes())  # the one that greets
         asked = len(cluster.seen)
         with pytest.raises(StateError, match="runs on another event loop"):
             await asyncio.to_thread(lambda: asyncio.run(use(producer)))
