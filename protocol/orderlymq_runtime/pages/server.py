@@ -3,8 +3,8 @@ HTTP of every process: is it alive, is it ready, what does it measure, what does
 
 `/healthz` answers as long as the event loop turns (and what a process adds to that is well); `/readyz` says whether the process does its work, and
 why not; `/metrics` is Prometheus text; `/status` is JSON for people and the operator. Rules: a request
-reads and never changes anything; one page, or one metric, is made in an iteration of the loop,
-whoever asks for how many at once.
+reads and never changes anything; one metric, or one page that may be long, is made in an iteration of the loop,
+however many are asked for; `/healthz` and `/readyz`, which are short, wait for no other page.
 """
 
 import asyncio
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _UNAUTHORIZED: Final = 401
+# Those that grow with the cluster.
+_LONG_PAGES: Final = frozenset({"/metrics", "/status"})
 # Probes have short time-outs; a scrape that is still running at the end must not hold the exit up.
 _SHUTDOWN_S = 1.0
 
@@ -148,7 +150,11 @@ class HealthServer:
 
     @web.middleware
     async def _await_turn(self, request: web.Request, handler: Page) -> web.StreamResponse:
-        """Make one page at a time, and let the loop turn before: from Python 3.12 on aiohttp answers a burst without that."""
+        """Let the loop turn before each page, as aiohttp does not from Python 3.12 on; make one long page at a time."""
+        await asyncio.sleep(0)
+        if request.path not in _LONG_PAGES:
+            # A probe has 2 s. A scrape takes an iteration for each of some hundred metrics, and these may be slow.
+            return await handler(request)
         async with self._turn:
             await asyncio.sleep(0)
             return await handler(request)

@@ -148,6 +148,34 @@ async def test_the_loop_turns_between_two_metrics() -> None:
     assert re.findall(r"^wide_\d", text, re.MULTILINE) == [f"wide_{each}" for each in range(5)]
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_a_probe_waits_for_no_scrape(path: str) -> None:
+    """Law: a probe is answered while a long page of metrics is made, else a busy broker that is scraped is taken for dead."""
+    began = asyncio.Event()
+
+    class Wide(Collector):
+        def collect(self) -> Iterator[Metric]:
+            for number in range(1_000):
+                began.set()
+                yield GaugeMetricFamily(f"wide_{number}", "text", value=number)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Wide())
+    began.clear()
+    server = HealthServer(
+        "127.0.0.1", 0, ready=lambda: (True, "ready"), status=dict, registry=registry
+    )
+    address = await server.start()
+    try:
+        scrape = asyncio.create_task(get(address, "/metrics"))
+        await began.wait()
+        code, _ = await get(address, path)
+        assert (code, scrape.done()) == (200, False)
+        assert "wide_999 " in (await scrape)[1]
+    finally:
+        await server.close()
+
+
 async def test_a_port_in_use_is_named() -> None:
     """Law: the error names the port and the next step."""
 
