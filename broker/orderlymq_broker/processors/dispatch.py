@@ -370,6 +370,7 @@ class BrokerCore:
                 appended.append(outcome)
             else:
                 effects += self._react(outcome, now)
+        effects += self.rebalance.notices()
         if appended:
             counters = self.context.counters
             counters["messages_in"] += len(appended)
@@ -389,11 +390,11 @@ class BrokerCore:
                 self.locks.granted(outcome, now)
                 return []
             case LocksFreed():
-                return self.rebalance.freed(self.locks.freed(outcome.queues), now)
+                self.rebalance.freed(self.locks.freed(outcome.queues), now)
+                return []
             case MembersChanged():
-                freed = self.locks.freed(outcome.freed)
+                self.rebalance.changed(outcome.groups, self.locks.freed(outcome.freed), now)
                 return [
-                    *self.rebalance.changed(outcome.groups, freed, now),
                     *self.pulls.wake_early(),
                     *self.lanes.changed(outcome.lanes, now),
                 ]

@@ -5,7 +5,7 @@ The rules: a notice is worth its rebalance only when there is something to take.
 for a queue once per rebalance, 4.x again after 20 s, 5.x after half a second; so the notice about
 a dead member follows the release of its locks. While a freed queue has no holder its group is told
 again, a few times: a notice may get lost in a client that is about to sleep, or find it between two
-connections. It reaches members that a new leader knows by their pulls alone, as RocketMQ's
+connections. What one entry of the log changes is one notice for each member, as a thousand may come or go with it. It reaches members that a new leader knows by their pulls alone, as RocketMQ's
 heartbeats come every 30 s.
 """
 
@@ -39,6 +39,8 @@ class RebalanceNotifier:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._reminders: dict[str, _Reminder] = {}
+        # Groups that the entry which is being applied has changed, in the order of their changes.
+        self._changed: dict[str, None] = {}
 
     def start(self, now: Now) -> None:
         """Begin to lead: remind groups of queues that were free already, lest their notice was lost."""
@@ -50,6 +52,7 @@ class RebalanceNotifier:
     def stop(self) -> None:
         """Forget what was to be told."""
         self._reminders.clear()
+        self._changed.clear()
 
     def tell(self, groups: Iterable[str], **more: str) -> list[Effect]:
         """Tell the members of these groups (40) that they should look again; *more* is for our SDK."""
@@ -70,17 +73,20 @@ class RebalanceNotifier:
 
         return effects
 
-    def freed(self, queues: Sequence[_Key], now: Now) -> list[Effect]:
-        """Tell about queues that are free now, and again while nobody has taken them."""
+    def freed(self, queues: Sequence[_Key], now: Now) -> None:
+        """Note queues that are free now, of which is told again while nobody has taken them."""
+        self.changed((), queues, now)
+
+    def changed(self, groups: Sequence[str], queues: Sequence[_Key], now: Now) -> None:
+        """Note members that came, went or want other topics, and *queues* that are free now."""
         self._remind(queues, now)
+        self._changed.update(dict.fromkeys((*groups, *(group for group, _, _ in queues))))
 
-        return self.tell([group for group, _, _ in queues])
+    def notices(self) -> list[Effect]:
+        """Tell of what was noted since the last call, each member once."""
+        groups, self._changed = self._changed, {}
 
-    def changed(self, groups: Sequence[str], queues: Sequence[_Key], now: Now) -> list[Effect]:
-        """Tell about members that came, went or want other topics, and *queues* that are free now."""
-        self._remind(queues, now)
-
-        return self.tell([*groups, *(group for group, _, _ in queues)])
+        return self.tell(groups)
 
     def tick(self, now: Now) -> list[Effect]:
         """Tell again what nobody seems to have heard."""

@@ -55,6 +55,23 @@ def test_a_member_that_held_nothing_is_missed_at_once(shell: Shell) -> None:
     assert shell.notified() == [BOB.connection]
 
 
+def test_many_members_that_come_and_go_with_one_entry_are_one_notice_for_each(shell: Shell) -> None:
+    """Each of a thousand told of each other is a million notices, in a time in which others elect a leader."""
+    create(shell, GroupSet("billing"))
+    shell.follow()
+    peers = [Peer(100 + number, "192.0.2.7", 40_000 + number) for number in range(50)]
+    for peer in peers:
+        heartbeat(shell, f"c{peer.connection}", peer=peer)
+
+    shell.lead()
+    assert shell.notified() == [peer.connection for peer in peers]
+    for peer in peers[10:]:
+        shell.run(shell.core.connection_closed(peer.connection, shell.now))
+    shell.settle()
+
+    assert shell.notified() == [peer.connection for peer in peers[:10]]
+
+
 def test_a_member_that_is_back_before_a_proof_costs_nobody_a_rebalance(shell: Shell) -> None:
     """A broken connection of a living client is no change of its group."""
     ordered(shell)
