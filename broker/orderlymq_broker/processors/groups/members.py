@@ -184,9 +184,10 @@ class MembershipProcessor:
         sessions = self._context.sessions
         records: list[Record] = []
         for session, client_id, consumer in arrivals:
-            # Who has left since, or is elsewhere, would come back by what it said here before.
+            # Who has left since, is elsewhere or wants something else would come back by what it said here before.
             presence = sessions.presence.get((consumer.group_name, client_id))
-            if presence is not None and presence.connection == session.peer.connection:
+            is_here = presence is not None and presence.connection == session.peer.connection
+            if is_here and consumer in session.consumers.get(client_id, ()):
                 records += self._missing(consumer, client_id, session, len(records))
 
         return in_pieces(records)

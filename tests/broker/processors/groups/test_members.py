@@ -3,8 +3,7 @@
 import pytest
 
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.core.longwalks import WALK_STEP_MAX
-from orderlymq_broker.state.records import GroupSet, MemberLeft, MemberSeen, TopicSet
+from orderlymq_broker.state.records import GroupSet, MemberSeen, TopicSet
 from orderlymq_protocol.body import fastjson
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
 from tests.broker.processors.requests import (
@@ -386,31 +385,6 @@ def test_who_left_at_a_follower_is_no_member_when_it_leads(shell: Shell) -> None
     shell.lead()
 
     assert list(shell.state.members.of_group("billing")) == []
-
-
-def test_many_members_are_taken_in_and_out_in_turns(shell: Shell) -> None:
-    """All of them at once would keep the leader from its followers; each is taken in and out once."""
-    count = 2 * WALK_STEP_MAX + 1
-    groups = [f"g{number}" for number in range(64)]
-    create(shell, *map(GroupSet, groups))
-    shell.follow()
-    for number in range(count):
-        peer = Peer(100 + number // 64, "192.0.2.7", 40_000)
-        heartbeat(shell, f"c{number}", peer=peer, group=groups[number % 64])
-
-    shell.run(shell.core.become_leader(shell.term + 1, shell.state.physical_end, shell.now))
-    taken = [sum(isinstance(of, MemberSeen) for of in each.records) for each in shell.pending]
-    shell.settle()
-
-    assert sum(taken) == WALK_STEP_MAX
-    assert sum(len(shell.state.members.of_group(group)) for group in groups) == count
-    shell.wall_ms += 1_000_000
-    shell.run(shell.core.tick(shell.now))
-    taken = [sum(isinstance(of, MemberLeft) for of in each.records) for each in shell.pending]
-    shell.settle()
-    assert sum(taken) == WALK_STEP_MAX
-    assert not list(shell.state.members.groups())
-    assert shell.core.context.counters["members_expired"] == count
 
 
 def test_a_follower_refuses_the_list_of_members(shell: Shell) -> None:
