@@ -21,6 +21,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Report,
     Said,
 )
+from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Append, GroupSet, MemberSeen, TopicSet
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_protocol.body.clients import CONSUME_FROM_FIRST_OFFSET
@@ -106,7 +107,7 @@ class OneQueue:
                 state.topics.by_name[_TOPIC],
                 Now(WALL_MS, 0),
                 self._turn,
-                lambda _, lane: lane.due_ms,
+                LaneQueue.due,
             )
             parts = this_round.plan(fetch).records()
             self._turn = this_round.turn

@@ -68,19 +68,10 @@ def _over_at_start(bed: Bed) -> None:
 
 @LANES.defect("hand a parked lane out before its time", "parked stays parked", _MEMBERS)
 def _due_at_once(bed: Bed) -> None:
-    real = Round.__dict__["_ready_of"]
+    def due(self: LaneLeases, queue: LaneQueue, wall_ms: int) -> list[Lane]:
+        return list(queue.in_state(LaneState.PARKED))
 
-    def ready_of(self: Round, queue: LaneQueue) -> Any:
-        parked = list(queue.in_state(LaneState.PARKED))
-        due = [lane.due_ms for lane in parked]
-        for lane in parked:
-            lane.due_ms = 0
-        found = real(self, queue)
-        for lane, due_ms in zip(parked, due, strict=True):
-            lane.due_ms = due_ms
-        return found
-
-    bed.put(Round, "_ready_of", ready_of)
+    bed.put(LaneLeases, "due", due)
 
 
 @LANES.defect("take a message that failed for complete", "nothing is lost", _MEMBERS)

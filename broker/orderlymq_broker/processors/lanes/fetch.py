@@ -21,7 +21,7 @@ from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN,
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.planner import Fetch, Plan, Round
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
-from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.lane import Lane
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import MOVED
@@ -144,9 +144,8 @@ class LaneFetcher:
             return True
 
         return any(
-            self._leases.due_ms(queue, lane) <= now.wall_ms
+            self._leases.due(queue, now.wall_ms)
             for queue in self._context.state.lanes.queues_of(*pair).values()
-            for lane in queue.in_state(LaneState.PARKED)
         )
 
     def close(self, connection: int) -> None:
@@ -236,7 +235,7 @@ class LaneFetcher:
             topic,
             now,
             self._turns.get(pair, 0),
-            self._leases.due_ms,
+            self._leases.due,
         )
 
     def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:

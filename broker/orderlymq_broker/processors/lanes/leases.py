@@ -67,9 +67,16 @@ class LaneLeases:
         self._due_ms.clear()
         self._walks = self._has_gone = False
 
-    def due_ms(self, queue: LaneQueue, lane: Lane) -> int:
-        """Return from which time of this leader on a parked lane is handed out."""
-        return self._due_ms.get((*queue.place, lane.number, lane.attempt), lane.due_ms)
+    def due(self, queue: LaneQueue, wall_ms: int) -> list[Lane]:
+        """Return the parked lanes of a queue that are handed out now."""
+        if not self._due_ms:
+            return queue.due(wall_ms)
+
+        return [
+            lane
+            for lane in queue.in_state(LaneState.PARKED)
+            if self._due_ms.get((*queue.place, lane.number, lane.attempt), lane.due_ms) <= wall_ms
+        ]
 
     def granted(self, outcome: LanesGranted, now: Now) -> None:
         """Begin the leases of what was handed out."""

@@ -146,7 +146,7 @@ class Round:
         topic: Topic,
         now: Now,
         turn: int,
-        due_ms: Callable[[LaneQueue, Lane], int],
+        due: Callable[[LaneQueue, int], list[Lane]],
     ) -> None:
         self._state = state
         self._reader = reader
@@ -154,7 +154,7 @@ class Round:
         self._topic = topic
         self._now = now
         self.turn = turn
-        self._due_ms = due_ms
+        self._due = due
         self._queues = dict(state.lanes.queues_of(config.name, topic.name))
         self._budget = Budget()
         # What is read of lanes that are ready has a budget of its own: else they would keep new messages waiting.
@@ -229,11 +229,7 @@ class Round:
         """Return the lanes of a queue that may be handed out, the oldest last."""
         lanes = [
             *queue.in_state(LaneState.READY),
-            *(
-                lane
-                for lane in queue.in_state(LaneState.PARKED)
-                if self._due_ms(queue, lane) <= self._now.wall_ms
-            ),
+            *self._due(queue, self._now.wall_ms),
         ]
         free = [lane for lane in lanes if not queue.stopping or lane.stops]
         oldest = nsmallest(IN_HAND_MAX, free, key=lambda lane: lane.first)

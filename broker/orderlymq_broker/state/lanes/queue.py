@@ -38,7 +38,7 @@ from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.layout import Table, numbered_key, table_key
 from orderlymq_protocol.body import lanes as wire
 
-# Outdated entries of the heap of first offsets, before it is made again.
+# Outdated entries of a heap, before it is made again.
 _HEAP_SLACK: Final = 64
 
 _NEVER: Final = "this attempt was never handed out"
@@ -80,6 +80,8 @@ class LaneQueue:
         self.by_state: dict[LaneState, dict[int, None]] = {state: {} for state in LaneState}
         self._by_key: dict[str, int] = {}
         self._firsts: list[tuple[int, int]] = []
+        # When each parked lane is due, and its number; what a lane has left or said again is passed over.
+        self._due: list[tuple[int, int]] = []
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -92,6 +94,23 @@ class LaneQueue:
     def in_state(self, state: LaneState) -> Iterator[Lane]:
         """Yield the lanes in a state, those that came into it first before the others."""
         return (self.lanes[number] for number in self.by_state[state])
+
+    def due(self, wall_ms: int) -> list[Lane]:
+        """Return the parked lanes that are due, without a look at the others: there may be 16,384."""
+        while self._due and not self._is_parked(*self._due[0]):
+            heappop(self._due)
+        found: dict[int, Lane] = {}
+        places = [0]
+        while places:
+            place = places.pop()
+            # What is below an entry of the heap is due no earlier.
+            if place < len(self._due) and self._due[place][0] <= wall_ms:
+                places += (2 * place + 1, 2 * place + 2)
+                number = self._due[place][1]
+                if self._is_parked(*self._due[place]):
+                    found[number] = self.lanes[number]
+
+        return list(found.values())
 
     def low_water(self) -> int:
         """Return the first owed offset, or where the scan stands when nothing is owed."""
@@ -248,6 +267,7 @@ class LaneQueue:
         self.stopping += (follows == DeadPolicy.STOP) - lane.stops
         lane.stops = follows == DeadPolicy.STOP
         self._move(lane, _STATES[follows], wall_ms)
+        self._note_due(lane)
         self._store(lane, writes)
 
     def _judge_over(self, client_id: str, report: Report) -> Answered:
@@ -324,6 +344,7 @@ class LaneQueue:
         self.owed += lane.owed
         self.stopping += lane.stops
         self._note_first(lane)
+        self._note_due(lane)
 
     def check(self) -> None:
         """Assert what always holds."""
@@ -343,6 +364,8 @@ class LaneQueue:
         firsts = [lane.first for lane in self.lanes.values() if lane.owed]
         assert self.low_water() == min(firsts, default=self.scanned)
         assert len(self._firsts) <= 2 * len(self.lanes) + _HEAP_SLACK
+        parked = {(lane.due_ms, lane.number) for lane in self.in_state(LaneState.PARKED)}
+        assert parked <= set(self._due), "a parked lane would never be due"
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -384,6 +407,18 @@ class LaneQueue:
         if lane.owed:
             heappush(self._firsts, (lane.first, lane.number))
         self._trim()
+
+    def _is_parked(self, due_ms: int, number: int) -> bool:
+        lane = self.lanes.get(number)
+
+        return lane is not None and lane.state == LaneState.PARKED and lane.due_ms == due_ms
+
+    def _note_due(self, lane: Lane) -> None:
+        if lane.state == LaneState.PARKED:
+            heappush(self._due, (lane.due_ms, lane.number))
+        if len(self._due) > 2 * len(self.by_state[LaneState.PARKED]) + _HEAP_SLACK:
+            self._due = [(each.due_ms, each.number) for each in self.in_state(LaneState.PARKED)]
+            heapify(self._due)
 
     def _trim(self) -> None:
         """Make the heap of first offsets again once it has more outdated entries than others."""

@@ -1,12 +1,13 @@
 """Key lanes: one attempt per lane, order in the lane, and what is owed until it is complete."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.groups.lockrecords import ClientDead
-from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
+from orderlymq_broker.state.lanes.lane import RUN_MAX, Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     Granted,
     HandOut,
@@ -279,3 +280,31 @@ def test_a_reset_leaves_a_lane_in_hand_until_its_attempt_ends(make: Make, offset
     assert world.say("a", Said.RENEW, x) == "renewed"
     assert world.done(x) == "done"
     assert [each.offsets for each in world.fetch("b")] == [(offset,)]
+
+
+def test_parked_lanes_are_due_when_they_were_said_to_be(make: Make) -> None:
+    """Law: nobody looks at those that are due later, however many there are; a restart changes nothing."""
+    world = make([f"k{number}" for number in range(100)])
+    lanes = world.fetch(scan=100)
+    for number, lane in enumerate(lanes):
+        assert world.say("a", Said.RETRY, lane, due_ms=100 - number) == "parked"
+    again = world.replica.restarted().state.lanes.queues_of(GROUP, TOPIC)[0]
+
+    for queue in (world.queue, again):
+        looked_at = Lookups(queue.lanes)
+        queue.lanes = looked_at
+        assert sorted(lane.key for lane in queue.due(2)) == ["k98", "k99"]
+        assert set(looked_at.keys_asked) == {lanes[number].lane for number in (98, 99)}
+        assert queue.due(0) == []
+
+
+class Lookups(dict[int, Lane]):
+    """Lanes that note which of them are asked for."""
+
+    def __init__(self, lanes: dict[int, Lane]) -> None:
+        super().__init__(lanes)
+        self.keys_asked: list[int] = []
+
+    def get(self, key: int, default: Any = None) -> Any:
+        self.keys_asked.append(key)
+        return super().get(key, default)

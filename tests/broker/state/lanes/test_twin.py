@@ -81,7 +81,9 @@ class Run:
             return
         granted = self.attempts[which % len(self.attempts)]
         offset = (-1, *granted.offsets)[count % (len(granted.offsets) + 1)]
-        verdict = self.world.say(client, said, granted, offset, tries_max=2, policy=policy)
+        verdict = self.world.say(
+            client, said, granted, offset, tries_max=2, policy=policy, due_ms=which
+        )
         held = self.twin.hand.get(granted.attempt)
         if held is None or held[0] != client:
             assert verdict in ("stale", "done", "parked", "held", "dead", "released")
@@ -148,6 +150,10 @@ class Run:
             for lane in queue.in_state(LaneState.IN_HAND)
         }
         assert held == self.twin.hand
+        parked = {lane.number: lane.due_ms for lane in queue.in_state(LaneState.PARKED)}
+        for wall_ms in (-1, 0, 15, *parked.values()):
+            due = [number for number, due_ms in parked.items() if due_ms <= wall_ms]
+            assert sorted(lane.number for lane in queue.due(wall_ms)) == sorted(due)
 
 
 _clients = st.sampled_from("ab")
