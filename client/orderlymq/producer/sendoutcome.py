@@ -231,7 +231,8 @@ def _check_types(message: Message) -> None:
         raise SettingError(f"keys is {keys!r}; it must be a text or several texts")
     for name in ("delay_level", "flag"):
         number: object = getattr(message, name)
-        if type(number) is not int:
+        # A member of an IntEnum is one, too: levels have names in programs.
+        if isinstance(number, bool) or not isinstance(number, int):
             raise SettingError(f"{name} is {number!r}; it must be an integer")
 
 

@@ -1,6 +1,7 @@
 """What is known about a send while it is tried, and what may be sent."""
 
 from datetime import datetime
+from enum import IntEnum
 from math import inf, nan
 from typing import Any
 
@@ -292,6 +293,21 @@ def test_every_part_fits_with_what_it_gets_when_it_is_sent(
     if traced:
         messages[0].properties = {"traceparent": "t" * 55, "tracestate": "s" * 512}
     check_batch_size(len(encode_batch([batch_entry(messages[0])] * len(part))), 4 * MIB)
+
+
+class Level(IntEnum):
+    """Delay levels as a program may name them."""
+
+    TEN_SECONDS = 3
+
+
+def test_a_level_may_be_a_member_of_an_enum() -> None:
+    """Law: what is an integer is one, and stands in the properties as its number."""
+    message = Message(topic="T", body=b"x", delay_level=Level.TEN_SECONDS)
+
+    check_message(message, 1_000)
+
+    assert b"DELAY\x013\x02" in batch_entry(message).properties
 
 
 BESIDE = {"body": b"x", "tags": "A", "keys": "k", "properties": {"a": "b"}, "delay_level": 3}
