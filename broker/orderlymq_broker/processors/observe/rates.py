@@ -10,6 +10,7 @@ a second has passed, or ten for the groups. A figure exists once it has moved, a
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Now
@@ -38,6 +39,8 @@ _GROUPS_SAMPLE_MS: Final = 10 * SECOND_MS
 # What one tick looks at: a topic of a group is 1, and so are eight of its queues.
 _STEP_WORK_MAX: Final = 8_192
 _QUEUES_OF_WORK: Final = 8
+# Topics of groups whose answers one tick counts, at some 10 us each.
+ANSWERS_STEP_MAX: Final = 1_024
 # Width of a bucket, and how many cover the longest span that is asked of them with two to spare.
 _MINUTE_BUCKETS: Final = (2 * SECOND_MS, 32)
 _HOUR_BUCKETS: Final = (2 * MINUTE_MS, 32)
@@ -132,6 +135,8 @@ class Figures:
         self._series: dict[tuple[str, str], Series] = {}
         self._sums: defaultdict[int, int] = defaultdict(int)
         self._before: dict[str, int] = {}
+        # What groups were sent and is not in the series yet.
+        self._answers: dict[tuple[str, str], tuple[int, int]] = {}
         self._sampled_ms = 0
         self.per_second: dict[str, float] = dict.fromkeys(_RATED, 0.0)
         self._committed: dict[tuple[str, str], int] | None = None
@@ -153,9 +158,10 @@ class Figures:
             sums[record.topic_id] += _ONE_MESSAGE + record.size
 
     def tick(self, now: Now) -> None:
-        """Sample what is due; the groups in steps of some milliseconds."""
+        """Sample what is due; the groups, and what they were sent, in steps of some milliseconds."""
         self._at_ms = now.monotonic_ms
         self._go_on()
+        self._count_answers(now.monotonic_ms)
         if now.monotonic_ms < self._next_sample_ms:
             return
         self._next_sample_ms = now.monotonic_ms + _SAMPLE_MS
@@ -249,12 +255,18 @@ class Figures:
         self._sums.clear()
 
     def _sample_answers(self, now_ms: int) -> None:
-        """Count what groups were sent; the look at the groups takes out those that are gone."""
+        """Take what groups were sent; the look at the groups takes out those that are gone."""
         got = self._context.got
-        for (topic, group), (answers, size) in got.items():
+        if not self._answers:
+            self._answers = dict(got)
+            got.clear()
+            self._count_answers(now_ms)
+
+    def _count_answers(self, now_ms: int) -> None:
+        for topic, group in list(islice(self._answers, ANSWERS_STEP_MAX)):
+            answers, size = self._answers.pop((topic, group))
             self._add(GROUP_GET_SIZE, f"{topic}@{group}", now_ms, size)
             self._add(_ANSWERS, f"{topic}@{group}", now_ms, answers)
-        got.clear()
 
     def _sample_groups(self) -> Iterator[int]:
         """Count what groups have committed as what they have got: that costs their pulls nothing.

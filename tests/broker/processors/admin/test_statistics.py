@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.processors.observe.rates import DAY_MS, HOUR_MS, MINUTE_MS, Series
+from orderlymq_broker.processors.observe.rates import (
+    ANSWERS_STEP_MAX,
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    Series,
+)
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import (
     GroupDeleted,
@@ -93,6 +99,26 @@ def test_what_a_group_was_sent_is_told_in_bytes(admin: AdminShell) -> None:
     create(admin, GroupDeleted("billing", clean_offsets=True))
     admin.pass_time(11_000)
     assert admin.tool(315, statsName="GROUP_GET_SIZE", statsKey="orders@billing").code == 1
+
+
+def test_what_many_groups_were_sent_is_counted_in_steps(admin: AdminShell) -> None:
+    """Law: no tick counts more than a thousand, as others elect a leader that is silent; in the end all are counted."""
+    create_topic(admin)
+    send(admin, e=0)
+    groups = [f"g{number}" for number in range(ANSWERS_STEP_MAX + 3)]
+    create(admin, *map(GroupSet, groups))
+    for group in groups:
+        assert pull(admin, group=group).code == 0
+    figures = admin.core.administration.figures
+
+    def counted() -> int:
+        return sum(figures.get("GROUP_GET_SIZE", f"orders@{group}") is not None for group in groups)
+
+    admin.pass_time(1_000, step=1_000)
+    first = counted()
+    admin.pass_time(100)
+
+    assert (first, counted()) == (ANSWERS_STEP_MAX, len(groups))
 
 
 def test_a_reset_does_not_make_figures_negative(admin: AdminShell) -> None:
