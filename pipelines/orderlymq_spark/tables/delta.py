@@ -118,14 +118,41 @@ def begin_merge(
 
 
 def append_rows(root: Location, app_id: str, batch: int, rows: pa.Table) -> None:
-    """Add any rows to the table in one commit, unless the batch is in it already; columns that are new are added."""
+    """Add any rows to the table in one commit, unless the batch is in it already; columns that are new are added.
+
+    Raises:
+        SinkConflict: The table has later batches of this application, or a column that cannot take the values; nothing was changed.
+    """
     if not rows.num_rows:
         return
     table = open_table(root, lambda: rows)
-    if is_committed(table, app_id, batch):
+    last = table.transaction_version(app_id)
+    if last is not None and batch < last:
+        raise SinkConflict(
+            f"batch {batch} of {app_id} comes after batch {last}, which the table in {root} has: Spark repeats the last batch alone, "
+            "so this is another checkpoint, or an older state of it; give each checkpoint an appId of its own"
+        )
+    if batch == last:
         return
+    _check_types(table, root, rows)
     named = CommitProperties(app_transactions=[Transaction(app_id, batch)])
     write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=named)
+
+
+def _check_types(table: DeltaTable, root: Location, rows: pa.Table) -> None:
+    """Refuse values that Delta would cast to the table's types with a loss: 1.7 would become 1."""
+    known = pa.schema(table.schema().to_arrow())
+    for field in rows.schema:
+        if field.name not in known.names or pa.types.is_nested(field.type):
+            continue
+        there = known.field(field.name).type
+        try:
+            rows[field.name].cast(there)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SinkConflict(
+                f"column {field.name} is {there} in the table in {root}, and values of type {field.type} are not: {error}; "
+                "cast it in the stream, or write to another table"
+            ) from error
 
 
 def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> None:

@@ -1,5 +1,6 @@
 """Batches of any stream in a Delta table: each once, whatever is repeated."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.frames import delta_batches
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.tables.delta import append_rows, read_table
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def test_a_batch_is_one_commit_and_a_repeat_of_it_none(tmp_path: Path) -> None:
     """Batches of another stream have numbers of their own; a new column is added, and an empty batch is no commit."""
     root, rows = location(tmp_path / "table"), pa.table({"n": [1, 2]})
-    for app_id, batch in (("a", 0), ("a", 0), ("b", 0), ("a", 1), ("a", 0), ("b", 0)):
+    for app_id, batch in (("a", 0), ("a", 0), ("b", 0), ("a", 1), ("a", 1), ("b", 0)):
         append_rows(root, app_id, batch, rows)
     append_rows(root, "a", 2, pa.table({"n": [3], "said": ["x"]}))
     append_rows(root, "a", 3, rows.slice(0, 0))
@@ -27,6 +29,44 @@ def test_a_batch_is_one_commit_and_a_repeat_of_it_none(tmp_path: Path) -> None:
     assert sorted(each["n"] for each in found) == [1, 1, 1, 2, 2, 2, 3]
     assert [each["said"] for each in found if each["n"] == 3] == ["x"]
     assert read_table(root).version() == 4
+
+
+def test_batches_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
+    """Spark repeats its last batch alone: an earlier one has rows that would be dropped as if they were there."""
+    root = location(tmp_path / "table")
+    for batch in (0, 5):
+        append_rows(root, "a", batch, pa.table({"n": [batch]}))
+
+    with pytest.raises(SinkConflict, match="batch 0 of a comes after batch 5"):
+        append_rows(root, "a", 0, pa.table({"n": [7]}))
+    assert sorted(read_table(root).to_pyarrow_table()["n"].to_pylist()) == [0, 5]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [pa.array([1.7]), pa.array(["x"]), pa.array([1 << 40])],
+    ids=["fraction", "text", "large"],
+)
+def test_values_that_do_not_fit_a_column_are_refused(tmp_path: Path, other: pa.Array) -> None:
+    """Delta would cast them: 1.7 to 1. What fits is of the table's type then."""
+    root = location(tmp_path / "table")
+    append_rows(root, "a", 0, pa.table({"n": pa.array([1], pa.int32())}))
+
+    with pytest.raises(SinkConflict, match="column n is int32"):
+        append_rows(root, "a", 1, pa.table({"n": other}))
+    append_rows(root, "a", 1, pa.table({"n": pa.array([2], pa.int64())}))
+    assert sorted(read_table(root).to_pyarrow_table()["n"].to_pylist()) == [1, 2]
+
+
+def test_a_time_is_of_one_type_in_whatever_zone(tmp_path: Path) -> None:
+    """Spark gives times in the zone of its session, which may change."""
+    root = location(tmp_path / "table")
+    for batch, zone in enumerate(("UTC", "Asia/Shanghai", "+08:00")):
+        kind, at = pa.timestamp("us", zone), datetime(2026, 1, 1, tzinfo=UTC)
+        inner = pa.array([{"at": at}], pa.struct([pa.field("at", kind)]))
+        append_rows(root, "a", batch, pa.table({"at": pa.array([at], kind), "value": inner}))
+
+    assert read_table(root).to_pyarrow_table().num_rows == 3
 
 
 @pytest.mark.spark
