@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from release.distributions import distributions, project
+from release.distributions import distributions, project, requirements
 
 from orderlymq_operator.resources.conditions.table import REASONS
 from tests.docs.test_pages import PAGES, code, typed
@@ -89,3 +89,16 @@ def test_every_extra_and_distribution_on_a_page_exists(page: Any) -> None:
             assert extra in of_wheels[name], f"{name}[{extra}]"
         for extra in re.findall(r"pip install '?\.\[(\w+)\]", text):
             assert extra in of_checkout
+
+
+def test_workers_of_spark_get_what_our_wheels_need() -> None:
+    """All but Spark itself, and nothing newer than what pyproject.toml allows."""
+    wheels = [each for each in distributions() if each.name in ("orderlymq", "orderlymq-spark")]
+    needed = {name for each in wheels for name in each.dependencies} - {"pyspark"}
+    bounds = {name: re.search("<[^,;# ]+", requirements()[name]) for name in needed}
+    wanted = {f"{name}{bound[0]}" if bound else name for name, bound in bounds.items()}
+
+    page = (ROOT / "docs/howto/pipelines.md").read_text()
+    (typed,) = re.findall(r"`pip install ([^`]+)` on each worker", page)
+
+    assert set(typed.replace("'", "").split()) == wanted
