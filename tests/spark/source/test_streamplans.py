@@ -139,6 +139,18 @@ def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(
     assert [path.name for path in lost.iterdir()] == [f"{topic}-g-0-0-{low}.json"]
 
 
+def test_a_mark_tells_nothing_when_retention_has_taken_its_message(passing: Topics) -> None:
+    """What the stream has read may go: only another message at the place of the last one is another topic."""
+    topic = passing.make(queues=1)
+    low, (queue,) = age(passing, topic), passing.queues(topic)
+    gone, there = (to_json({queue: at}, marks={queue: 1}) for at in (low, low + 1))
+
+    end = reader(passing, topic).latestOffset(gone, EVERYTHING)
+    assert planned(reader(passing, topic), gone, end) == [(0, low, end[topic]["g"]["0"])]
+    with pytest.raises(DataLost, match="was wiped or restored"):
+        reader(passing, topic).latestOffset(there, EVERYTHING)
+
+
 @pytest.mark.parametrize("least", ["", "1000"])
 def test_a_topic_that_a_stream_takes_in_begins_at_its_first_message(
     passing: Topics, least: str
