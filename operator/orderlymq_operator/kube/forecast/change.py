@@ -22,6 +22,7 @@ from orderlymq_operator.kube.objects.cluster import (
     accepted_spec,
     kube_revision,
     name_server_revision,
+    settings_objects,
 )
 from orderlymq_operator.kube.objects.listeners import Addresses
 from orderlymq_operator.kube.observe.cluster import Live
@@ -332,10 +333,14 @@ def _beside(
         *early_objects(desired.cluster, environment),
         *late_objects(desired.cluster, environment, live),
     ]
-    differ = [
-        f"{each['kind']}/{each['metadata']['name']}"
-        for each in drift.changes(wanted, live.made.values())
-    ]
+    # When pods have restarted, the files go that the ones of before read.
+    final = [*wanted, *settings_objects(cluster, environment)]
+    differ = list(
+        dict.fromkeys(
+            f"{each['kind']}/{each['metadata']['name']}"
+            for each in drift.changes(final, live.made.values())
+        )
+    )
     if differ:
         yield Effect(
             "Changes",

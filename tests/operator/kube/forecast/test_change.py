@@ -13,6 +13,7 @@ from orderlymq_operator.kube.resources import (
     NODES,
     PODS,
     SERVICES,
+    STATEFUL_SETS,
     STORAGE_CLASSES,
     TOPICS,
     USERS,
@@ -174,6 +175,27 @@ async def test_what_goes_with_a_listener_is_said(small: SmallCluster) -> None:
     assert gone <= written
     assert written <= _said(said)
     assert gone == set(said.targets("Removes"))
+
+
+async def test_settings_that_go_after_a_pause_are_said(small: SmallCluster) -> None:
+    """Law: a file that pods of before read stands in the plan, because it goes when they have restarted."""
+    group, pod = (
+        small.server.find(kind, NAMESPACE, name)
+        for kind, name in ((STATEFUL_SETS, "demo-0"), (PODS, "demo-0-0"))
+    )
+    assert group is not None
+    assert pod is not None
+    notes = group["spec"]["template"]["metadata"]["annotations"]
+    small.server.put(PODS, {**pod, "metadata": {**pod["metadata"], "annotations": notes}})
+    changed = {"config": {"tailCacheSize": "8Mi"}}
+    await _carry_out(small, update={"mode": "Paused"}, **changed)
+    config = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
+    assert config is not None
+    assert len(config["data"]) == 2
+
+    said = await _forecast(small, _cluster(**changed))
+
+    assert "ConfigMap/demo-0" in said.targets("Changes")
 
 
 @pytest.mark.parametrize("old", [None, "another-key"])
