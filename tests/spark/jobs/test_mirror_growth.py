@@ -97,3 +97,22 @@ def test_a_source_that_grows_first_waits_for_its_target(sites: Sites, tmp_path: 
     sites.declare(sites.target, "orders", 5)
     assert sites.mirror("orders", tmp_path) == 40
     assert stored(sites.both.target, "orders") == stored(sites.both.source, "orders")
+
+
+def test_a_target_that_has_grown_first_waits_for_its_source(sites: Sites, tmp_path: Path) -> None:
+    """Nothing is copied until the source has grown alike; then all of it."""
+    for side in (sites.source, sites.target):
+        sites.declare(side, "bills", 2)
+    sites.send("bills", 20)
+    assert sites.mirror("bills", tmp_path) == 20
+    sites.send("bills", 10)
+    sites.declare(sites.target, "bills", 5)
+
+    with pytest.raises(QueueListChanged, match="let the source's topic grow alike"):
+        sites.mirror("bills", tmp_path)
+    assert sites.both.check_prefix("bills") == 20
+
+    sites.declare(sites.source, "bills", 5)
+    sites.send("bills", 40)
+    assert sites.mirror("bills", tmp_path) == 50
+    assert stored(sites.both.target, "bills") == stored(sites.both.source, "bills")

@@ -59,7 +59,7 @@ def pair(topic: str, source: Sequence[MessageQueue], target: Sequence[MessageQue
     if not set(target) <= set(wanted.values()):
         raise QueueListChanged(
             f"{topic} has {_list(source)} at the source and {_list(target)} at the target; a key must have the same queue at "
-            "both, so create the target's topic again with as many broker groups and queues"
+            "both, so let the source's topic grow alike, or create the target's again with as many broker groups and queues"
         )
     there = set(target)
     return {queue: copy for queue, copy in wanted.items() if copy in there}
