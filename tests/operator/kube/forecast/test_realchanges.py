@@ -285,8 +285,13 @@ def _told(now: World) -> list[Json]:
 
 
 def _may(said: Forecast, desired: Any, fact: Fact) -> bool:
-    if fact[0] == "writable":
-        return fact[1] in said.targets("Removes")
+    kind, group, _ = fact
+    if kind in ("lead", "writable") and group in said.targets("Adds"):
+        return (
+            True  # its volumes may have outlived it: it comes back as it was, and is opened again
+        )
+    if kind == "writable":
+        return group in said.targets("Removes")
     return allows(said, desired, fact)
 
 
