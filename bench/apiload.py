@@ -26,6 +26,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client.parser import text_string_to_metric_families
+from tests.operator.kube.fakes.brokers import topic_config
 from tests.operator.kube.samples import IMAGE, cluster
 from tests.operator.scripted import serving
 from tests.ports import free_ports
@@ -240,16 +241,7 @@ class Brokers:
         }
 
     def _set_topic(self, asked: RemotingCommand) -> RemotingCommand:
-        ext = asked.ext
-        self.topics[ext["topic"]] = {
-            "topicName": ext["topic"],
-            "readQueueNums": int(ext["readQueueNums"]),
-            "writeQueueNums": int(ext["writeQueueNums"]),
-            "perm": int(ext["perm"]),
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": ext["order"] == "true",
-        }
+        self.topics[asked.ext["topic"]] = topic_config(asked.ext)
         return asked.reply()
 
     def _put_list(self, asked: RemotingCommand) -> RemotingCommand:

@@ -33,9 +33,9 @@ from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.resources import CLAIMS, MADE, OWN_KINDS, PODS, Json, resource_of
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.manifests.reader import ManifestError, parse
-from tests.operator.kube.played.brokers import Brokers, serving
-from tests.operator.kube.played.changes import BEGINNING, Name, change
-from tests.operator.kube.played.kubernetes import Controllers
+from tests.operator.kube.fakes.brokers import Brokers, serving
+from tests.operator.kube.fakes.changes import BEGINNING, Name, change
+from tests.operator.kube.fakes.kubernetes import Controllers
 from tests.operator.kube.realapi import administrator, needs_api_server, real_api_server
 from tests.operator.kube.samples import IMAGE
 from tests.operator.plan.foretold import Fact, allows

@@ -190,9 +190,9 @@ def _by_leader(group: RaftGroup, asked: RemotingCommand) -> RemotingCommand:
     return asked.reply(body=b"" if told is None else orjson.dumps(told))
 
 
-def _set_topic(group: RaftGroup, asked: RemotingCommand) -> None:
-    ext = asked.ext
-    group.topics[ext["topic"]] = {
+def topic_config(ext: Mapping[str, str]) -> Json:
+    """Return a topic as brokers list it, by the fields of the request that has set it."""
+    return {
         "topicName": ext["topic"],
         "readQueueNums": int(ext["readQueueNums"]),
         "writeQueueNums": int(ext["writeQueueNums"]),
@@ -201,6 +201,10 @@ def _set_topic(group: RaftGroup, asked: RemotingCommand) -> None:
         "topicSysFlag": 0,
         "order": ext["order"] == "true",
     }
+
+
+def _set_topic(group: RaftGroup, asked: RemotingCommand) -> None:
+    group.topics[asked.ext["topic"]] = topic_config(asked.ext)
 
 
 def _set_group(group: RaftGroup, asked: RemotingCommand) -> None:

@@ -17,7 +17,7 @@ from orderlymq_operator.kube.resources import (
     STATEFUL_SETS,
     Resource,
 )
-from tests.operator.kube.played.brokers import Brokers, RaftGroup, address_of
+from tests.operator.kube.fakes.brokers import Brokers, RaftGroup, address_of
 
 Json = dict[str, Any]
 CLASS: Final = "standard"
