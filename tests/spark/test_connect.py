@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.connectserver import connect_server
 from tests.spark.faults.kills import ROOT
-from tests.spark.topics import Topics
+from tests.spark.topics import Topics, numbers_by_key
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -52,11 +52,6 @@ def test_frames_sink_archive_and_audits_work_from_a_client(
         "archived": 60,
         "audits": {"topic": 60, "archive": 60, "stream": 60},
     }
+    found = numbers_by_key(topics.read(target))
     for key in range(5):
-        numbers = [
-            int(message.properties["n"])
-            for messages in topics.read(target).values()
-            for message in messages
-            if message.key == f"key-{key}"
-        ]
-        assert numbers == list(range(12))
+        assert [int(number) for number in found[f"key-{key}"]] == list(range(12))

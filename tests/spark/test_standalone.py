@@ -8,7 +8,7 @@ import pytest
 
 from tests.spark import submitted
 from tests.spark.standalone import Standalone, standalone_cluster
-from tests.spark.topics import Topics
+from tests.spark.topics import Topics, numbers_by_key
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -40,11 +40,6 @@ def test_a_submitted_program_archives_and_copies(
         "master": cluster.master,
         "archived": 60,
     }
+    found = numbers_by_key(topics.read(target))
     for key in range(5):
-        numbers = [
-            int(message.properties["n"])
-            for messages in topics.read(target).values()
-            for message in messages
-            if message.key == f"key-{key}"
-        ]
-        assert numbers == list(range(12))
+        assert [int(number) for number in found[f"key-{key}"]] == list(range(12))

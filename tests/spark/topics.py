@@ -1,7 +1,7 @@
 """Topics for tests: made under names of their own, filled in order, read without Spark."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -12,6 +12,17 @@ from orderlymq.producer.sendoutcome import split_batch
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _PATIENCE_S = 60  # the broker of a test shares its machine with everything else
+
+
+def numbers_by_key(
+    queues: Mapping[MessageQueue, Sequence[ReceivedMessage]],
+) -> dict[str | None, list[str]]:
+    """Return the property `n` of each key's messages, in order."""
+    found: dict[str | None, list[str]] = {}
+    for messages in queues.values():
+        for message in messages:
+            found.setdefault(message.key, []).append(message.properties["n"])
+    return found
 
 
 @dataclass

@@ -15,6 +15,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.tables.manifests import MANIFESTS
 from orderlymq_spark.tables.parquet import PARTS, below, holes, path_of, published
+from tests.spark.topics import numbers_by_key
 
 Queues = Mapping[MessageQueue, Sequence[ReceivedMessage]]
 
@@ -101,20 +102,12 @@ def _manifest_faults(root: Location) -> list[str]:
 
 def _copy_faults(topic: Queues, copy: Queues) -> list[str]:
     """Per key the same messages in the same order, none twice."""
-    origin, copied = _by_key(topic), _by_key(copy)
+    origin, copied = numbers_by_key(topic), numbers_by_key(copy)
     return [
         f"the copy of {key} has {len(copied.get(key, []))} messages, the topic {len(numbers)}, or in another order"
         for key, numbers in origin.items()
         if copied.get(key) != numbers
     ] + [f"the copy has a key of its own: {key}" for key in copied.keys() - origin.keys()]
-
-
-def _by_key(queues: Queues) -> dict[str | None, list[str]]:
-    found: dict[str | None, list[str]] = {}
-    for messages in queues.values():
-        for message in messages:
-            found.setdefault(message.key, []).append(message.properties["n"])
-    return found
 
 
 def _audit_faults(count: int, audits: Mapping[str, tuple[bool, Mapping[str, Any]]]) -> list[str]:

@@ -40,7 +40,7 @@ from orderlymq_spark.specs import (
 )
 from orderlymq_spark.tables.iceberg import snapshot_with
 from orderlymq_spark.tables.parquet import holes, path_of, published
-from tests.spark.topics import Topics
+from tests.spark.topics import Topics, numbers_by_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,14 +243,7 @@ def test_a_replay_keeps_order_and_count_and_repeats_nothing(
     run("a")
     run("b")
 
-    def by_key(topic: str) -> dict[str | None, list[str]]:
-        found: dict[str | None, list[str]] = {}
-        for messages in topics.read(topic).values():
-            for message in messages:
-                found.setdefault(message.key, []).append(message.properties["n"])
-        return found
-
-    assert by_key(target) == by_key(origin)
+    assert numbers_by_key(topics.read(target)) == numbers_by_key(topics.read(origin))
 
 
 def test_a_frame_is_sent_in_order_to_the_queues_that_java_would_choose(

@@ -25,7 +25,7 @@ from orderlymq_spark.run.session import start_session
 from orderlymq_spark.sparkversion import HAS_LIMITS
 from orderlymq_spark.specs import ArchiveSpec, OrderAuditSpec, ReplaySpec, Source
 from tests.spark.connectserver import connect_server
-from tests.spark.topics import Topics
+from tests.spark.topics import Topics, numbers_by_key
 from tests.spark.versions.page import CELLS
 
 if TYPE_CHECKING:
@@ -77,11 +77,7 @@ class Trial:
 
     def spread(self, topic: str) -> dict[str | None, list[str]]:
         """Return the numbers of each key, in order, as a client reads them."""
-        found: dict[str | None, list[str]] = {}
-        for messages in self.topics.read(topic).values():
-            for message in messages:
-                found.setdefault(message.key, []).append(message.properties["n"])
-        return found
+        return numbers_by_key(self.topics.read(topic))
 
 
 def batch(trial: Trial) -> str:
