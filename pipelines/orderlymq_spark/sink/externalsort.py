@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from tempfile import SpooledTemporaryFile
-from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from orderlymq_spark.errors import SpillFailed
 
@@ -30,18 +29,11 @@ class SpillFile(Generic[T]):
     def __init__(self) -> None:
         # Spark tells its workers where there is room.
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        self._file = SpooledTemporaryFile(MEMORY_BYTES, dir=folder)  # noqa: SIM115 - closed by __exit__
+        self._file = SpooledTemporaryFile(MEMORY_BYTES, dir=folder)  # noqa: SIM115 - closed by `close`
         self._end = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Remove the file."""
         self._file.close()
 
     def write(self, items: Iterable[T]) -> range:

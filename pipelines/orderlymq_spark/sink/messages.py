@@ -10,7 +10,7 @@ some of them (`externalsort`): they are sorted by key and content to get their i
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -135,7 +135,7 @@ def queue_messages(
         OptionError: A row has no topic, no body or an empty key, or names a queue that does not exist.
         SpillFailed: There is no room for the files.
     """
-    with SpillFile[Message]() as messages, SpillFile[Any]() as places:
+    with closing(SpillFile[Message]()) as messages, closing(SpillFile[Any]()) as places:
         drafts = ExternalSort[_Draft](places, held_max)
         for number, row in enumerate(rows):
             drafts.add(_draft(row, topic, order_by, number, messages))

@@ -4,7 +4,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import zip_longest
 
 import pytest
@@ -40,7 +40,7 @@ with queue_messages(
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 5))
 def test_items_come_in_order_however_many_are_held(items: list[int], held_max: int) -> None:
-    with SpillFile[tuple[int, int]]() as file:
+    with closing(SpillFile[tuple[int, int]]()) as file:
         sort = ExternalSort(file, held_max)
         for number, item in enumerate(items):
             sort.add((item, number))
@@ -50,7 +50,7 @@ def test_items_come_in_order_however_many_are_held(items: list[int], held_max: i
 
 @given(st.lists(st.lists(st.binary(max_size=300), max_size=300), max_size=4))
 def test_lists_are_read_side_by_side(lists: list[list[bytes]]) -> None:
-    with SpillFile[bytes]() as file:
+    with closing(SpillFile[bytes]()) as file:
         places = [file.write(each) for each in lists]
         readers = [file.read(place) for place in places]
 
