@@ -134,31 +134,35 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
     ),
     (_PIPELINES, "make dist"): _SUBMITTED,
     (_PIPELINES, "home=$(python -c"): _SUBMITTED,
-    (_PIPELINES, "from orderlymq_spark import delta_batches"): Runner(
-        "tests/spark/tables/test_deltabatches.py::test_a_frame_that_spark_gives_again", _SPARK
-    ),
-    # Spark's programs and jobs: `make test-spark` runs each in a session with data of its own.
-    (_PIPELINES, "from orderlymq_spark import ordered, read_batch"): Runner(
-        "tests/spark/jobs/test_pipelines.py::test_a_frame_is_sent_in_order", _SPARK
-    ),
-    (_PIPELINES, "orders = read_batch("): Runner(
-        "tests/spark/values/test_decoder.py::test_spark_sees_the_body_as_columns", _SPARK
-    ),
-    (_PIPELINES, "events = read_batch("): Runner(
-        "tests/spark/values/test_cloudevents.py::test_events_go_through_spark", _SPARK
-    ),
-    (_PIPELINES, "from orderlymq_spark.options import Connect"): Runner(
-        "tests/spark/run/test_stream.py::test_the_lag_grows_while_a_batch_lasts", _SPARK
-    ),
-    (_PIPELINES, "select queue_id, queue_offset"): Runner(
-        "tests/spark/jobs/test_pipelines.py::test_an_archive_holds_every_offset_once", _SPARK
-    ),
-    (_PIPELINES, "from orderlymq_protocol.body.messagequeue"): Runner(
-        "tests/spark/tables/test_iceberg.py::test_the_snapshot_that_brought_an_offset", _SPARK
-    ),
-    (_PIPELINES, "select * from history"): Runner(
-        "tests/spark/jobs/test_cdc.py::test_a_history_tells_the_source_table", _SPARK
-    ),
+    # `make test-spark` runs each in a session with data of its own.
+    **{
+        (_PIPELINES, opening): Runner(f"tests/spark/{where}", _SPARK)
+        for opening, where in (
+            (
+                "from orderlymq_spark import delta_batches",
+                "tables/test_deltabatches.py::test_a_frame_that_spark_gives_again",
+            ),
+            (
+                "from orderlymq_spark import ordered, read_batch",
+                "jobs/test_pipelines.py::test_a_frame_is_sent_in_order",
+            ),
+            ("orders = read_batch(", "values/test_decoder.py::test_spark_sees_the_body_as_columns"),
+            ("events = read_batch(", "values/test_cloudevents.py::test_events_go_through_spark"),
+            (
+                "from orderlymq_spark.options import Connect",
+                "run/test_stream.py::test_the_lag_grows_while_a_batch_lasts",
+            ),
+            (
+                "select queue_id, queue_offset",
+                "jobs/test_pipelines.py::test_an_archive_holds_every_offset_once",
+            ),
+            (
+                "from orderlymq_protocol.body.messagequeue",
+                "tables/test_iceberg.py::test_the_snapshot_that_brought_an_offset",
+            ),
+            ("select * from history", "jobs/test_cdc.py::test_a_history_tells_the_source_table"),
+        )
+    },
     **{
         (_PIPELINES, f"$ orderlymq pipeline run examples/pipelines/{name}.yaml"): Runner(
             f"tests/spark/jobs/{where}", _RUNS
