@@ -146,7 +146,19 @@ def test_a_number_that_is_none_is_refused_by_name(value: str, good: RawSocket) -
     assert end_of(good) == before
 
 
-@pytest.mark.parametrize("letter", "abcdefgh")
+@pytest.mark.parametrize("letter", "acd")
+def test_a_send_needs_no_field_that_rocketmq_does_without(letter: str, good: RawSocket) -> None:
+    """Producer group, default topic and its queue count: RocketMQ's brokers take a send without; it is stored once."""
+    before = end_of(good)
+
+    answer = good.call(send(**{letter: None}))
+
+    assert answer is not None, "the connection was closed"
+    assert answer.code == ResponseCode.SUCCESS
+    assert end_of(good) == before + 1
+
+
+@pytest.mark.parametrize("letter", "befgh")
 def test_a_missing_field_is_refused_by_name(letter: str, good: RawSocket) -> None:
     """A required field that is not there: 1, the remark names it; nothing is stored."""
     before = end_of(good)
