@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
 
+from tests.alone import alone
 from tests.ports import free_row
 
 ROOT: Final = Path(__file__).parents[2]
@@ -29,12 +30,13 @@ class NoServer(Exception):  # noqa: N818 - named for what the caller must know
 def _program() -> Path:
     folder = ROOT / "build" / "s3-server"
     program = folder / "bin" / "moto_server"
-    if not program.exists():
-        venv.create(folder, with_pip=True)
-        words = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", REQUIREMENT]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise NoServer(done.stderr.strip().splitlines()[-1])
+    with alone(folder):
+        if not program.exists():
+            venv.create(folder, with_pip=True)
+            words = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", REQUIREMENT]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise NoServer(done.stderr.strip().splitlines()[-1])
     return program
 
 

@@ -5,17 +5,17 @@ Each prints one JSON object per line; ``Program`` collects them while it runs, s
 wait for a certain event instead of sleeping.
 """
 
-import fcntl
 import json
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from tests.alone import alone
 
 HERE = Path(__file__).parent
 
@@ -203,14 +203,14 @@ class Java:
 def build_go() -> Path:
     """Compile the Go programs and return the executable."""
     target = HERE / "go" / "target" / "clients"
-    with _alone(HERE / "go"):
+    with alone(HERE / "go" / "target"):
         _run(["go", "build", "-o", str(target), "."], cwd=HERE / "go")
     return target
 
 
 def build_node() -> Path:
     """Install ali-ons and return the folder to start in."""
-    with _alone(HERE / "node"):
+    with alone(HERE / "node" / "target"):
         if not (HERE / "node" / "node_modules" / "ali-ons").exists():
             _run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE / "node")
     return HERE / "node"
@@ -220,22 +220,13 @@ def run_maven(folder: Path, version: str, options: Sequence[str] = ()) -> None:
     """Run `mvn package` for a version of RocketMQ unless that was done for the present sources."""
     sources = [folder / "pom.xml", *(folder / "src").rglob("*.java")]
     stamp = folder / "target" / version / "built"
-    with _alone(folder):
+    with alone(folder / "target"):
         if not (
             stamp.exists() and stamp.stat().st_mtime >= max(s.stat().st_mtime for s in sources)
         ):
             command = ["mvn", "-q", "-B", "package", f"-Drocketmq.version={version}", *options]
             _run(command, cwd=folder)
             stamp.touch()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other test processes from building in *folder* meanwhile."""
-    (folder / "target").mkdir(exist_ok=True)
-    with (folder / "target" / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def missing(*tools: str) -> str | None:

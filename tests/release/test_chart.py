@@ -23,6 +23,7 @@ from orderlymq_operator.kube.objects import console, names
 from orderlymq_operator.kube.settings import parse
 from orderlymq_operator.resources.cluster.canary import CANARY_COMPONENT
 from orderlymq_operator.resources.kinds import KINDS, Cluster
+from tests.alone import alone
 from tests.operator.kube.rights import of_file, of_rules
 
 CHART: Final = ROOT / "charts" / "orderlymq"
@@ -54,10 +55,11 @@ def helm() -> Path:
         pytest.skip("neither helm nor go is installed")
     tools = ROOT / "build" / "tools"
     built = tools / "helm"
-    if not built.exists():
-        source = f"helm.sh/helm/v3/cmd/helm@{HELM_VERSION}"
-        environment = {**os.environ, "GOBIN": str(tools), "GOFLAGS": "-trimpath"}
-        subprocess.run(["go", "install", source], env=environment, check=True)
+    with alone(tools):
+        if not built.exists():
+            source = f"helm.sh/helm/v3/cmd/helm@{HELM_VERSION}"
+            environment = {**os.environ, "GOBIN": str(tools), "GOFLAGS": "-trimpath"}
+            subprocess.run(["go", "install", source], env=environment, check=True)
     return built
 
 
