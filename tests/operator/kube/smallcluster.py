@@ -1,5 +1,6 @@
 """A Cluster of one replica and one name server that runs and is Ready: its objects, and processes that answer for it."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.objects.pods import broker_pod, name_server_pod
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.observe.inventory import LAST_APPLIED, Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
@@ -75,10 +76,13 @@ class SmallCluster:
         self.reconciler.inventory.invalidate()
 
     def change(self, **spec: Any) -> None:
-        """Change fields of the Cluster's spec, as a person would."""
+        """Change fields of the Cluster's spec, as a person does with `kubectl apply`."""
         found = self.server.find(CLUSTERS, *KEY)
         assert found is not None
-        self.server.put(CLUSTERS, {**found, "spec": {**found["spec"], **spec}})
+        made = {"spec": {**found["spec"], **spec}}
+        notes = {**found["metadata"].get("annotations", {}), LAST_APPLIED: json.dumps(made)}
+        meta = {**found["metadata"], "annotations": notes}
+        self.server.put(CLUSTERS, {**found, **made, "metadata": meta})
         self.reconciler.inventory.invalidate()
 
     def condition(self, kind: str) -> Json:

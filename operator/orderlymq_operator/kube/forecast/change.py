@@ -14,6 +14,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from orderlymq_operator.kube.certificates.record import Issued
+from orderlymq_operator.kube.forecast.applied import applied
 from orderlymq_operator.kube.forecast.present import observed_state, secrets_of
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
@@ -41,9 +42,9 @@ from orderlymq_operator.kube.reconcile.wanted import (
 )
 from orderlymq_operator.kube.resources import (
     CONFIG_MAPS,
-    OWN_KINDS,
     STATEFUL_SETS,
     Json,
+    resource_of,
 )
 from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica
 from orderlymq_operator.plan.forecast.consequences import live_effects
@@ -63,7 +64,6 @@ _SET_ONCE: Final = {
     "ConsumerGroup": ("group_name",),
     "User": ("access_key",),
 }
-_RESOURCES: Final = {resource.kind: resource for resource in OWN_KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,36 +80,30 @@ class Present:
     live: Live
 
 
-def item_of(manifest: Resource, namespace: str, present: Item | None) -> Item:
-    """Return the object as it will be when *manifest* is applied over *present*."""
-    spec = manifest.model_dump(mode="json", exclude_none=True)["spec"]
-    if present is None:
-        meta: Json = {"uid": "", "generation": 1, "creationTimestamp": _NEWEST}
-    else:
-        before = (
-            present.manifest.model_dump(mode="json", exclude_none=True)["spec"]
-            if (present.manifest is not None)
-            else None
-        )
-        meta = {
-            "uid": present.uid,
-            "generation": present.generation + (before != spec),
-            "creationTimestamp": present.created,
-            "finalizers": list(present.finalizers),
+def item_of(manifest: Resource, namespace: str, found: Json | None) -> Item:
+    """Return the object as it will be when *manifest* is applied over what was *found* in the API server."""
+    resource = resource_of({"kind": manifest.kind})
+    if found is None:
+        meta = manifest.metadata
+        new: Json = {
+            "metadata": {
+                "name": meta.name,
+                "namespace": namespace,
+                "annotations": meta.annotations,
+                "uid": "",
+                "resourceVersion": "",
+                "generation": 1,
+                "creationTimestamp": _NEWEST,
+            },
+            "spec": manifest.model_dump(mode="json", exclude_none=True)["spec"],
         }
-    annotations = {**(present.annotations if present else {}), **manifest.metadata.annotations}
-    found = {
-        "metadata": {
-            "name": manifest.metadata.name,
-            "namespace": namespace,
-            "resourceVersion": "",
-            "annotations": annotations,
-            **meta,
-        },
-        "spec": spec,
-        "status": present.status if present else {},
-    }
-    return read_item(_RESOURCES[manifest.kind], found)
+        return read_item(resource, new)
+    after = applied(manifest, found)
+    item = read_item(resource, after)
+    if item.manifest is not None and item.manifest == read_item(resource, found).manifest:
+        return item
+    later = {**after["metadata"], "generation": item.generation + 1}
+    return read_item(resource, {**after, "metadata": later})
 
 
 def forecast_change(present: Present, changed: Sequence[Item]) -> Forecast:

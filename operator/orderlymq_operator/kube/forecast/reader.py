@@ -16,6 +16,7 @@ from orderlymq_operator.kube.observe.cluster import Live, read_objects
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
+from orderlymq_operator.kube.resources import resource_of
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.kinds import Cluster, Using
 from orderlymq_operator.resources.manifests.reader import Manifest
@@ -52,7 +53,9 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
     changed: dict[ClusterKey, list[Item]] = {}
     for each in resources:
         place = each.metadata.namespace or namespace
-        item = item_of(each, place, _find(inventory, each.kind, place, each.metadata.name))
+        named = f"metadata.name={each.metadata.name}"
+        found = await api.list(resource_of({"kind": each.kind}), place, fields=named)
+        item = item_of(each, place, found[0] if found else None)
         assert item.cluster is not None, "what only uses a Cluster was left out"
         changed.setdefault(item.cluster, []).append(item)
     said = [
@@ -64,20 +67,6 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
         tuple(step for each in said for step in each.steps),
         tuple(refusal for each in said for refusal in each.refusals),
         all(each.complete for each in said),
-    )
-
-
-def _find(inventory: Inventory, kind: str, namespace: str, name: str) -> Item | None:
-    if kind == "Cluster":
-        return inventory.cluster((namespace, name))
-    return next(
-        (
-            item
-            for key in inventory.cluster_keys()
-            for item in inventory.parts(key)
-            if (item.kind, item.namespace, item.name) == (kind, namespace, name)
-        ),
-        None,
     )
 
 

@@ -40,7 +40,8 @@ _META: Final = {
 _UNREADABLE: Final = (403, 404)
 # Objects whose end is remembered; an answer to a write that was under way comes within seconds.
 GONE_MAX: Final = 20_000
-_NOT_OURS: Final = "kubectl.kubernetes.io/last-applied-configuration"
+#: Where `kubectl apply` keeps what it applied.
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def read_item(resource: Resource, found: Json) -> Item:
     meta = found["metadata"]
     own = {key: value for key, value in meta.items() if key in _META}
     notes = {
-        key: value for key, value in (meta.get("annotations") or {}).items() if key != _NOT_OURS
+        key: value for key, value in (meta.get("annotations") or {}).items() if key != LAST_APPLIED
     }
     own["annotations"] = {}
     own["labels"] = {}

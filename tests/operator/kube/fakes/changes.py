@@ -16,7 +16,6 @@ BEGINNING: Final[Json] = {
 }
 _LABELS: Final = {"metadata": {"labels": {"team": "mq"}}}
 _LISTENER: Final[Json] = {"name": "outside", "type": "LoadBalancer", "port": 9095}
-# All of them: of a part the API server keeps the defaults beside it that it has written before.
 _RESOURCES: Final[Json] = {
     "requests": {"cpu": "500m", "memory": "512Mi"},
     "limits": {"memory": "2Gi"},
@@ -26,7 +25,7 @@ _CLUSTER: Final[Mapping[str, list[Any]]] = {
     "groups": [1, 2, 2, 3, 0],
     "replicasPerGroup": [1, 3, 3, 5, 2],
     "nameServers.replicas": [1, 2, 3],
-    "nameServers.resources": [None, _RESOURCES],
+    "nameServers.resources": [None, _RESOURCES, {"requests": {"cpu": "1"}}],
     "storage.size": ["20Gi", "30Gi", "40Gi", "10Gi"],
     "storage.deleteClaim": ["Retain", "Delete", "Keep"],
     "storage.autoGrow": [None, {"limit": "100Gi", "step": "10Gi"}, {"limit": "1Gi"}],
@@ -52,7 +51,7 @@ _CLUSTER: Final[Mapping[str, list[Any]]] = {
     "image": [None, "orderlymq:2"],
     "imagePullPolicy": [None, "Always"],
     "imagePullSecrets": [None, [{"name": "pull"}], ["pull"]],
-    "resources": [None, _RESOURCES],
+    "resources": [None, _RESOURCES, {"limits": {"memory": "4Gi"}}],
     "update.mode": [None, None, "Paused"],
     "scaleDown.policy": [None, "Drain", "Drain"],
     "security.internalTls": [None, "Disabled"],

@@ -1,5 +1,6 @@
 """The forecast by what the API server tells, against an operator that then carries the change out."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,8 +8,10 @@ import pytest
 import yaml
 
 from orderlymq_operator.kube.forecast.reader import forecast_with
+from orderlymq_operator.kube.observe.inventory import LAST_APPLIED
 from orderlymq_operator.kube.resources import (
     CLAIMS,
+    CLUSTERS,
     CONFIG_MAPS,
     NODES,
     PODS,
@@ -205,7 +208,8 @@ async def test_what_is_said_once_for_all_is_refused_later(
     """Law: the plan refuses what the API server will refuse, also where the value would be the same."""
     reference = {"clusterRef": {"name": "demo"}}
     spec = reference if old is None else {**reference, "accessKey": old}
-    small.server.put(USERS, custom("User", "account", spec=spec))
+    notes = {LAST_APPLIED: json.dumps({"spec": spec})}
+    small.server.put(USERS, custom("User", "account", spec=spec, annotations=notes))
     made = {
         "apiVersion": "orderlymq.io/v1alpha1",
         "kind": "User",
@@ -220,6 +224,23 @@ async def test_what_is_said_once_for_all_is_refused_later(
     fields = [(f"{NAMESPACE}/account", "spec.accessKey")]
     assert [(each.name, each.field) for each in said.refusals] == ([] if old is None else fields)
     assert [(each.name, each.field) for each in other.refusals] == fields
+
+
+async def test_what_somebody_else_has_set_stays(small: SmallCluster) -> None:
+    """Law: as with `kubectl apply`, a field that no manifest has ever named is not taken back by one that does not name it."""
+    small.change()
+    found = small.server.find(CLUSTERS, *KEY)
+    assert found is not None
+    patched = {**found["spec"], "config": {"logLevel": "DEBUG"}}
+    small.server.put(CLUSTERS, {**found, "spec": patched})
+    for _ in range(4):
+        await small.reconciler.reconcile(KEY)
+
+    said = await _forecast(small, _cluster())
+    added = await _forecast(small, _cluster(config={"tailCacheSize": "128Mi"}))
+
+    assert not said.effects, said.resources
+    assert not any("logLevel" in each.text for each in added.effects)
 
 
 async def test_what_the_schema_refuses_stays_and_the_rest_is_forecast(small: SmallCluster) -> None:
