@@ -94,7 +94,7 @@ def test_an_object_becomes_what_the_plan_takes_it_for(
     spec, tried = BEGINNING, 0
     made = kubectl.run("apply", *mode, "-f", "-", text=_text(spec, {}))
     assert made.returncode == 0, made.stderr
-    for _ in range(40):
+    for _ in range(25):
         if chance.random() < 0.3:
             part = json.dumps({"spec": chance.choice(_PARTS)})
             kubectl.run("patch", "cluster/demo", "--type=merge", "-p", part)
