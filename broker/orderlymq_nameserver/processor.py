@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from orderlymq_nameserver.answers import UNIT, UNIT_SUBSCRIPTION
 from orderlymq_nameserver.capacity import TooMuchRegistered
 from orderlymq_nameserver.kv import KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
@@ -22,7 +23,7 @@ from orderlymq_nameserver.registrations import (
     TooManyBrokers,
     listed_groups,
 )
-from orderlymq_nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteRegistry
+from orderlymq_nameserver.routes import RouteRegistry
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,

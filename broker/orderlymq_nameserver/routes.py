@@ -11,17 +11,15 @@ Pure: connections are numbers, time is given. Rules kept here:
   or a registration with a higher version that lacks the topic, takes it out. Deletions themselves are
   not remembered beyond the group's loss: a replica that lags and registers first may bring a deleted
   topic back until one that knows better registers. Remembering would be worse: a cluster that was made
-  again under the same name starts at low versions;
-- the writable queues of an ordered topic are those of its queue list: a broker refuses a send itself (code 16) while its topic is
-  read-only;
-- lists are sorted, equal on every name server: some clients take "the n-th queue" without sorting.
-Requests are read and answered in `processor`.
+  again under the same name starts at low versions.
+`answers` has the questions, `processor` reads and answers requests.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from orderlymq_nameserver.answers import Answers
 from orderlymq_nameserver.capacity import ADDRESS_BYTES, check_room, rows_bytes
 from orderlymq_nameserver.registrations import (
     Broker,
@@ -32,11 +30,7 @@ from orderlymq_nameserver.registrations import (
     RoutedTopic,
     Session,
     TooManyBrokers,
-    as_listed,
-    filter_servers,
     keep_alive,
-    listed_groups,
-    living_addresses,
     queue_of,
     replaces_topics,
 )
@@ -44,25 +38,16 @@ from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
     PERM_READ,
     PERM_WRITE,
-    BrokerData,
-    ClusterInfo,
     DataVersion,
     QueueData,
     RegisterBrokerBody,
-    TopicRouteData,
 )
-
-UNIT: Final = 0x1  # bits of a topic's system flag, RocketMQ TopicSysFlag
-UNIT_SUBSCRIPTION: Final = 0x2
 
 # A large cluster has some hundred broker names. Every question for a route goes through all of them.
 BROKERS_MAX: Final = 4_096
 
-# Encoded routes that are kept: 32,000 topics of three groups.
-ENCODED_BYTES_MAX: Final = 16 << 20
 
-
-class RouteRegistry:
+class RouteRegistry(Answers):
     """All brokers and topics, changed by registrations and by connections that end.
 
     Attributes:
@@ -71,21 +56,15 @@ class RouteRegistry:
     Args:
         expiry_ms: a registration that was not renewed for so long is dropped, unless it announced
             its own limit.
-        ordered_conf: the administrators' `ORDER_TOPIC_CONFIG` of a topic, if there is one.
+        ordered_conf: as `Answers` has it.
     """
 
     def __init__(self, *, expiry_ms: int, ordered_conf: Callable[[str], str | None]) -> None:
+        super().__init__(ordered_conf=ordered_conf)
         self.is_changed = False
         self._expiry_ms = expiry_ms
-        self._ordered_conf = ordered_conf
-        self._brokers: dict[str, Broker] = {}
-        # Names of brokers that sign; only such ones are added, and none goes while this process runs.
-        self._reserved: set[str] = set()
         # Names that a connection has registered or kept alive, until it is closed: clients, which come and go, have none.
         self._names_of: dict[int, set[str]] = {}
-        # Encoded answers of 105: every client asks for every topic twice a minute.
-        self._encoded: dict[str, bytes] = {}
-        self._encoded_bytes = 0
 
     # Changes.
 
@@ -291,123 +270,6 @@ class RouteRegistry:
             self._purge_broker(name)
         self._forget_encoded()
 
-    # Questions.
-
-    @property
-    def unsigned_bytes(self) -> int:
-        """What brokers that do not sign take."""
-        return sum(each.size for name, each in self._brokers.items() if name not in self._reserved)
-
-    def encoded_route(self, topic: str) -> bytes | None:
-        """Return the body of `route`, from memory when nothing has changed."""
-        try:
-            return self._encoded[topic]
-        except KeyError:
-            pass
-        route = self.route(topic)
-        if route is None:
-            return None  # not remembered: unknown names are the caller's, without bound
-        encoded = route.to_json()
-        if self._encoded_bytes + len(encoded) > ENCODED_BYTES_MAX:
-            self._forget_encoded()
-        self._encoded[topic] = encoded
-        self._encoded_bytes += len(encoded)
-        return encoded
-
-    def encoded_brokers(self, topic: str) -> bytes | None:
-        """Return the body of `route` without the queues: the brokers that have the topic."""
-        route = self.route(topic)
-        return None if route is None else replace(route, queue_datas=()).to_json()
-
-    def route(self, topic: str) -> TopicRouteData | None:
-        """Return where the queues of a topic are, if anybody has it."""
-        queues: list[QueueData] = []
-        brokers: list[BrokerData] = []
-        filters: dict[str, tuple[str, ...]] = {}
-        holders, conf = self._holders(topic), self._order_conf(topic)
-        listed = listed_groups(conf or "") & {name for name, _, _ in holders}
-        for name, broker, found in holders:
-            queues.append(as_listed(found.queue, listed) if listed else found.queue)
-            brokers.append(BrokerData(broker.cluster, name, self._addresses(broker, topic, found)))
-            filters.update(filter_servers(broker))
-        if not queues:
-            return None
-        return TopicRouteData(tuple(queues), tuple(brokers), conf, filters)
-
-    def cluster_info(self) -> ClusterInfo:
-        """Return the living brokers by name and the names of each cluster."""
-        table: dict[str, BrokerData] = {}
-        clusters: dict[str, list[str]] = {}
-        for name, broker in self._living():
-            table[name] = BrokerData(broker.cluster, name, living_addresses(broker))
-            clusters.setdefault(broker.cluster, []).append(name)
-        return ClusterInfo(
-            table, {cluster: tuple(names) for cluster, names in sorted(clusters.items())}
-        )
-
-    def members(self, cluster: str, broker_name: str) -> BrokerData:
-        """Return the addresses of one broker name; none when it is not known in that cluster."""
-        broker = self._brokers.get(broker_name)
-        if broker is None or broker.cluster != cluster:
-            return BrokerData(cluster, broker_name, {})
-        return BrokerData(cluster, broker_name, living_addresses(broker))
-
-    def master(self, broker_name: str) -> tuple[str, str] | None:
-        """Return the address and the replication address of id 0."""
-        broker = self._brokers.get(broker_name)
-        entry = None if broker is None else broker.entries.get(MASTER_ID)
-        return None if entry is None else (entry.address, entry.ha_address)
-
-    def topics(
-        self,
-        *,
-        cluster: str | None = None,
-        accepts: Callable[[int], bool] = lambda topic_sys_flag: True,
-    ) -> list[str]:
-        """Return the names of topics, of one cluster or all, whose system flag is accepted."""
-        return sorted(
-            {
-                name
-                for broker in self._brokers.values()
-                if cluster is None or broker.cluster == cluster
-                for name, topic in broker.topics.items()
-                if accepts(topic.queue.topic_sys_flag)
-            }
-        )
-
-    def dump(self, now_ms: int) -> dict[str, object]:
-        """Return the five tables of RocketMQ's name server, for `/status`."""
-        info = self.cluster_info().to_json_value()
-        queues: dict[str, dict[str, object]] = {}
-        for name, broker in sorted(self._brokers.items()):
-            for topic_name, topic in broker.topics.items():
-                queues.setdefault(topic_name, {})[name] = topic.queue.to_json_value() | {
-                    "order": topic.is_ordered
-                }
-        live = {
-            entry.address: {
-                "brokerName": name,
-                "brokerId": broker_id,
-                "connections": len(entry.sessions),
-                "silentMillis": now_ms - max(each.seen_ms for each in entry.sessions.values()),
-                "dataVersion": None if broker.version is None else broker.version.counter,
-            }
-            for name, broker in self._living()
-            for broker_id, entry in sorted(broker.entries.items())
-        }
-        filters = {
-            address: servers
-            for _, broker in self._living()
-            for address, servers in filter_servers(broker).items()
-        }
-        return {
-            "topicQueueTable": dict(sorted(queues.items())),
-            "brokerAddrTable": info["brokerAddrTable"],
-            "clusterAddrTable": info["clusterAddrTable"],
-            "brokerLiveTable": live,
-            "filterServerTable": filters,
-        }
-
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken; for tests."""
         for name, broker in self._brokers.items():
@@ -437,10 +299,6 @@ class RouteRegistry:
             return None
         entry = broker.entries.get(who.broker_id)
         return entry if entry is not None and entry.address == who.address else None
-
-    def _forget_encoded(self) -> None:
-        self._encoded.clear()
-        self._encoded_bytes = 0
 
     def _size_after(
         self, broker: Broker, who: Identity, topics: Iterable[str], servers: Iterable[str]
@@ -526,46 +384,3 @@ class RouteRegistry:
         broker.size = ADDRESS_BYTES * len(broker.last_addresses) + rows_bytes(broker.topics)
         if not broker.topics:
             del self._brokers[name]
-
-    def _is_ordered(self, name: str, topic: RoutedTopic) -> bool:
-        return topic.is_ordered or self._ordered_conf(name) is not None
-
-    def _addresses(self, broker: Broker, name: str, topic: RoutedTopic) -> Mapping[int, str]:
-        living = living_addresses(broker)
-        if not self._is_ordered(name, topic):
-            return living
-        if not living:
-            return broker.last_addresses
-        # Without id 0 a Java producer leaves out the broker's queues.
-        if MASTER_ID not in living and MASTER_ID in broker.last_addresses:
-            return {MASTER_ID: broker.last_addresses[MASTER_ID], **living}
-        return living
-
-    def _order_conf(self, name: str) -> str | None:
-        conf = self._ordered_conf(name)
-        if conf is not None:
-            return conf
-        counts = [
-            f"{broker_name}:{topic.queue.write_queue_nums}"
-            for broker_name, _, topic in self._holders(name)
-            if topic.is_ordered
-        ]
-        return ";".join(counts) or None
-
-    def _holders(self, name: str) -> list[tuple[str, Broker, RoutedTopic]]:
-        """Return the brokers that have a topic.
-
-        Where one that signs has it as an ordered topic, others add no queues: keys would move to them.
-        """
-        found = [
-            (broker_name, broker, topic)
-            for broker_name, broker in sorted(self._brokers.items())
-            if (topic := broker.topics.get(name)) is not None
-        ]
-        signing = [each for each in found if each[0] in self._reserved]
-        if any(self._is_ordered(name, topic) for _, _, topic in signing):
-            return signing
-        return found
-
-    def _living(self) -> list[tuple[str, Broker]]:
-        return sorted((name, broker) for name, broker in self._brokers.items() if broker.entries)

@@ -4,10 +4,10 @@ import json
 import tracemalloc
 from dataclasses import replace
 
+from orderlymq_nameserver.answers import ENCODED_BYTES_MAX
 from orderlymq_nameserver.capacity import NAME_BYTES_MAX, SESSIONS_MAX
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_nameserver.registrations import Identity
-from orderlymq_nameserver.routes import ENCODED_BYTES_MAX
 from orderlymq_protocol.body.catalogue import QueueData, RegisterBrokerBody, TopicRouteData
 from orderlymq_protocol.frame.command import request
 from tests.nameserver.registrations import (

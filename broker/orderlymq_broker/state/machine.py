@@ -7,12 +7,12 @@ its index; an entry that does not fit the state (an offset that is not dense) is
 and stops the process. What leaders do with the outcomes: ``processors/dispatch.py``.
 """
 
-from collections.abc import Iterable
 from struct import Struct
 from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
+from orderlymq_broker.state import removals
 from orderlymq_broker.state.admin.accessrecords import (
     AccessRecord,
     AccountDeleted,
@@ -46,11 +46,9 @@ from orderlymq_broker.state.records import (
     DedupTrimmed,
     DelayAdvanced,
     DelayProgress,
-    GroupChanged,
     GroupDeleted,
     GroupSet,
     MemberLeft,
-    MembersChanged,
     MemberSeen,
     OffsetsCommitted,
     OffsetsReset,
@@ -58,10 +56,8 @@ from orderlymq_broker.state.records import (
     Record,
     Refused,
     RetentionAdvanced,
-    TopicChanged,
     TopicDeleted,
     TopicSet,
-    Trimmed,
     decode_records,
 )
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
@@ -74,7 +70,7 @@ from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionPropagated,
     ExpansionSwitched,
 )
-from orderlymq_broker.state.topics.queues import TailEntry, trim_bounds, write_floor
+from orderlymq_broker.state.topics.queues import TailEntry, write_floor
 from orderlymq_broker.state.transactions.halfrecords import (
     HalfEnded,
     HalfGivenUp,
@@ -93,10 +89,7 @@ from orderlymq_broker.store.layout import (
     encode_applied,
     encode_timestamp,
     index_key,
-    message_key,
-    prefix_end,
 )
-from orderlymq_protocol.names import dlq_topic, retry_topic
 
 # What an operator asks for; each carries its token.
 OperatorRecord: TypeAlias = (
@@ -110,7 +103,6 @@ OperatorRecord: TypeAlias = (
 _QUEUE_VALUE: Final = Struct(">QIqQ")
 _QUEUE_KEY: Final = Struct(">IIQ")
 _POSITIONS: Final = Struct(">I16xqq")  # size, queueOffset, physicalOffset of a stored record
-_TOPIC_PREFIX: Final = Struct(">I")
 
 # Each message of an entry has so many index keys. With many more, one batch would make everybody wait for seconds.
 KEYS_MAX: Final = 64
@@ -278,7 +270,7 @@ class Machine:
             case TimersEnded():
                 return self._end_timers(record, wall_ms, batch)
             case OffsetsReset():
-                return self._reset_offsets(record, batch)
+                return removals.reset_offsets(state, record, writes, batch)
             case (
                 ClientDead()
                 | ExpansionFenced()
@@ -291,11 +283,11 @@ class Machine:
             case ExpansionOpened():
                 return expansionphases.open_all(state, record, wall_ms, writes)
             case RetentionAdvanced():
-                return self._advance_retention(record, batch)
+                return removals.advance_retention(state, record, writes, batch)
             case TopicDeleted():
-                return self._delete_topic(record, wall_ms, batch)
+                return removals.delete_topic(state, record, wall_ms, writes, batch)
             case GroupDeleted():
-                return self._delete_group(record, wall_ms, batch)
+                return removals.delete_group(state, record, wall_ms, writes, batch)
             case AccountSet() | AccountDeleted() | FormerSecretEnded() | WhiteAddressesSet():
                 return self._apply_access(record, wall_ms)
             case KeyParked() | KeyFollowed() | KeyReleased():
@@ -332,37 +324,6 @@ class Machine:
         if any(state.is_by_key(commit.group) for commit in commits):
             commits = tuple(commit for commit in commits if not state.is_by_key(commit.group))
         return state.offsets.commit(commits, state.locks, state.topics.by_name, self._writes)
-
-    def _reset_offsets(self, record: OffsetsReset, batch: Batch) -> Outcome:
-        state = self.state
-        self._forget_copies(
-            {
-                (commit.group, commit.topic)
-                for commit in record.commits
-                # By key much may be complete behind the offset.
-                if state.is_by_key(commit.group)
-                or (at := state.offsets.get(commit.group, commit.topic, commit.queue_id)) is None
-                or commit.offset < at
-            },
-            batch,
-        )
-        state.parked.reset(record.commits, self._writes)
-        state.lanes.reset(record.commits, self._writes)
-        return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
-
-    def _forget_copies(self, again: Iterable[tuple[str, str]], batch: Batch) -> None:
-        """Let messages that a group consumes once more, by group and topic, fail once more: their copies of before have gone by."""
-        topics = self.state.topics.by_name
-        origins: dict[int, set[str]] = {}
-        for group, name in again:
-            for target in (retry_topic(group), dlq_topic(group)):
-                topic = topics.get(target)
-                if topic is not None:
-                    # What stands in a retry topic is from any.
-                    from_all = name == retry_topic(group)
-                    origins.setdefault(topic.id, set()).add("" if from_all else name)
-        if origins:
-            self.state.dedup.forget_copies(origins, batch)
 
     def _end_half(self, record: HalfEnded, batch: Batch) -> Outcome:
         """End a transaction; what was rolled back may be sent again."""
@@ -439,7 +400,7 @@ class Machine:
         state, writes = self.state, self._writes
         match record:
             case ClientDead():
-                return self._expire_client(record, wall_ms)
+                return removals.expire_client(state, record, wall_ms, writes)
             case ExpansionFenced():
                 return expansionphases.fence(state, record, wall_ms, writes)
             case ExpansionAborted():
@@ -472,84 +433,6 @@ class Machine:
         self._writes.put(Table.DELAY, record.queue_id, value=(record.queue_id, record.end))
 
         return DelayAdvanced(record.queue_id, record.end)
-
-    def _expire_client(self, record: ClientDead, wall_ms: int) -> Outcome:
-        members, lanes, client_id = self.state.members, self.state.lanes, record.client_id
-        groups = members.groups_of(client_id)
-        if record.addresses is not None:
-            places = {lock.address for lock in self.state.locks.of_client(client_id)}
-            if lanes.holds_any(client_id):
-                # Of who is no member any more nothing tells where it is.
-                places |= {
-                    member.address
-                    for group in groups
-                    if lanes.holds(group, client_id) and (member := members.get(group, client_id))
-                } or {""}
-            if not places.issubset(record.addresses):
-                return MembersChanged(())
-        freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
-        ended = lanes.free_client(record, self.state.groups, wall_ms, self._writes)
-        for group in groups:
-            members.leave(group, client_id, self._writes)
-
-        return MembersChanged(tuple(groups), freed, ended)
-
-    def _advance_retention(self, record: RetentionAdvanced, batch: Batch) -> Outcome:
-        state = self.state
-        count = 0
-        for floor in record.queues:
-            topic = state.topics.by_id.get(floor.topic_id)
-            queue = topic.queues.get(floor.queue_id) if topic is not None else None
-            if topic is None or queue is None:
-                continue
-            assert floor.min_offset <= queue.next_offset, f"{floor} passes the end of {queue}"
-            owed = state.lanes.first_owed(topic.name, floor.queue_id)
-            min_offset = floor.min_offset if owed is None else min(owed, floor.min_offset)
-            if min_offset <= queue.min_offset:
-                continue
-            count += min_offset - queue.min_offset
-            queue.min_offset = min_offset
-            batch.delete_range(Family.CONSUME_QUEUE, *trim_bounds(queue))
-            write_floor(queue, self._writes)
-        if record.floor > state.floor:
-            state.floor = min(record.floor, state.physical_end)
-            batch.drop_messages(message_key(state.floor))
-            for physical in state.transactions.drop_below(state.floor, self._writes):
-                state.dedup.forget(physical, batch)
-
-        return Trimmed(count)
-
-    def _delete_topic(self, record: TopicDeleted, wall_ms: int, batch: Batch) -> Outcome:
-        state, writes = self.state, self._writes
-        topic = state.topics.delete(record.name, wall_ms, writes)
-        if topic is None:
-            return TopicChanged(record.name, changed=False)
-        state.expansions.drop(record.name, writes)
-        state.assignments.drop(writes, topic=record.name)
-        state.parked.drop(writes, topic=record.name)
-        state.lanes.drop(writes, topic=record.name)
-        state.offsets.drop_topic(record.name, writes)
-        state.locks.drop_topic(record.name, writes)
-        prefix = _TOPIC_PREFIX.pack(topic.id)
-        for family in (Family.CONSUME_QUEUE, Family.KEY_INDEX):
-            batch.delete_range(family, prefix, prefix_end(prefix))
-
-        return TopicChanged(record.name, changed=True, deleted=True)
-
-    def _delete_group(self, record: GroupDeleted, wall_ms: int, batch: Batch) -> Outcome:
-        state, writes = self.state, self._writes
-        existed = state.groups.delete(record.name, wall_ms, writes)
-        state.locks.drop_group(record.name, writes)
-        state.assignments.drop(writes, group=record.name)
-        state.parked.drop(writes, group=record.name)
-        state.lanes.drop(writes, group=record.name)
-        for client_id in list(state.members.of_group(record.name)):
-            state.members.leave(record.name, client_id, writes)
-        if record.clean_offsets:
-            self._forget_copies([(record.name, retry_topic(record.name))], batch)
-            state.offsets.drop_group(record.name, writes)
-
-        return GroupChanged(record.name, changed=existed, deleted=True)
 
     def _finish(self, index: int, term: int, batch: Batch) -> None:
         state = self.state

@@ -8,8 +8,9 @@ the broker group of the key's queue is asked: others that are away tell nothing 
 from dataclasses import dataclass
 from typing import Final
 
+from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import AdminClient, QueueLock
-from orderlymq.admin.operations import ParkedKey, unless_foreign
+from orderlymq.admin.operations import ParkedKey
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BrokerUnreachable, TopicNotFound

@@ -6,15 +6,15 @@ what concerns every broker group is asked of each leader, what every name server
 to each. ``AdminClient`` has all of these.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from orderlymq.admin.calls import AdminCalls
 from orderlymq.admin.messageplace import find_message
-from orderlymq.admin.queuelists import check_present
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.group.requests import commit_request
-from orderlymq.errors import BrokerError, BrokerUnreachable
+from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import (
@@ -35,7 +35,6 @@ from orderlymq_protocol.body.stats import (
     QueueTimeSpan,
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import (
     CloneGroupOffsetHeader,
     ConsumeMessageDirectlyHeader,
@@ -59,10 +58,6 @@ from orderlymq_protocol.header.catalogue import (
 )
 from orderlymq_protocol.header.lanes import LanesHeader
 
-T = TypeVar("T")
-
-# A client that shows all its threads, or consumes a message, may take a while.
-_CLIENT_TIMEOUT_S: Final = 10.0
 _CHANGE_TIMEOUT_S: Final = 5.0
 
 
@@ -86,18 +81,8 @@ class ParkedKey:
     behind: int
 
 
-class Operations:
-    """Requests of administrators; the subclass says through which client and which brokers."""
-
-    _instance: ClientInstance
-
-    async def brokers(self) -> dict[str, str]:
-        """Return the leader's address of every broker group."""
-        raise NotImplementedError
-
-    async def absent_groups(self) -> list[str]:
-        """Return the broker groups that are known and have no leader registered now."""
-        raise NotImplementedError
+class Operations(AdminCalls):
+    """Requests of administrators."""
 
     # -- keys that are parked behind a dead letter (ours)
 
@@ -412,55 +397,6 @@ class Operations:
                 self._leader(queue.broker_name), RequestCode(command.code), command.ext
             )
 
-    def _leader(self, broker_name: str) -> str:
-        address = self._instance.routes.address(broker_name)
-        if address is None:
-            raise BrokerUnreachable(f"the broker group {broker_name} has no leader now; try again")
-        return address
-
-    async def _of(
-        self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
-    ) -> dict[str, str]:
-        await self._instance.route(queue.topic, keep=False)
-        return dict((await self._instance.call(self._leader(queue.broker_name), code, ext)).ext)
-
-    async def _of_all(
-        self,
-        code: RequestCode,
-        ext: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        *,
-        absent: ResponseCode | None = None,
-    ) -> list[RemotingCommand]:
-        """Ask the leader of every broker group; one that answers *absent* is left out."""
-        found: list[RemotingCommand] = []
-        for address in (await self.brokers()).values():
-            try:
-                found.append(await self._instance.call(address, code, ext, body))
-            except BrokerError as error:
-                if absent is None or error.code != absent:
-                    raise
-        return found
-
-    async def _change_all(
-        self, code: RequestCode, ext: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> None:
-        """Ask for a change at every broker group; at none while one is away, which would not take it."""
-        check_present(await self.absent_groups(), ())
-        await self._of_all(code, ext, body)
-
-    async def _of_any_broker(self, code: RequestCode, ext: dict[str, str]) -> bytes:
-        """Ask the broker groups in turn: a client may be connected to one only."""
-        failure: BrokerError | None = None
-        for address in (await self.brokers()).values():
-            try:
-                answer = await self._instance.call(address, code, ext, timeout_s=_CLIENT_TIMEOUT_S)
-            except BrokerError as error:
-                failure = error
-            else:
-                return answer.body
-        raise failure or BrokerError(ResponseCode.CONSUMER_NOT_ONLINE, "there is no broker")
-
     async def _set_writable(self, code: RequestCode, broker: str) -> int:
         ext = WipeWritePermOfBrokerHeader(broker).to_ext()
         counts = [0]
@@ -470,38 +406,6 @@ class Operations:
                 int(text) for name, text in answer.ext.items() if name.endswith("TopicCount")
             ]
         return max(counts)
-
-    async def _tell_name_servers(self, code: RequestCode, ext: dict[str, str]) -> None:
-        for address in self._instance.name_servers:
-            await self._instance.call(address, code, ext)
-
-    async def _ask_first(
-        self, code: RequestCode, ext: dict[str, str]
-    ) -> tuple[Mapping[str, str], bytes] | None:
-        try:
-            answer = await self._instance.call(self._instance.name_servers[0], code, ext)
-        except BrokerError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
-        return answer.ext, answer.body
-
-
-async def unless_foreign(asked: Awaitable[T], otherwise: T) -> T:
-    """Return an answer; *otherwise* of a broker that does not know the request, as RocketMQ's, or the group.
-
-    Raises:
-        BrokerError: A broker refused for another reason; that is no answer.
-    """
-    try:
-        return await asked
-    except BrokerError as error:
-        if error.code not in (
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-        ):
-            raise
-        return otherwise
 
 
 def _written_config(values: Mapping[str, str]) -> bytes:

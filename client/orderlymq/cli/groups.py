@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import click
 
+from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import AdminClient
-from orderlymq.admin.operations import ParkedKey, unless_foreign
+from orderlymq.admin.operations import ParkedKey
 from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.findings import findings, lines
 from orderlymq.cli.lanes import lane_data, lane_lines

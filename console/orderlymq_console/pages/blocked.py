@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import QueueLock
-from orderlymq.admin.operations import ParkedKey, unless_foreign
+from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.models import BlockedPage, Figure, Standstill
 from orderlymq_console.pages import findings

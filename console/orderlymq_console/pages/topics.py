@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, Final
 
+from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import AdminClient
-from orderlymq.admin.operations import unless_foreign
 from orderlymq.errors import BrokerError, TopicNotFound
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
 from orderlymq_console.models import (

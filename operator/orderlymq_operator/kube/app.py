@@ -101,18 +101,18 @@ class OperatorProcess:
         self._makers = BackupReconciler(api, self._inventory, metrics, defaults)
         self._schedulers = ScheduleReconciler(api, self._inventory, metrics)
         self._canaries = Canaries(
-            self._reconciler.canaries,
+            self._reconciler.seen.canaries,
             self._reconciler.orders,
             lambda: self._election.leads,
             self._wake,
         )
         self._audit = Audit(metrics)
         self._takeover = Takeover(
-            api, metrics, self._reconciler.targets, lambda: self._election.leads
+            api, metrics, self._reconciler.seen.targets, lambda: self._election.leads
         )
         self._zones = Zones(self._takeover.node_of)
         self._consumer_groups = ConsumerGroupLoop(
-            self._reconciler.assignment_targets, lambda: self._election.leads, self._zones
+            self._reconciler.seen.assignment_targets, lambda: self._election.leads, self._zones
         )
         self._watching = asyncio.Event()
         self._health = Health(settings.resync_s)
@@ -181,7 +181,7 @@ class OperatorProcess:
             self._takeover.node_shown(found)
             self._zones.node_shown(found, gone=gone)
             if self._reconciler.nodes.shown(found, gone=gone):
-                for key in self._reconciler.on_nodes():
+                for key in self._reconciler.seen.on_nodes():
                     self._wake(key)
         labels = meta.get("labels") or {}
         if kind == "Pod" and LABEL_PIPELINE in labels:

@@ -22,7 +22,7 @@ from orderlymq.consumer.settings import (
     ConsumerSettings,
     parse_consume_timestamp,
 )
-from orderlymq.errors import NameServersUnreachable, OrderlyMQError
+from orderlymq.errors import NameServersUnreachable, OrderlyMQError, TopicNotFound
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -31,7 +31,7 @@ from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import (
     GetConsumerListByGroupHeader,
 )
-from orderlymq_protocol.names import is_retry_topic
+from orderlymq_protocol.names import is_retry_topic, retry_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,15 @@ class GroupCalls:
         self._reader = QueueReader(instance, group)
 
     # -- subscriptions
+
+    async def find_routes(self) -> None:
+        """Learn where the subscribed topics are; one that is not there yet may come later."""
+        for topic in self._subscriptions:
+            try:
+                await self._instance.route(topic)
+            except TopicNotFound as error:
+                if topic != retry_topic(self._group):
+                    _log.warning("%s", error)
 
     async def check_sql(self) -> None:
         """Ask a broker of each topic whether it serves and understands an SQL subscription.

@@ -29,10 +29,7 @@ from orderlymq.consumer.core.events import (
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.group.offsets import (
-    BrokerOffsets,
-    LocalOffsets,
     OffsetStore,
-    local_offsets_path,
 )
 from orderlymq.consumer.group.subscriptions import (
     Subscription,
@@ -50,9 +47,15 @@ from orderlymq.consumer.listeners.pool import ListenerPool, left_behind
 from orderlymq.consumer.listeners.tracehook import TraceHook
 from orderlymq.consumer.push.brokercalls import BrokerCalls, lease_clock_ms
 from orderlymq.consumer.push.brokerrequests import InboundRequests
-from orderlymq.consumer.push.corefactory import check_settings, make_core, make_lane_core
 from orderlymq.consumer.push.coretimer import CoreTimer
 from orderlymq.consumer.push.executor import Executor
+from orderlymq.consumer.push.parts import (
+    check_settings,
+    make_core,
+    make_lane_core,
+    make_listeners,
+    make_offsets,
+)
 from orderlymq.consumer.push.rebalance import Rebalance
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
@@ -60,7 +63,6 @@ from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import (
     SettingError,
     StateError,
-    TopicNotFound,
 )
 from orderlymq.message import ReceivedMessage
 from orderlymq.ownedtasks import Lifecycle, OwnedTasks, Shutdown
@@ -145,7 +147,7 @@ class Consumer(Lifecycle):
             instance_name="" if self._clustering else BROADCAST_INSTANCE,
         )
         self.group = self._instance.whole(group)
-        self._offsets = offset_store or self._default_offsets()
+        self._offsets = offset_store or make_offsets(self._instance, self.group, self.settings)
         self._tracer = make_tracer(trace, self._instance, f"{group}-CONSUME", group)
         if self._tracer is not None:
             hooks = (*hooks, TraceHook(self._tracer, self._instance))
@@ -289,7 +291,9 @@ class Consumer(Lifecycle):
             own_retry = retry_topic(self.group)
             self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", _wall_ms())
         await self._offsets.load()
-        self._executor.listeners = self._make_listeners()
+        self._executor.listeners, self._loop = make_listeners(
+            self.group, self.settings, self.listener, self._hooks, ordered=self.ordered
+        )
         try:
             self._instance.heartbeats.add_consumer(self)
         except StateError:
@@ -297,7 +301,7 @@ class Consumer(Lifecycle):
             raise
         await self._instance.start()
         try:
-            await self._find_routes()
+            await self._calls.find_routes()
             await self._calls.check_sql()
             await self._executor.prepare(self._subscriptions, self._instance.heartbeats.beat_all)
         except BaseException:  # a cancellation, too: nobody closes what did not start
@@ -483,27 +487,6 @@ class Consumer(Lifecycle):
     def _clustering(self) -> bool:
         return self.settings.message_model is MessageModel.CLUSTERING
 
-    def _make_listeners(self) -> ListenerPool:
-        workers = self.settings.consume_thread_max
-        listener, slots = self.listener, workers
-        if listener is None:
-            # A place for one message is made when a loop asks for the first.
-            self._loop = MessageLoop(self.group)
-            listener, slots = self._loop.offer, 0
-        pool = ListenerPool(
-            self.group,
-            listener,
-            ordered=self.ordered,
-            workers=workers,
-            slots=slots,
-            timeout_ms=milliseconds(self.settings.consume_timeout),
-            hooks=self._hooks,
-        )
-        if self._loop is not None:
-            self._loop.begin = pool.slots.release
-            pool.cancels = False  # the program has the message, whatever becomes of the offer
-        return pool
-
     def _make_parts(self) -> tuple[Rebalance, Executor | LaneExecutor]:
         rebalance = Rebalance(
             self._instance,
@@ -554,22 +537,8 @@ class Consumer(Lifecycle):
             now_ms=lease_clock_ms,
         )
 
-    def _default_offsets(self) -> OffsetStore:
-        if self._clustering:
-            return BrokerOffsets(self._instance, self.group)
-        return LocalOffsets(local_offsets_path(self._instance.client_id, self.group))
-
-    async def _find_routes(self) -> None:
-        for topic in self._subscriptions:
-            try:
-                await self._instance.route(topic)
-            except TopicNotFound as error:
-                # It may come into being later; the rebalance goes on looking.
-                if topic != retry_topic(self.group):
-                    _log.warning("%s", error)
-
     async def _announce(self) -> None:
-        await self._find_routes()
+        await self._calls.find_routes()
         await self._instance.heartbeats.beat_all()
         self._rebalance.soon()
 

@@ -5,7 +5,8 @@ Pure. Rule: it goes with its User. A Secret of that name which belongs to somebo
 """
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import SECRET_KEY, owned, owners
+from orderlymq_operator.kube.objects.ownership import owned, owners
+from orderlymq_operator.kube.objects.pods import SECRET_KEY
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 

@@ -19,7 +19,8 @@ from orderlymq_operator.kube.certificates.authority import (
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.certificates.schedule import CLOCK_SKEW, Authority
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import TLS_KEYS, owned
+from orderlymq_operator.kube.objects.ownership import owned
+from orderlymq_operator.kube.objects.pods import TLS_KEYS
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster
 

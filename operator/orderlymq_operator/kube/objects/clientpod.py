@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.clientaccess import access_variables, tls_mount, tls_volume
+from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.objects.placement import node_choice
-from orderlymq_operator.kube.objects.pods import account_token, owned, pod_user, probe, pull_secrets
-from orderlymq_operator.kube.objects.podtemplate import locked_down
+from orderlymq_operator.kube.objects.pods import account_token
+from orderlymq_operator.kube.objects.podtemplate import locked_down, pod_user, probe, pull_secrets
 from orderlymq_operator.kube.resources import DEPLOYMENTS, Json, Resource
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.pod.template import PodTemplate

@@ -26,6 +26,7 @@ from orderlymq_operator.kube.objects.listeners import (
     target_name,
     targets,
 )
+from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.objects.pods import (
     IDENTITY_KEY,
     NAME_SERVER_FILE,
@@ -36,7 +37,6 @@ from orderlymq_operator.kube.objects.pods import (
     every_address,
     name_server_pod,
     name_server_settings,
-    owned,
     settings_file,
     settings_form,
 )

@@ -14,8 +14,13 @@ from typing import Final
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.objects.placement import node_choice
-from orderlymq_operator.kube.objects.pods import pod_field, pod_user, probe, pull_secrets
-from orderlymq_operator.kube.objects.podtemplate import locked_down
+from orderlymq_operator.kube.objects.podtemplate import (
+    locked_down,
+    pod_field,
+    pod_user,
+    probe,
+    pull_secrets,
+)
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 from orderlymq_operator.resources.pipelines.spark import SparkSettings

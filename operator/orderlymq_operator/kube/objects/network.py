@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import owned
+from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.resources import NETWORK_POLICIES, Json
 from orderlymq_operator.resources.cluster.canary import CANARY_COMPONENT, CANARY_PORT
 from orderlymq_operator.resources.cluster.cluster import ANY_NAMESPACE, Cluster

@@ -18,7 +18,7 @@ from orderlymq_operator.kube.objects.drivers import (
     executor_pod,
     spark_settings,
 )
-from orderlymq_operator.kube.objects.pods import owned
+from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.pipelines import Form, form_of
 from orderlymq_operator.plan.settings import revision_of

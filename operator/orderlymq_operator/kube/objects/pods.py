@@ -1,11 +1,11 @@
 """
-The pods of brokers and name servers, their settings files, and what pods of drivers share with them.
+The pods of brokers and name servers, and their settings files.
 
 Pure. Rules: nothing runs as root or writes to its root file system; "alive" means that the event loop turns, "ready"
 that the replica leads or follows. Only the leader knows whether a replica has the whole log, and only the planner asks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,13 +19,19 @@ from orderlymq_operator.kube.objects.listeners import (
     tls_volumes,
 )
 from orderlymq_operator.kube.objects.placement import placement
-from orderlymq_operator.kube.objects.podtemplate import locked_down, plain, with_template
+from orderlymq_operator.kube.objects.podtemplate import (
+    locked_down,
+    pod_field,
+    pod_user,
+    probe,
+    pull_secrets,
+    with_template,
+)
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
 from orderlymq_operator.resources.pod.template import PodTemplate
-from orderlymq_operator.resources.workload import PodSecurityContext, Resources
+from orderlymq_operator.resources.workload import Resources
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.sockets.addresses import join_address
 
@@ -51,7 +57,6 @@ TLS_KEYS: Final = ("tls.crt", "tls.key", "ca.crt")
 _GRACE_S: Final = 30
 # A store is opened before anybody answers; a large one that crashed replays for minutes.
 _START_S: Final = 600
-_USER: Final = 10_001
 _TOKEN_S: Final = 3607  # Kubernetes' own length for mounted tokens
 
 
@@ -465,83 +470,3 @@ def account_token() -> tuple[Json, Json]:
 
 def _address(host: str, port: int) -> dict[str, Any]:
     return {"host": host, "port": port}
-
-
-# -- what pods of brokers, name servers and drivers share -----------------------------------------------
-
-
-def owned(
-    owner_kind: str,
-    owner: ObjectMeta,
-    api_version: str,
-    kind: str,
-    name: str,
-    labels: Mapping[str, str],
-) -> Json:
-    """Return an object without content that goes with *owner*."""
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": name,
-            "namespace": owner.namespace,
-            "labels": dict(labels),
-            "annotations": {},
-            # Never blocking: a deletion must not wait for anything that the operator would have to do.
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": owner_kind,
-                    "name": owner.name,
-                    "uid": owner.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": False,
-                }
-            ],
-        },
-    }
-
-
-def owners(found: Json, kind: str) -> set[str]:
-    """Return the UIDs of what an object goes with, of one kind."""
-    references = found["metadata"].get("ownerReferences") or []
-    return {each["uid"] for each in references if each["kind"] == kind}
-
-
-def is_former(cluster: ObjectMeta, found: Json) -> bool:
-    """Return whether an object was made for another Cluster, which had the same name and is gone."""
-    return bool(owners(found, "Cluster") - {cluster.uid})
-
-
-def pod_user(given: PodSecurityContext | None = None) -> Json:
-    """Return as whom the containers of a pod run: as *given* says and nothing more, or as the image's user."""
-    chosen: Json = {
-        "runAsUser": _USER,
-        "runAsGroup": _USER,
-        "fsGroup": _USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-    }
-    if given is not None:
-        # Another user may have written the files of a volume whose root has the right group.
-        chosen = {**plain(given), "fsGroupChangePolicy": "Always"}
-    return {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
-def pull_secrets(secrets: Sequence[str]) -> Json:
-    """Return the field of a pod that names the Secrets with which its images are pulled."""
-    return {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}
-
-
-def pod_field(name: str, path: str) -> Json:
-    """Return a variable that tells a container something of its pod."""
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
-def probe(path: str, *, scheme: str, period_s: int, timeout_s: int, failures: int) -> Json:
-    """Return a look at a page of the container's port "http"."""
-    return {
-        "httpGet": {"path": path, "port": "http", "scheme": scheme.upper()},
-        "periodSeconds": period_s,
-        "timeoutSeconds": timeout_s,
-        "failureThreshold": failures,
-    }

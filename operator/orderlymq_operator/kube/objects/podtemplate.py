@@ -1,11 +1,12 @@
 """
-The pod template of a Cluster, merged into the pods that the operator makes.
+What all pods that the operator makes have alike, and the pod template of a Cluster, merged into them.
 
 Pure. Rules: the operator's own container stays the first one, and its values win should both name the same thing, which
 `resources.podtemplate` refuses before. A sidecar runs locked down as the others do and has no probes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.meta import Model
@@ -15,6 +16,9 @@ from orderlymq_operator.resources.pod.containers import (
     SidecarSecurity,
 )
 from orderlymq_operator.resources.pod.template import PodTemplate
+from orderlymq_operator.resources.workload import PodSecurityContext
+
+_USER: Final = 10_001
 
 
 def with_template(made: Json, template: PodTemplate) -> Json:
@@ -52,6 +56,40 @@ def locked_down() -> Json:
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def pod_user(given: PodSecurityContext | None = None) -> Json:
+    """Return as whom the containers of a pod run: as *given* says and nothing more, or as the image's user."""
+    chosen: Json = {
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+    }
+    if given is not None:
+        # Another user may have written the files of a volume whose root has the right group.
+        chosen = {**plain(given), "fsGroupChangePolicy": "Always"}
+    return {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def pull_secrets(secrets: Sequence[str]) -> Json:
+    """Return the field of a pod that names the Secrets with which its images are pulled."""
+    return {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}
+
+
+def pod_field(name: str, path: str) -> Json:
+    """Return a variable that tells a container something of its pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def probe(path: str, *, scheme: str, period_s: int, timeout_s: int, failures: int) -> Json:
+    """Return a look at a page of the container's port "http"."""
+    return {
+        "httpGet": {"path": path, "port": "http", "scheme": scheme.upper()},
+        "periodSeconds": period_s,
+        "timeoutSeconds": timeout_s,
+        "failureThreshold": failures,
     }
 
 

@@ -25,7 +25,7 @@ from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.restore import RESTORING
 from orderlymq_operator.kube.objects.cluster import Environment, GroupForm
-from orderlymq_operator.kube.objects.pods import is_former, owners
+from orderlymq_operator.kube.objects.ownership import is_former, owners
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import (
     IMAGE_UNAVAILABLE,

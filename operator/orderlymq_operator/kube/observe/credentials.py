@@ -26,13 +26,13 @@ from orderlymq_operator.kube.api import (
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.accounts import account_secret, is_of
 from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
+from orderlymq_operator.kube.objects.ownership import is_former
 from orderlymq_operator.kube.objects.pods import (
     IDENTITY_KEY,
     SECRET_KEY,
     TLS_KEYS,
     Access,
     access_by,
-    is_former,
 )
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.keypair import KeyPair

@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import Access, access_to, owners, tls_mode_of
+from orderlymq_operator.kube.objects.ownership import owners
+from orderlymq_operator.kube.objects.pods import Access, access_to, tls_mode_of
 from orderlymq_operator.kube.resources import Json
 
 _IMAGE_REASONS: Final = {

@@ -14,7 +14,8 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     accepted_spec,
 )
-from orderlymq_operator.kube.objects.pods import access_to, is_former, tls_mode_of
+from orderlymq_operator.kube.objects.ownership import is_former
+from orderlymq_operator.kube.objects.pods import access_to, tls_mode_of
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item

@@ -2,7 +2,7 @@
 One reconcile of one Cluster: observe, plan, apply, report.
 
 A reader follows it in five modules: `observe.cluster` reads the objects, `observe.desired` the custom resources,
-`plan.planner` decides, `executor` performs the actions through `backend`, and `writer` writes the `status`.
+`plan.planner` decides, `executor` performs the actions through `backend`, and `report` writes the `status`.
 
 Rules: a reconcile that changes something decides from what it read itself, the Cluster included, and may be repeated at
 any time; the next one tries what failed. One that works with what is kept only finds out that there is nothing to do.
@@ -12,7 +12,7 @@ Nothing is written twice. A failure that needs a person becomes a condition, eve
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -35,11 +35,9 @@ from orderlymq_operator.kube.objects.cluster import (
     kube_revision,
     name_server_revision,
 )
-from orderlymq_operator.kube.observe.capacity import capacity
 from orderlymq_operator.kube.observe.cluster import CHANGING, Live, read_objects
-from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
@@ -62,23 +60,17 @@ from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     restored_id,
 )
 from orderlymq_operator.kube.reconcile.canary import (
-    ORDER_VERIFIED,
     SILENT,
-    pages_of,
     with_canary,
 )
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
-from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget, target_of
-from orderlymq_operator.kube.reconcile.debounce import Debounce
 from orderlymq_operator.kube.reconcile.executor import execute
 from orderlymq_operator.kube.reconcile.finalizers import Finalizers
 from orderlymq_operator.kube.reconcile.pace import Backoff
+from orderlymq_operator.kube.reconcile.report import Report
+from orderlymq_operator.kube.reconcile.scope import LastScopes, Scope
 from orderlymq_operator.kube.reconcile.status import (
     Findings,
-    cluster_conditions,
-    cluster_facts,
-    condition_of,
-    listener_facts,
     previous_conditions,
     previous_facts,
     step_of,
@@ -86,7 +78,6 @@ from orderlymq_operator.kube.reconcile.status import (
 from orderlymq_operator.kube.reconcile.wanted import forms_of
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import ACCESSORY, Json
-from orderlymq_operator.kube.takeover.handover import Target
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -98,8 +89,6 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.planner import plan_accepted
-from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 
@@ -107,33 +96,13 @@ _log = logging.getLogger(__name__)
 AT_WORK_S: Final = 0.2
 FORMER_S: Final = 1.0
 EXPANDING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
-# Members and lag are written at most this often: they change all the time, and metrics show them immediately.
-CONSUMER_GROUPS_S: Final = 30.0
-
-
-@dataclass(slots=True)
-class Scope:
-    """What one reconcile works on.
-
-    Attributes:
-        cluster: the Cluster whose spec is carried out; that of *item*, unless an edit waits.
-        backup_id: the backup that it began with, empty for none, None while it is to be restored.
-    """
-
-    item: Item
-    cluster: Cluster
-    state: DesiredState
-    live: Live
-    backend: KubeBackend
-    found: Findings
-    backup_id: str | None = ""
-    observed: Observed | None = None
 
 
 class ClusterReconciler:
     """Reconciles Clusters; `reconcile` is called for one key at a time.
 
     Attributes:
+        seen: what the last reconcile of each Cluster found.
         orders: what the canary of each Cluster said last, filled by `canary.Canaries`.
     """
 
@@ -158,18 +127,16 @@ class ClusterReconciler:
         self._repeats = Backoff()
         self._defaults = defaults
         self._metrics = metrics
-        self._zone_of = zone_of
         self._session = aiohttp.ClientSession()
         self._credentials = access
         self._certificates = Certificates(api)
         self._finalizers = Finalizers(api, inventory, clock)
         self._writer = StatusWriter(api, inventory, metrics)
+        self._report = Report(self._writer, metrics, zone_of)
         self._bootstrap = Bootstrap(api)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}
-        self._observed_at: dict[ClusterKey, float] = {}
-        self._debounce = Debounce()
         self._detectors: dict[ClusterKey, FailureDetector] = {}
-        self.seen: dict[ClusterKey, Scope] = {}
+        self.seen = LastScopes()
         self.orders: dict[ClusterKey, ConditionReport] = {}
 
     @property
@@ -181,42 +148,6 @@ class ClusterReconciler:
         """Let go of all connections."""
         await self._credentials.close()
         await self._session.close()
-
-    def targets(self) -> list[Target]:
-        """Return every Cluster whose consumers are looked after, with the leaders that the last reconcile found."""
-        found = []
-        for key, scope in self.seen.items():
-            cluster = scope.state.desired.cluster
-            if cluster.spec.lock.takeover != "ConfirmedPodDeath":
-                continue
-            leaders = [scope.live.leader(group) for group in scope.backend.environment.groups]
-            addresses = tuple(
-                join_address(pod.ip, names.BROKER_PORT) for pod in leaders if pod is not None
-            )
-            complete = len(addresses) == len(leaders)
-            groups = tuple(sorted({each.group_name for each in scope.state.desired.groups}))
-            found.append(Target(key, scope.backend.admin, addresses, complete, groups))
-        return found
-
-    def canaries(self) -> dict[ClusterKey, str]:
-        """Return where the canary of each Cluster that has one answers, as the last reconcile found it."""
-        return pages_of(
-            (key, scope.state.desired.cluster, scope.live) for key, scope in self.seen.items()
-        )
-
-    def on_nodes(self) -> list[ClusterKey]:
-        """Return every Cluster whose clients call addresses of nodes, as the last reconcile found it."""
-        return [key for key, scope in self.seen.items() if needs_nodes(scope.state.desired.cluster)]
-
-    def assignment_targets(self) -> dict[ClusterKey, AssignmentTarget]:
-        """Return every Cluster whose consumer groups answer from every raft group, as the last reconcile found it."""
-        found = {}
-        for key, scope in self.seen.items():
-            groups = {} if scope.observed is None else scope.observed.groups
-            target = target_of(scope.backend.admin, scope.state.desired, scope.live, groups)
-            if target is not None:
-                found[key] = target
-        return found
 
     async def reconcile(self, key: ClusterKey) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
@@ -312,13 +243,13 @@ class ClusterReconciler:
             backend.observe_outside()
             scope.found.listeners = backend.outside.condition()
             observed = await backend.observe()
-            self._set_groups(scope, observed)
+            self._report.set_groups(scope, observed)
             self.seen[(item.namespace, item.name)] = scope
             # Nothing is done, but what is the case is told.
             found = self._plan(scope, observed)
             reports = [action for action in found if isinstance(action, ReportCondition)]
             await execute(backend, reports, self._metrics)
-            await self._report(scope, observed, [])
+            await self._report.write(scope, observed, [])
             return self._pause_s(scope)
         if scope.backup_id is None:
             return await self._restore(scope)
@@ -341,7 +272,7 @@ class ClusterReconciler:
         failed, work = await self._carry_out(scope, observed, actions)
         mislabelled = await self._writer.repair_labels(item, live, backend.environment.groups)
         await self._finalizers.finish(scope.state, observed)
-        await self._report(scope, observed, failed)
+        await self._report.write(scope, observed, failed)
         if failed:
             raise failed[0]
         if work or applied:
@@ -358,7 +289,7 @@ class ClusterReconciler:
         """Return what is the case, and what is to be done."""
         key = (scope.item.namespace, scope.item.name)
         observed = await scope.backend.observe()
-        self._set_groups(scope, observed)
+        self._report.set_groups(scope, observed)
         scope.observed = observed
         # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
         # lost, just when takeovers need the leaders of the last reconcile.
@@ -508,68 +439,6 @@ class ClusterReconciler:
             and (scope.found.problem is None or scope.found.problem.reason != "SecretMissing")
             and (listeners is None or listeners.status == "True")
         )
-
-    # -- reporting -------------------------------------------------------------------------------
-
-    async def _report(self, scope: Scope, observed: Observed, failed: list[Exception]) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        cluster = scope.state.desired.cluster
-        backend = scope.backend
-        told = previous_conditions(scope.item).get("CapacitySufficient")
-        scope.found.capacity = capacity(cluster, scope.live, told)
-        conditions = cluster_conditions(
-            cluster, backend.reports, observed, scope.live, scope.found, backend.environment
-        )
-        facts = cluster_facts(
-            scope.item, cluster, observed, scope.live, backend.environment, scope.found, now
-        )
-        reached = scope.item.status.get("listeners") or []
-        facts |= listener_facts(cluster, backend.outside, scope.live, reached)
-        if self._is_debounced(scope, conditions["Ready"]):
-            return  # the next reconcile is a second away
-        before = condition_of(scope.item.status, ORDER_VERIFIED)
-        await self._writer.write(scope.item, conditions, facts)
-        await self._writer.announce_order(scope.item, before, scope.found.order)
-        await self._writer.announce_room(scope.item, previous_conditions(scope.item), conditions)
-        consumer_groups = await self._consumer_groups(scope)
-        await self._writer.write_parts(
-            scope.state, backend.reports, observed, consumer_groups, said=bool(failed)
-        )
-
-    def _set_groups(self, scope: Scope, observed: Observed) -> None:
-        cluster = scope.state.desired.cluster
-        self._metrics.set_groups(
-            (scope.item.namespace, scope.item.name),
-            observed.groups,
-            cluster.group_names,
-            cluster.spec.replicas_per_group,
-        )
-        self._metrics.set_certificates(
-            (scope.item.namespace, scope.item.name),
-            in_use(cluster, scope.live),
-            cluster.group_names,
-        )
-
-    def _is_debounced(self, scope: Scope, ready: ConditionReport) -> bool:
-        item = scope.item
-        previous = condition_of(item.status, "Ready")
-        now_ms = time.monotonic_ns() // 1_000_000
-        return self._debounce.hold(
-            (item.namespace, item.name), previous, ready, item.generation, now_ms
-        )
-
-    async def _consumer_groups(self, scope: Scope) -> dict[str, ObservedConsumerGroup]:
-        """Look at the members of all consumer groups, if the last look is old enough."""
-        key = (scope.item.namespace, scope.item.name)
-        now = time.monotonic()
-        names = [group.group_name for group in scope.state.desired.groups]
-        if not names or now - self._observed_at.get(key, -CONSUMER_GROUPS_S) < CONSUMER_GROUPS_S:
-            return {}
-        found = await scope.backend.consumer_groups(names, self._zone_of)
-        if found is None:
-            return {}
-        self._observed_at[key] = now
-        return found
 
 
 def _is_work(action: Action) -> bool:

@@ -22,7 +22,8 @@ from orderlymq_operator.kube.objects.cluster import (
 )
 from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE
 from orderlymq_operator.kube.objects.network import policy_objects
-from orderlymq_operator.kube.objects.pods import form_of, owners
+from orderlymq_operator.kube.objects.ownership import owners
+from orderlymq_operator.kube.objects.pods import form_of
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.resources import (
     ACCESSORY,

@@ -134,7 +134,7 @@ async def reconciler(broker: Broker) -> AsyncIterator[ClusterReconciler]:
 
 def leaders(reconciler: ClusterReconciler) -> list[tuple[tuple[str, ...], bool]]:
     """Return whom hand-overs would ask now, and whether that is every leader, by Cluster."""
-    return [(target.addresses, target.complete) for target in reconciler.targets()]
+    return [(target.addresses, target.complete) for target in reconciler.seen.targets()]
 
 
 async def test_hand_overs_know_the_leaders_of_the_last_pass_until_the_next_one_has_asked(

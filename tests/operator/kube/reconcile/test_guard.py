@@ -224,7 +224,7 @@ async def test_a_spec_that_cannot_be_used_leaves_the_cluster_what_it_was(
     assert idle == [("POST", f"/api/v1/namespaces/{NAMESPACE}/events")]
     assert (said["status"], said["reason"]) == ("False", "Invalid")
     assert "registerNameServerPeriod 5s is outside of 10s to 60s" in said["message"]
-    assert small.reconciler.targets()
+    assert small.reconciler.seen.targets()
     assert told["groups"] == before["status"]["groups"]
     assert len(told["conditions"]) == len(before["status"]["conditions"])
     assert ("PATCH", f"/api/v1/namespaces/{NAMESPACE}/configmaps/demo-0") in repaired

@@ -102,7 +102,7 @@ async def test_a_lost_node_moves_the_address_and_restarts_nothing(small: SmallCl
     small.server.put(NODES, lost)
     for each in (lost, node("other", "10.0.0.2")):
         assert small.reconciler.nodes.shown(each, gone=False)
-    assert small.reconciler.on_nodes() == [KEY]
+    assert small.reconciler.seen.on_nodes() == [KEY]
 
     await small.reconciler.reconcile(KEY)
     assert told(small) == {"public": {"demo-0": "10.0.0.2:31001"}}

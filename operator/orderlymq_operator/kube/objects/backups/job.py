@@ -22,7 +22,8 @@ from orderlymq_operator.kube.objects.clientaccess import (
 )
 from orderlymq_operator.kube.objects.clientpod import locked_down_pod
 from orderlymq_operator.kube.objects.drift import fingerprint
-from orderlymq_operator.kube.objects.pods import owned, pull_secrets
+from orderlymq_operator.kube.objects.ownership import owned
+from orderlymq_operator.kube.objects.podtemplate import pull_secrets
 from orderlymq_operator.kube.resources import JOBS, Json
 from orderlymq_operator.resources.backups.backup import BACKUP_RESOURCES, Backup, Scratch
 from orderlymq_operator.resources.backups.destination import Destination

@@ -16,7 +16,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import ToolEnvironment, lookup_job, lookup_name
 from orderlymq_operator.kube.objects.backups.restore import RESTORING, Restore, is_restoring
 from orderlymq_operator.kube.objects.cluster import name_server_set
-from orderlymq_operator.kube.objects.pods import owners
+from orderlymq_operator.kube.objects.ownership import owners
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.jobs import job_facts, terminated, word_of

@@ -13,7 +13,7 @@ from typing import Any, Final
 from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import owned
+from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
 from orderlymq_operator.kube.reconcile.status import previous_facts

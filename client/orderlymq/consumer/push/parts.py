@@ -1,12 +1,22 @@
-"""The decision maker that belongs to a consumer's settings, and which settings it refuses."""
+"""The parts that belong to a consumer's settings: core, workers, offsets; and which settings it refuses."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRules
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules
+from orderlymq.consumer.group.offsets import (
+    BrokerOffsets,
+    LocalOffsets,
+    OffsetStore,
+    local_offsets_path,
+)
 from orderlymq.consumer.lanes.core import LaneCore, LaneRules
+from orderlymq.consumer.listeners.context import ConsumeHook, Listener
+from orderlymq.consumer.listeners.messageloop import MessageLoop
+from orderlymq.consumer.listeners.pool import ListenerPool
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.durations import milliseconds
 from orderlymq.errors import SettingError
@@ -66,6 +76,43 @@ def make_lane_core(settings: ConsumerSettings, workers: int, first_sequence: int
             first_sequence=first_sequence,
         )
     )
+
+
+def make_listeners(
+    group: str,
+    settings: ConsumerSettings,
+    listener: Listener | None,
+    hooks: Sequence[ConsumeHook],
+    *,
+    ordered: bool,
+) -> tuple[ListenerPool, MessageLoop | None]:
+    """Return the workers of a consumer, and the hand-over to a loop where no listener is given."""
+    workers = slots = settings.consume_thread_max
+    loop = None
+    if listener is None:
+        # A place for one message is made when a loop asks for the first.
+        loop = MessageLoop(group)
+        listener, slots = loop.offer, 0
+    pool = ListenerPool(
+        group,
+        listener,
+        ordered=ordered,
+        workers=workers,
+        slots=slots,
+        timeout_ms=milliseconds(settings.consume_timeout),
+        hooks=hooks,
+    )
+    if loop is not None:
+        loop.begin = pool.slots.release
+        pool.cancels = False  # the program has the message, whatever becomes of the offer
+    return pool, loop
+
+
+def make_offsets(instance: ClientInstance, group: str, settings: ConsumerSettings) -> OffsetStore:
+    """Return where a consumer keeps its offsets: at the broker, or in a file of each member."""
+    if settings.message_model is MessageModel.CLUSTERING:
+        return BrokerOffsets(instance, group)
+    return LocalOffsets(local_offsets_path(instance.client_id, group))
 
 
 def check_settings(

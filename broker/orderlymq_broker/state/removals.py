@@ -1,0 +1,158 @@
+"""
+Records that take rows out of several tables: deletions, retention, dead clients, offsets that are set back.
+
+The rule: what one table loses, every table that refers to it loses with the same entry. `machine` calls these; a record
+that concerns one table is applied by that table.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.groups.lockrecords import ClientDead
+from orderlymq_broker.state.records import (
+    GroupChanged,
+    GroupDeleted,
+    MembersChanged,
+    OffsetsReset,
+    Outcome,
+    RetentionAdvanced,
+    TopicChanged,
+    TopicDeleted,
+    Trimmed,
+)
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.state.topics.queues import trim_bounds, write_floor
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import message_key, prefix_end
+from orderlymq_protocol.names import dlq_topic, retry_topic
+
+_TOPIC_PREFIX: Final = Struct(">I")
+
+
+def reset_offsets(
+    state: BrokerState, record: OffsetsReset, writes: TableWrites, batch: Batch
+) -> Outcome:
+    """Set offsets, and forget what stands in the way of consuming once more."""
+    _forget_copies(
+        state,
+        {
+            (commit.group, commit.topic)
+            for commit in record.commits
+            # By key much may be complete behind the offset.
+            if state.is_by_key(commit.group)
+            or (at := state.offsets.get(commit.group, commit.topic, commit.queue_id)) is None
+            or commit.offset < at
+        },
+        batch,
+    )
+    state.parked.reset(record.commits, writes)
+    state.lanes.reset(record.commits, writes)
+    return state.offsets.reset(record.commits, state.topics.by_name, writes)
+
+
+def _forget_copies(state: BrokerState, again: Iterable[tuple[str, str]], batch: Batch) -> None:
+    """Let messages that a group consumes once more, by group and topic, fail once more: their copies of before have gone by."""
+    topics = state.topics.by_name
+    origins: dict[int, set[str]] = {}
+    for group, name in again:
+        for target in (retry_topic(group), dlq_topic(group)):
+            topic = topics.get(target)
+            if topic is not None:
+                # What stands in a retry topic is from any.
+                from_all = name == retry_topic(group)
+                origins.setdefault(topic.id, set()).add("" if from_all else name)
+    if origins:
+        state.dedup.forget_copies(origins, batch)
+
+
+def expire_client(
+    state: BrokerState, record: ClientDead, wall_ms: int, writes: TableWrites
+) -> Outcome:
+    """Free the locks and lanes of a client that is proven dead, unless it has been seen elsewhere; it leaves its groups."""
+    members, lanes, client_id = state.members, state.lanes, record.client_id
+    groups = members.groups_of(client_id)
+    if record.addresses is not None:
+        places = {lock.address for lock in state.locks.of_client(client_id)}
+        if lanes.holds_any(client_id):
+            # Of who is no member any more nothing tells where it is.
+            places |= {
+                member.address
+                for group in groups
+                if lanes.holds(group, client_id) and (member := members.get(group, client_id))
+            } or {""}
+        if not places.issubset(record.addresses):
+            return MembersChanged(())
+    freed = state.locks.free_client(client_id, record.proof, writes).queues
+    ended = lanes.free_client(record, state.groups, wall_ms, writes)
+    for group in groups:
+        members.leave(group, client_id, writes)
+
+    return MembersChanged(tuple(groups), freed, ended)
+
+
+def advance_retention(
+    state: BrokerState, record: RetentionAdvanced, writes: TableWrites, batch: Batch
+) -> Outcome:
+    """Drop what is older than the new floors; what lanes still owe stays in its queue."""
+    count = 0
+    for floor in record.queues:
+        topic = state.topics.by_id.get(floor.topic_id)
+        queue = topic.queues.get(floor.queue_id) if topic is not None else None
+        if topic is None or queue is None:
+            continue
+        assert floor.min_offset <= queue.next_offset, f"{floor} passes the end of {queue}"
+        owed = state.lanes.first_owed(topic.name, floor.queue_id)
+        min_offset = floor.min_offset if owed is None else min(owed, floor.min_offset)
+        if min_offset <= queue.min_offset:
+            continue
+        count += min_offset - queue.min_offset
+        queue.min_offset = min_offset
+        batch.delete_range(Family.CONSUME_QUEUE, *trim_bounds(queue))
+        write_floor(queue, writes)
+    if record.floor > state.floor:
+        state.floor = min(record.floor, state.physical_end)
+        batch.drop_messages(message_key(state.floor))
+        for physical in state.transactions.drop_below(state.floor, writes):
+            state.dedup.forget(physical, batch)
+
+    return Trimmed(count)
+
+
+def delete_topic(
+    state: BrokerState, record: TopicDeleted, wall_ms: int, writes: TableWrites, batch: Batch
+) -> Outcome:
+    """Delete a topic, and what others say of it."""
+    topic = state.topics.delete(record.name, wall_ms, writes)
+    if topic is None:
+        return TopicChanged(record.name, changed=False)
+    state.expansions.drop(record.name, writes)
+    state.assignments.drop(writes, topic=record.name)
+    state.parked.drop(writes, topic=record.name)
+    state.lanes.drop(writes, topic=record.name)
+    state.offsets.drop_topic(record.name, writes)
+    state.locks.drop_topic(record.name, writes)
+    prefix = _TOPIC_PREFIX.pack(topic.id)
+    for family in (Family.CONSUME_QUEUE, Family.KEY_INDEX):
+        batch.delete_range(family, prefix, prefix_end(prefix))
+
+    return TopicChanged(record.name, changed=True, deleted=True)
+
+
+def delete_group(
+    state: BrokerState, record: GroupDeleted, wall_ms: int, writes: TableWrites, batch: Batch
+) -> Outcome:
+    """Delete a consumer group; its offsets only if that is asked for."""
+    existed = state.groups.delete(record.name, wall_ms, writes)
+    state.locks.drop_group(record.name, writes)
+    state.assignments.drop(writes, group=record.name)
+    state.parked.drop(writes, group=record.name)
+    state.lanes.drop(writes, group=record.name)
+    for client_id in list(state.members.of_group(record.name)):
+        state.members.leave(record.name, client_id, writes)
+    if record.clean_offsets:
+        _forget_copies(state, [(record.name, retry_topic(record.name))], batch)
+        state.offsets.drop_group(record.name, writes)
+
+    return GroupChanged(record.name, changed=existed, deleted=True)

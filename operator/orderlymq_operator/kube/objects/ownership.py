@@ -1,0 +1,53 @@
+"""
+Which object goes with which: the owner references that Kubernetes' garbage collector follows.
+
+Pure. Rule: an object of a former Cluster of the same name has the former's UID, and nobody adopts it.
+"""
+
+from collections.abc import Mapping
+
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
+
+
+def owned(
+    owner_kind: str,
+    owner: ObjectMeta,
+    api_version: str,
+    kind: str,
+    name: str,
+    labels: Mapping[str, str],
+) -> Json:
+    """Return an object without content that goes with *owner*."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": owner.namespace,
+            "labels": dict(labels),
+            "annotations": {},
+            # Never blocking: a deletion must not wait for anything that the operator would have to do.
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": owner_kind,
+                    "name": owner.name,
+                    "uid": owner.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+    }
+
+
+def owners(found: Json, kind: str) -> set[str]:
+    """Return the UIDs of what an object goes with, of one kind."""
+    references = found["metadata"].get("ownerReferences") or []
+    return {each["uid"] for each in references if each["kind"] == kind}
+
+
+def is_former(cluster: ObjectMeta, found: Json) -> bool:
+    """Return whether an object was made for another Cluster, which had the same name and is gone."""
+    return bool(owners(found, "Cluster") - {cluster.uid})

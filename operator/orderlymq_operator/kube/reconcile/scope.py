@@ -1,0 +1,80 @@
+"""
+What one reconcile of a Cluster works on, and what work between reconciles takes from the last one.
+
+Between reconciles run the takeover, the canaries, the addresses of nodes and the assignments (`kube.app` wires them).
+"""
+
+from dataclasses import dataclass
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.desired import DesiredState
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Item
+from orderlymq_operator.kube.observe.listeners import needs_nodes
+from orderlymq_operator.kube.reconcile.backend import KubeBackend
+from orderlymq_operator.kube.reconcile.canary import pages_of
+from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget, target_of
+from orderlymq_operator.kube.reconcile.status import Findings
+from orderlymq_operator.kube.takeover.handover import Target
+from orderlymq_operator.plan.actions import Observed
+from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_runtime.sockets.addresses import join_address
+
+
+@dataclass(slots=True)
+class Scope:
+    """What one reconcile works on.
+
+    Attributes:
+        cluster: the Cluster whose spec is carried out; that of *item*, unless an edit waits.
+        backup_id: the backup that it began with, empty for none, None while it is to be restored.
+    """
+
+    item: Item
+    cluster: Cluster
+    state: DesiredState
+    live: Live
+    backend: KubeBackend
+    found: Findings
+    backup_id: str | None = ""
+    observed: Observed | None = None
+
+
+class LastScopes(dict[ClusterKey, Scope]):
+    """The scope of the last reconcile of each Cluster."""
+
+    def targets(self) -> list[Target]:
+        """Return every Cluster whose consumers are looked after, with the leaders that the last reconcile found."""
+        found = []
+        for key, scope in self.items():
+            cluster = scope.state.desired.cluster
+            if cluster.spec.lock.takeover != "ConfirmedPodDeath":
+                continue
+            leaders = [scope.live.leader(group) for group in scope.backend.environment.groups]
+            addresses = tuple(
+                join_address(pod.ip, names.BROKER_PORT) for pod in leaders if pod is not None
+            )
+            complete = len(addresses) == len(leaders)
+            groups = tuple(sorted({each.group_name for each in scope.state.desired.groups}))
+            found.append(Target(key, scope.backend.admin, addresses, complete, groups))
+        return found
+
+    def canaries(self) -> dict[ClusterKey, str]:
+        """Return where the canary of each Cluster that has one answers, as the last reconcile found it."""
+        return pages_of(
+            (key, scope.state.desired.cluster, scope.live) for key, scope in self.items()
+        )
+
+    def on_nodes(self) -> list[ClusterKey]:
+        """Return every Cluster whose clients call addresses of nodes, as the last reconcile found it."""
+        return [key for key, scope in self.items() if needs_nodes(scope.state.desired.cluster)]
+
+    def assignment_targets(self) -> dict[ClusterKey, AssignmentTarget]:
+        """Return every Cluster whose consumer groups answer from every raft group, as the last reconcile found it."""
+        found = {}
+        for key, scope in self.items():
+            groups = {} if scope.observed is None else scope.observed.groups
+            target = target_of(scope.backend.admin, scope.state.desired, scope.live, groups)
+            if target is not None:
+                found[key] = target
+        return found
