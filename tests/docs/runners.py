@@ -34,6 +34,7 @@ FOLLOWED: Final[dict[tuple[str, str], str]] = {
     ("docs/howto/backup.md", "Try it"): SECTIONS,
     ("docs/howto/backup.md", "Keep backups in S3"): BUCKET,
     ("docs/howto/backup.md", "On a schedule"): BUCKET,
+    ("docs/howto/backup.md", "Restore one replica by hand"): SHARED,
     ("docs/howto/canary.md", "On a laptop"): SHARED,
     ("docs/howto/console.md", ""): SHARED,
     ("docs/howto/dead-letters.md", "Move one dead letter"): SECTIONS,
@@ -101,10 +102,6 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
     ("docs/tutorials/kubernetes.md", "kubectl delete -f examples/orders-app.yaml"): Runner(
         "e2e/scenarios/test_guides.py::Clean up",
         "its first line is run; the fixtures uninstall, and delete the cluster",
-    ),
-    ("docs/howto/backup.md", "orderlymq backup restore --from backups"): Runner(
-        "tests/operator/kube/objects/backups/test_restore.py::--settings",
-        "the settings are of a broker that the reader starts; pods and `up` run it for theirs",
     ),
     ("docs/howto/dead-letters.md", "orderlymq group parked billing"): Runner(
         "tests/cluster/test_parkedkeys.py::test_a_parked_key_waits_for_its_release",

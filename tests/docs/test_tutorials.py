@@ -13,11 +13,12 @@ from tests.docs.tutorial import Reader
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
 UP: Final = "orderlymq up -f examples/quickstart.yaml --detach"
-# What the pages that share a cluster have before them: a certificate, a second manifest, a message, an open transaction.
+# What the pages that share a cluster have before them: a certificate, a second manifest, a message in a backup, an open transaction.
 _BEFORE: Final = """
 openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=console.example -keyout tls.key -out tls.crt 2>/dev/null
 cp examples/pipelines/archive.yaml more.yaml
 orderlymq send orders created --key order-4711
+orderlymq backup create --to backups
 python - <<END
 from orderlymq import TransactionState
 from orderlymq.blocking import TransactionProducer
