@@ -87,7 +87,7 @@ def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
         _command(cluster, console.accounts.key),
         PORT,
         console.resources,
-        "https" if has_tls(cluster) else "http",
+        _scheme(cluster),
         _variables(cluster),
         volumes=(secret_volume("accounts", console.accounts.secret_name, items),),
         mounts=({"name": "accounts", "mountPath": _ACCOUNTS, "readOnly": True},),
@@ -120,6 +120,10 @@ def _command(cluster: Cluster, accounts: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _scheme(cluster: Cluster) -> str:
+    return "https" if has_tls(cluster) else "http"
+
+
 def _variables(cluster: Cluster) -> tuple[Json, ...]:
     """Return what the console of an earlier image, which may stay, knows no option for: it does not mind a variable."""
     ingress = cluster.spec.console.ingress
@@ -129,11 +133,14 @@ def _variables(cluster: Cluster) -> tuple[Json, ...]:
 
 
 def _service(cluster: Cluster) -> Json:
+    """Return the Service; from the name of its port proxies such as Traefik and Istio know what it speaks."""
     made = client_object(cluster, COMPONENT, SERVICES)
     made["spec"] = {
         "type": "ClusterIP",
         "selector": names.selector(cluster, COMPONENT),
-        "ports": [{"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": _scheme(cluster), "port": PORT, "targetPort": PORT, "protocol": "TCP"},
+        ],
     }
 
     return made
@@ -142,7 +149,7 @@ def _service(cluster: Cluster) -> Json:
 def _ingress(cluster: Cluster) -> Json:
     wanted = cluster.spec.console.ingress
     assert wanted is not None
-    backend = {"service": {"name": console_name(cluster), "port": {"name": "http"}}}
+    backend = {"service": {"name": console_name(cluster), "port": {"name": _scheme(cluster)}}}
     made = client_object(cluster, COMPONENT, INGRESSES)
     made["metadata"]["annotations"] = dict(wanted.annotations)
     made["spec"] = {

@@ -175,6 +175,19 @@ def test_service_and_ingress_lead_to_it() -> None:
     assert found["Ingress"]["metadata"]["annotations"] == ingress["annotations"]
 
 
+def test_the_port_of_the_service_says_by_its_name_what_it_speaks() -> None:
+    """Traefik and Istio read the name: under `http` they would speak without TLS to a console that has it."""
+
+    def ports(**spec: Any) -> tuple[str, str]:
+        console = {"enabled": True, "accounts": ACCOUNTS, "ingress": {"host": "orders.example"}}
+        found = objects(cluster(console=console, **spec))
+        (rule,) = found["Ingress"]["spec"]["rules"]
+        (port,) = found["Service"]["spec"]["ports"]
+        return port["name"], rule["http"]["paths"][0]["backend"]["service"]["port"]["name"]
+
+    assert (ports(tls=TLS), ports()) == (("https", "https"), ("http", "http"))
+
+
 def test_switching_it_restarts_no_broker_and_no_name_server() -> None:
     for revision in (kube_revision, name_server_revision):
         assert revision(cluster(), IMAGE) == revision(made(), IMAGE)
