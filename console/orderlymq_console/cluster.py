@@ -8,7 +8,7 @@ the others. A broker group that was registered once and is no more is unknown, n
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -90,6 +90,19 @@ class Answers(Generic[T]):
         return bounded(sum(counts), reason)
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Names in the catalogues of broker groups, and whose they are."""
+
+    brokers: tuple[str, ...]
+    tables: list[Any]
+    names: list[str]
+
+    def are_of(self, brokers: Iterable[str], tables: list[Any]) -> bool:
+        """Tell whether they are those of the same answers."""
+        return self.brokers == tuple(brokers) and [*map(id, self.tables)] == [*map(id, tables)]
+
+
 class ClusterReader:
     """Asks the cluster through the collector.
 
@@ -115,6 +128,7 @@ class ClusterReader:
         self.sent = SentLetters()
         self._remembered: dict[str, None] = {}
         self._last: dict[str, StatusTold] = {}
+        self._listed_names: dict[Hashable, _Names] = {}
 
     def last_status(self, name: str) -> StatusTold | None:
         """Return what the leader of a broker group has said last, however long ago; None when it never did."""
@@ -199,6 +213,17 @@ class ClusterReader:
         statuses = await self.statuses()
         marks = {name: status.topicsVersion for name, status in statuses.known()}
         return await self.of_each("topics", _topics, every_s=TOPICS_S, marks=marks)
+
+    def sorted_names(
+        self, about: Hashable, answers: Answers[dict[str, T]], is_shown: Callable[[str], bool]
+    ) -> Sequence[str]:
+        """Return the names in catalogues that are shown. They are sorted once for each answer, and not for each page."""
+        tables = [table for _, table in answers.known()]
+        kept = self._listed_names.get(about)
+        if kept is None or not kept.are_of(answers.readings, tables):
+            names = [name for name in sorted(set().union(*tables)) if is_shown(name)]
+            kept = self._listed_names[about] = _Names(tuple(answers.readings), tables, names)
+        return kept.names
 
     async def pods(self) -> PodNames | None:
         """Return the pods by address, asked now or some seconds ago; None where the console runs in none.

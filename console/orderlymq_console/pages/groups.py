@@ -39,8 +39,11 @@ async def groups(reader: ClusterReader, parameters: Parameters) -> GroupListPage
     catalogue, statuses = await asyncio.gather(reader.groups(), reader.statuses())
     with_system = parameters.flag("system")
     query = parameters.text("q", length_max=255)
-    configs = _configs(catalogue)
-    names = [name for name in sorted(configs) if with_system or not is_system_group(name)]
+    names = reader.sorted_names(
+        ("groups", with_system),
+        catalogue,
+        lambda name: with_system or not is_system_group(name),
+    )
     page = cut(search(names, query, str), parameters)
 
     return GroupListPage(
@@ -50,7 +53,11 @@ async def groups(reader: ClusterReader, parameters: Parameters) -> GroupListPage
         pages=page.pages,
         total=_total(page.total, catalogue),
         with_system=with_system,
-        rows=tuple(_row(name, configs[name], statuses) for name in page.items),
+        rows=tuple(
+            _row(name, config, statuses)
+            for name in page.items
+            if (config := _config(catalogue, name)) is not None
+        ),
     )
 
 
@@ -91,10 +98,11 @@ def ordering(config: SubscriptionGroupConfig | None) -> str:
     return "ordered" if config.consume_message_orderly else "as its members ask"
 
 
-def _configs(
-    catalogue: Answers[dict[str, SubscriptionGroupConfig]],
-) -> dict[str, SubscriptionGroupConfig]:
-    return {name: config for _, table in catalogue.known() for name, config in table.items()}
+def _config(
+    catalogue: Answers[dict[str, SubscriptionGroupConfig]], name: str
+) -> SubscriptionGroupConfig | None:
+    found = [table[name] for _, table in catalogue.known() if name in table]
+    return found[-1] if found else None
 
 
 def _total(count: int, catalogue: Answers[dict[str, SubscriptionGroupConfig]]) -> Figure:
@@ -116,7 +124,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
         reader.of_each(("connections", name), lambda client: client.connections(name)),
         group_parts(reader, name),
     )
-    config = _configs(catalogue).get(name)
+    config = _config(catalogue, name)
     online = [each for _, found in connections.known() for each in found]
     if config is None and not online and not catalogue.unknown and not connections.unknown:
         raise NotThere(f"there is no consumer group {name}")

@@ -43,8 +43,12 @@ async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
     with_system = parameters.flag("system")
     query = parameters.text("q", length_max=255)
     own = set(catalogue.readings)
-    names = search(sorted(set().union(*tables.values())), query, str)
-    page = cut([name for name in names if with_system or not _is_of_system(name, own)], parameters)
+    names = reader.sorted_names(
+        ("topics", with_system),
+        catalogue,
+        lambda name: with_system or not _is_of_system(name, own),
+    )
+    page = cut(search(names, query, str), parameters)
     total = bounded(page.total, catalogue.unknown) if tables else Figure(unknown=catalogue.unknown)
 
     return TopicList(
