@@ -7,6 +7,7 @@ stands. Anything else fails `test_runners.py`. A runner is a file and a name in 
 """
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -204,8 +205,13 @@ def typed_at_kubernetes() -> dict[str, set[str]]:
     return found
 
 
+def command_lines(text: str) -> list[str]:
+    """Return the lines of a block of commands; one that goes on after a backslash or a pipe is one line."""
+    return re.sub(r"\\\n|(?<=\|)\n", " ", text).splitlines()
+
+
 def is_typed(page: str, text: str) -> bool:
     """Tell whether a scenario types each line of a block."""
-    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+    lines = [line.strip() for line in command_lines(text) if line.strip()]
     begun = tuple(typed_at_kubernetes().get(page, ()))
     return bool(lines) and all(line.startswith(begun) for line in lines)

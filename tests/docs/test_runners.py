@@ -1,6 +1,7 @@
 """Each command block and each program of the pages has a test that runs it, or the nearest one and a reason."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,24 @@ def test_every_line_that_a_scenario_types_is_on_its_page() -> None:
     for page, begun in typed_at_kubernetes().items():
         lines = list(commands(ROOT / page))
         assert [each for each in begun if not any(line.startswith(each) for line in lines)] == []
+
+
+def test_every_line_that_a_scenario_types_is_a_whole_one() -> None:
+    """A shell can read it: a line that goes on in the next one would be typed without its end."""
+    typed = [
+        line
+        for page, begun in typed_at_kubernetes().items()
+        for line in commands(ROOT / page)
+        if line.startswith(tuple(begun))
+    ]
+
+    read = [
+        subprocess.run(["bash", "-n", "-c", line], capture_output=True, text=True, check=False)
+        for line in typed
+    ]
+
+    assert typed
+    assert [each.stderr for each in read if each.returncode != 0 or each.stderr] == []
 
 
 def test_the_notes_of_the_chart_are_the_tutorial_that_a_scenario_runs() -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from tests.docs.runners import elsewhere, is_typed
+from tests.docs.runners import command_lines, elsewhere, is_typed
 from tests.ports import free_row
 
 ROOT: Final = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def commands(page: Path, section: str = "") -> Iterator[str]:
     """Yield the command lines of a page, or of one of its sections."""
     for block in blocks(page, section):
         if block.language in {"sh", "bash"}:
-            yield from block.text.replace("\\\n", " ").splitlines()
+            yield from command_lines(block.text)
 
 
 class Reader:
