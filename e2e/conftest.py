@@ -118,8 +118,7 @@ def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space
     found = Space(definitions, _space_of(request.module.__name__) + "-bare", EXAMPLE_IMAGE)
     definitions.run("kubectl", "create", "namespace", found.name, check=False)
     yield found
-    kinds = "clusters,topics,consumergroups,users,pipelines,backups,scheduledbackups"
-    found.kubectl("delete", kinds, "--all", check=False)
+    found.kubectl("delete", "mq", "--all", check=False)
 
 
 @pytest.fixture
@@ -129,7 +128,7 @@ def space(
     """Give the scenario a namespace of its own; afterwards everything in it is removed."""
     found = Space(machine, _space_of(request.module.__name__), image)
     machine.run("kubectl", "create", "namespace", found.name, check=False)
-    if found.get("clusters,deployments"):
+    if found.get("mq,deployments"):
         sweep(found)  # what another run has left
     yield found
     if not os.environ.get("ORDERLYMQ_E2E_KEEP"):
@@ -138,10 +137,8 @@ def space(
 
 def sweep(space: Space) -> None:
     """Remove everything that a scenario has made, volumes included."""
-    users = "pipelines.orderlymq.io,scheduledbackups.orderlymq.io,backups.orderlymq.io"
-    space.kubectl("delete", users, "--all", "--wait=false", check=False)
-    kinds = "deployments,statefulsets,consumergroups.orderlymq.io,topics.orderlymq.io"
-    space.kubectl("delete", kinds, "--all", "--wait=false", check=False)
+    # By the category of all our kinds: what one attempt leaves of a kind, the next one would begin with.
+    space.kubectl("delete", "mq,deployments,statefulsets", "--all", "--wait=false", check=False)
     space.kubectl("delete", "clusters.orderlymq.io", "--all", "--timeout=60s", check=False)
     space.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", check=False)
     space.kubectl("delete", "pvc,services", "--all", "--timeout=60s", check=False)
