@@ -151,9 +151,12 @@ def find() -> Machine:
 
 
 def _evaluated(script: str) -> dict[str, str]:
-    done = subprocess.run(
-        ["bash", "-c", script], stdout=subprocess.PIPE, timeout=_UP_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            ["bash", "-c", script], stdout=subprocess.PIPE, timeout=_UP_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MachineError(f"the cluster was not made within {_UP_S} s: `{script}`") from error
     if done.returncode != 0:
         raise MachineError(
             f"the cluster could not be made: `{script}` ended with {done.returncode}"
