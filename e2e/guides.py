@@ -27,7 +27,7 @@ _ACCOUNTS = ("shop-admin", "shop-writer")
 def begins(space: Space) -> None:
     """Make what the guides take time for: a canary, a Backup, accounts."""
     space.patch("cluster/demo", {"canary": {"enabled": True}})
-    (backup,) = [each for each in _manifests("backup") if each["kind"] == "Backup"]
+    (backup,) = [each for each in manifests_of("backup") if each["kind"] == "Backup"]
     backup["spec"]["destination"] = {"pvc": {"claimName": "backups", "path": "demo"}}
     accounts = [part("User", name, "demo", admin=name == "shop-admin") for name in _ACCOUNTS]
     space.apply(_CLAIM, yaml.safe_dump(backup), *accounts)
@@ -120,7 +120,7 @@ def loses(space: Space, person: Person) -> None:
 
     person.types("howto/lost-majority", "kubectl annotate", "kubectl scale")
     space.until(lambda: not space.items("pods", _BROKERS), "no broker is left", 120)
-    (pod,) = [each for each in _manifests("lost-majority") if each["kind"] == "Pod"]
+    (pod,) = [each for each in manifests_of("lost-majority") if each["kind"] == "Pod"]
     space.apply(yaml.safe_dump(pod).replace("orderlymq:dev", space.image))
     space.kubectl("wait", "pod/examine", "--for=condition=Ready", "--timeout=60s")
     person.types("howto/lost-majority", "kubectl exec examine")
@@ -164,6 +164,7 @@ def _writes_manifests(space: Space, person: Person) -> None:
     file.write_text(yaml.safe_dump_all(made))
 
 
-def _manifests(page: str) -> list[Json]:
+def manifests_of(page: str) -> list[Json]:
+    """Return the manifests that stand on a guide."""
     texts = [each.text for each in blocks(HOWTO / f"{page}.md") if each.language == "yaml"]
     return [each for text in texts for each in yaml.safe_load_all(text)]

@@ -5,6 +5,8 @@ Every wait is bounded and its error says what was seen last.
 """
 
 import json
+import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -95,6 +97,20 @@ class Space:
         own = what.partition("/")[0] not in {"statefulset"}
         kind = "merge" if own else "strategic"
         self.kubectl("patch", what, f"--type={kind}", "-p", json.dumps(change))
+
+    @contextmanager
+    def forwarded(self, service: str, port: int | str) -> Iterator[int]:
+        """Forward a free port of this machine to a Service for the block; yield it."""
+        command = ("kubectl", "-n", self.name, "port-forward", f"service/{service}", f":{port}")
+        with subprocess.Popen(
+            command, env=self.machine.environment, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            try:
+                yield int(re.findall(r"127\.0\.0\.1:(\d+) ->", line)[0])
+            finally:
+                process.terminate()
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -1,24 +1,28 @@
 """The console of a Cluster: it comes with TLS and accounts, names what stands still, acts, outlives a leader, and goes."""
 
 import base64
+import functools
+import http.client
 import http.cookiejar
+import itertools
 import json
 import re
+import socket
 import ssl
-import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from tests.runtime.certificates import make_authority, make_certificate
 
 from e2e import guides
+from e2e.ingress import PROTOCOL, served
 from e2e.installed import Operator
 from e2e.machine import MachineError
 from e2e.manifests import part
@@ -27,6 +31,7 @@ from e2e.space import Json, Space
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
+HOST = "console.example"
 TOKEN, LOOKS = "a-random-text-of-alice", "a-random-text-of-the-wallboard"
 ACCOUNTS = f"""
 [alice]
@@ -59,21 +64,42 @@ asyncio.run(main())
 BLOCKED_S = 120.0
 
 
-class Browser:
-    """Somebody with a browser in front of a port that is forwarded; keeps cookies and follows redirects."""
+class _Nearby(http.client.HTTPSConnection):
+    """A connection to a name of the world that leads to this machine."""
 
-    def __init__(self, port: int, authority: Path) -> None:
-        self.url = f"https://localhost:{port}"
-        context = ssl.create_default_context(cafile=str(authority))
+    def __init__(self, host: str, *, context: ssl.SSLContext, **more: Any) -> None:
+        super().__init__(host, context=context, **more)
+        self._own = context
+
+    def connect(self) -> None:
+        plain = socket.create_connection(("127.0.0.1", self.port), self.timeout)
+        self.sock = self._own.wrap_socket(plain, server_hostname=self.host)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._own = context
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(functools.partial(_Nearby, context=self._own), request)
+
+
+class Browser:
+    """Somebody with a browser who opens an address that leads to this machine; keeps cookies and follows redirects."""
+
+    def __init__(self, url: str, authority: Path) -> None:
+        self.url = url
+        self.cookies = http.cookiejar.CookieJar()
         self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context),
-            urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()),
+            _Https(ssl.create_default_context(cafile=str(authority))),
+            urllib.request.HTTPCookieProcessor(self.cookies),
         )
 
     def get(self, path: str, **headers: str) -> str:
         """Return a page."""
         request = urllib.request.Request(self.url + path, headers=headers)
-        with self._opener.open(request, timeout=30) as answer:
+        with self._open(request) as answer:
             return str(answer.read().decode())
 
     def json(self, path: str) -> Json:
@@ -87,25 +113,40 @@ class Browser:
         except urllib.error.URLError as error:
             raise MachineError(f"{path}: {error}") from error
 
-    def post(self, path: str, **form: str) -> str:
-        """Send a form and return the page that follows."""
+    def post(self, path: str, origin: str = "", **form: str) -> tuple[str, str]:
+        """Send a form, from a page of the console or of another *origin*; return the address and the page that follow."""
         body = urllib.parse.urlencode(form).encode()
-        with self._opener.open(self.url + path, body, timeout=30) as answer:
-            return str(answer.read().decode())
+        headers = {"Origin": origin or self.url}
+        request = urllib.request.Request(self.url + path, body, headers)
+        with self._open(request) as answer:
+            return str(answer.url).removeprefix(self.url), str(answer.read().decode())
 
-    def refused(self, path: str, **headers: str) -> int:
-        """Return the status with which a page is refused."""
+    def follows(self, path: str) -> list[str]:
+        """Return the kinds of the first two events of a page, while the console goes on to send."""
+        with self._open(urllib.request.Request(f"{self.url}/events{path}")) as answer:
+            kinds = (line.decode().split()[1] for line in answer if line.startswith(b"event:"))
+            return list(itertools.islice(kinds, 2))
+
+    def _open(self, request: urllib.request.Request) -> Any:
         try:
-            self.get(path, **headers)
+            return self._opener.open(request, timeout=30)
         except urllib.error.HTTPError as error:
-            return error.code
-        raise AssertionError(f"{path} was not refused")
+            error.close()
+            raise
 
 
+def refused(ask: Callable[[], object]) -> int:
+    """Return the status with which something is refused."""
+    with pytest.raises(urllib.error.HTTPError) as error:
+        ask()
+    return error.value.code
+
+
+@pytest.mark.ci
 def test_the_console_of_a_cluster_shows_acts_survives_a_leader_and_goes(
     space: Space, operator: Operator, tmp_path: Path
 ) -> None:
-    """Alice signs in through the Service, finds the blocked queue with its cause, moves the group past it; the log has it.
+    """Alice signs in through the Ingress, finds the blocked queue with its cause, moves the group past it; the log has it.
 
     Until the queue counts as blocked, somebody types at the same Cluster what the guides say.
     """
@@ -114,11 +155,7 @@ def test_the_console_of_a_cluster_shows_acts_survives_a_leader_and_goes(
     space.example("quickstart.yaml", _with_tls)
     space.ready(*READY, timeout_s=240)
     before = space.uids(BROKERS)
-    ingress = {"host": "console.example", "className": "nginx"}
-    accounts = {"secretName": "console-accounts"}
-    space.patch(
-        "cluster/demo", {"console": {"enabled": True, "accounts": accounts, "ingress": ingress}}
-    )
+    space.patch("cluster/demo", {"console": _as_the_guide_says()})
     space.apply(_pipeline(), _application(space.image))
     space.until(lambda: space.get("deployment/demo-console") is not None, "it is made", 60)
     guides.begins(space)
@@ -127,12 +164,12 @@ def test_the_console_of_a_cluster_shows_acts_survives_a_leader_and_goes(
         kind.removesuffix("s").replace("ingresse", "ingress") for kind in KINDS.split(",")
     }
 
-    with _forwarded(space) as port:
-        alice = Browser(port, authority)
-        assert alice.refused("/api/overview") == 401
-        assert alice.refused("/api/overview", Host="evil.example") == 421
-        alice.post("/sign-in", token=TOKEN, next="/")
-        assert "alice" in alice.get("/", Host="console.example")
+    with space.forwarded("demo-console", 9870) as port:
+        direct = Browser(f"https://localhost:{port}", authority)
+        assert refused(lambda: direct.get("/api/overview")) == 401
+    with served(space, "demo-console", tmp_path) as port:
+        alice = Browser(f"https://{HOST}:{port}", authority)
+        _comes_in(alice)
         _sees_the_pipeline(space, alice)
         node = next(each for each in space.workers() if each != space.node("billing"))
         person.words |= guides.instead(space, operator, node)
@@ -160,6 +197,21 @@ def test_the_console_of_a_cluster_shows_acts_survives_a_leader_and_goes(
 
 
 # -- what Alice does
+
+
+def _comes_in(alice: Browser) -> None:
+    """Come through a proxy that ends TLS: under its name alone, back where one was, with a session for TLS alone, and live."""
+    assert refused(lambda: alice.get("/api/overview")) == 401
+    assert refused(lambda: alice.get("/api/overview", Host="evil.example")) == 421
+    assert 'name="next" value="/groups?q=b"' in alice.get("/groups?q=b")
+    foreign = functools.partial(alice.post, "/sign-in", "https://evil.example", token=TOKEN)
+    assert refused(foreign) == 403
+    where, page = alice.post("/sign-in", token=TOKEN, next="/groups?q=b")
+    assert (where, "alice" in page) == ("/groups?q=b", True)
+    (cookie,) = alice.cookies
+    kept = (cookie.domain, cookie.secure, cookie.get_nonstandard_attr("SameSite"))
+    assert kept == (HOST, True, "Strict")
+    assert alice.follows("/overview")[0] == "live"
 
 
 def _sees_the_pipeline(space: Space, alice: Browser) -> None:
@@ -218,8 +270,7 @@ def _moves_the_group_past_it(space: Space, alice: Browser) -> None:
             return False
         return True
 
-    with pytest.raises(urllib.error.HTTPError, match="400"):
-        confirmed("another")
+    assert refused(lambda: confirmed("another")) == 400
     space.until(lambda: confirmed("billing"), "nothing moved between look and act", 60)
     outcomes = [line["outcome"] for line in alice.json("/audit")["lines"]]
     assert outcomes[-1:] == ["begins"]
@@ -239,6 +290,15 @@ def _own(space: Space) -> set[str]:
     return {str(each["kind"]).lower() for each in found}
 
 
+def _as_the_guide_says() -> Json:
+    """Return the console of the guide; a proxy speaks TLS to it, too, because the Cluster has it."""
+    (cluster,) = [each for each in guides.manifests_of("console") if each["kind"] == "Cluster"]
+    console: Json = cluster["spec"]["console"]
+    assert console["ingress"]["host"] == HOST
+    console["ingress"]["annotations"] = {PROTOCOL: "HTTPS"}
+    return console
+
+
 def _with_tls(made: Json) -> None:
     if made["kind"] == "Cluster":
         made["spec"]["tls"] = {"mode": "Enforcing", "secretName": "demo-tls"}
@@ -252,6 +312,15 @@ def _secrets(space: Space, person: Person) -> Path:
     assert made.key is not None
     pair = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": authority}
     space.apply(_secret("demo-tls", {key: path.read_text() for key, path in pair.items()}))
+    shown = make_certificate(authority, "console", host=HOST)
+    assert shown.certificate is not None
+    assert shown.key is not None
+    pair = {"tls.crt": shown.certificate, "tls.key": shown.key}
+    space.apply(
+        _secret(
+            f"{HOST.replace('.', '-')}-tls", {key: path.read_text() for key, path in pair.items()}
+        )
+    )
     (person.folder / "accounts.toml").write_text(ACCOUNTS)
     space.kubectl("delete", "secret", "console-accounts", "--ignore-not-found")
     person.types("howto/console", "kubectl create secret")
@@ -294,18 +363,3 @@ def _application(image: str) -> str:
         "terminationGracePeriodSeconds": 0,
     }
     return _object("Pod", "billing", spec=spec)
-
-
-@contextmanager
-def _forwarded(space: Space) -> Iterator[int]:
-    """Forward a port of this machine to the Service, as the guide does."""
-    command = ("kubectl", "-n", space.name, "port-forward", "service/demo-console", ":9870")
-    with subprocess.Popen(
-        command, env=space.machine.environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        try:
-            yield int(re.findall(r"127\.0\.0\.1:(\d+) ->", line)[0])
-        finally:
-            process.terminate()

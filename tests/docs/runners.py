@@ -1,5 +1,5 @@
 """
-Which test runs each command block and each program of the pages: in CI, but for what `test_console` types, which `make e2e` runs.
+Which test runs each command block and each program of the pages, in CI.
 
 A block is run by a reader of its page or section (`FOLLOWED`), typed line by line at a real Kubernetes (the calls of
 `types` in `e2e/`), or it is in `ELSEWHERE`, named by its first line, with its runner and what keeps it from being run as it
