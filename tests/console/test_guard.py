@@ -284,6 +284,20 @@ async def test_a_change_from_elsewhere_is_refused(
         assert answer.status == 200  # still signed in
 
 
+async def test_who_signs_in_through_a_proxy_that_changes_the_host_is_told_so(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    """As nginx does by itself: the browser's origin and the host that comes here are those of two sites."""
+    async with browser.post(
+        f"{guarded.url}/sign-in", data={"token": ACT}, headers={"Origin": "https://shop.example<b>"}
+    ) as answer:
+        html = await answer.text()
+
+    assert answer.status == 403
+    assert "from https://shop.example&lt;b&gt;, to 127.0.0.1:" in html
+    assert "must pass on the header Host" in html
+
+
 async def test_a_link_with_a_token_works_only_where_nobody_referred_to_it(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:

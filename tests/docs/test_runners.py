@@ -90,6 +90,15 @@ def test_every_line_that_a_scenario_types_is_on_its_page() -> None:
         assert [each for each in begun if not any(line.startswith(each) for line in lines)] == []
 
 
+def test_every_scenario_that_types_is_one_of_ci() -> None:
+    """Elsewhere a page and what it does would part without notice."""
+    scenarios = [file.read_text() for file in (ROOT / "e2e/scenarios").rglob("*.py")]
+    typing = [text for text in scenarios if "Person(" in text]
+
+    assert typing
+    assert [text for text in typing if "pytest.mark.ci" not in text] == []
+
+
 def test_every_line_that_a_scenario_types_is_a_whole_one() -> None:
     """A shell can read it: a line that goes on in the next one would be typed without its end."""
     typed = [

@@ -109,10 +109,13 @@ async def _check_change(request: web.Request) -> None:
     """Refuse a change that does not come from a form of the console itself."""
     origin = request.headers.get("Origin")
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
-    if site not in ("same-origin", "none") or (
-        origin is not None and urlsplit(origin).netloc != request.host
-    ):
+    if site not in ("same-origin", "none"):
         raise web.HTTPForbidden(text="this change comes from another site")
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        raise web.HTTPForbidden(
+            text=f"this change comes from another site: from {origin}, to {request.host}; a proxy before the console "
+            "must pass on the header Host as the browser sends it"
+        )
     form = await _form(request)
     if request.path == "/sign-in":
         return
