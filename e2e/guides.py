@@ -87,7 +87,12 @@ def tries_changes(space: Space, person: Person) -> None:
     person.types("howto/upgrade", "sed")
     assert "v1beta1" in (person.folder / "shop.yaml").read_text()
     assert person.types("howto/upgrade", "kubectl diff") == ""
-    assert "replaced (server dry run)" in person.types("howto/upgrade", "kubectl get mq")
+    # The operator may write the status of one of them between the two commands, as the page says.
+    space.until(
+        lambda: "replaced (server dry run)" in person.types("howto/upgrade", "kubectl get mq"),
+        "each object is written once more",
+        60,
+    )
     assert "patched" in person.types("howto/upgrade", "kubectl patch crd")
     assert "replaced (server dry run)" in person.types("howto/upgrade", "kubectl get secrets")
     assert "(server dry run)" in person.types("howto/replace-node", "kubectl drain")
