@@ -182,6 +182,8 @@ class RemotingServer:
         Takes at most the limits' *close_drain_s*, after which the rest is cut off.
         """
         await self.close_listeners()
+        # What was accepted in this iteration of the loop enters the table in the next.
+        await asyncio.sleep(0)
         for conn in self._table.connections():
             conn.close(kind="shutdown", reason="this server stops")
         await self._table.emptied.wait()

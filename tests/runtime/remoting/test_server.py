@@ -189,6 +189,20 @@ async def test_closing_the_server_delivers_what_was_answered() -> None:
     assert [len(answer.body) for answer in answers] == [500_000, 500_000]
 
 
+async def test_who_calls_while_the_server_closes_cannot_hold_the_close_up() -> None:
+    """Law: a connection that was accepted in the iteration in which the close begins ends like the others."""
+    handler = Recorder(echo)
+    server = RemotingServer(handler, limits=ConnectionLimits(close_drain_s=0.05))
+    async with listening(server) as port, bare_peer(port):
+        await handler.until(lambda: len(handler.made) == 1)
+        with socket.create_connection(("127.0.0.1", port)):
+            await asyncio.sleep(0)  # accepted, and nobody knows of it yet
+            async with asyncio.timeout(PATIENCE_S):
+                await server.close()
+
+    assert len(handler.lost) == len(handler.made)
+
+
 async def test_a_peer_that_does_not_hang_up_cannot_hold_a_close_up() -> None:
     """Law: an orderly close takes at most the drain time."""
     handler = Recorder(echo)
