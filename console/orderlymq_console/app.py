@@ -35,7 +35,7 @@ from orderlymq_console.web.sessions import Sessions
 from orderlymq_console.web.signin import add_sign_in
 from orderlymq_console.web.viewers import Viewers
 from orderlymq_console.web.views import add_views
-from orderlymq_runtime.pages.callers import Callers
+from orderlymq_runtime.pages.callers import Callers, let_loop_turn
 from orderlymq_runtime.process.openfiles import connections_allowed, raise_limit
 
 # A form holds a token or a confirmation.
@@ -73,7 +73,9 @@ class Console(Lifecycle):
         self.collector = Collector()
         accounts = settings.accounts or ((self.local,) if self.local is not None else ())
         self.viewers = Viewers()
-        application = web.Application(middlewares=[guard], client_max_size=_FORM_SIZE_MAX)
+        application = web.Application(
+            middlewares=[let_loop_turn, guard], client_max_size=_FORM_SIZE_MAX
+        )
         application[SETTINGS] = settings
         application[SESSIONS] = Sessions(accounts)
         self._reader = application[READER] = ClusterReader(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -14,6 +15,7 @@ from orderlymq_console.web import guard
 from orderlymq_console.web.guard import FORM_S, is_known_host
 from orderlymq_console.web.views import VIEWS
 from orderlymq_runtime.process.openfiles import raise_limit
+from tests.runtime.pages.turns import turns_for
 
 ACT, VIEW = "a" * 24, "v" * 24
 
@@ -49,6 +51,16 @@ async def guarded() -> AsyncIterator[Console]:
 def test_only_addresses_and_given_names_are_answered(host: str, known: bool) -> None:
     """A name of a foreign page that leads here (DNS rebinding) is none of them."""
     assert is_known_host(host, ("console.example",)) is known
+
+
+async def test_however_many_pages_one_connection_asks_for_the_loop_turns_between_two(
+    lonely: Console,
+) -> None:
+    """Law: a burst of requests keeps no other viewer waiting for more than one of them."""
+    where = urlsplit(lonely.url)
+    request = f"GET /static/console.css HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode()
+
+    assert await turns_for(str(where.hostname), int(where.port or 0), request, 32) >= 32
 
 
 async def test_a_page_under_a_foreign_name_gets_nothing(

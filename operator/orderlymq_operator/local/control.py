@@ -19,6 +19,7 @@ from orderlymq_operator.local.errors import FailedError, RefusedError, Unreachab
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.forecast.report import Report, report_of
 from orderlymq_operator.resources.manifests import reader as manifests
+from orderlymq_runtime.pages.callers import let_loop_turn
 
 _HOST: Final = "127.0.0.1"
 _BODY_MAX: Final = 16 << 20
@@ -38,7 +39,9 @@ class ControlServer:
 
     async def start(self) -> None:
         """Listen on a free port and write down which."""
-        application = web.Application(client_max_size=_BODY_MAX, middlewares=[self._guard])
+        application = web.Application(
+            client_max_size=_BODY_MAX, middlewares=[let_loop_turn, self._guard]
+        )
         application.router.add_get("/status", self._get_status)
         application.router.add_post("/apply", self._post_apply)
         application.router.add_post("/plan", self._post_plan)

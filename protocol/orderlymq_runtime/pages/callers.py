@@ -1,9 +1,12 @@
-"""The connections of an HTTP server: how many may be open, and that the oldest goes when one more comes."""
+"""The connections of an HTTP server: how many may be open, that the oldest goes when one more comes, and that none keeps the loop."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from typing import cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
@@ -53,6 +56,13 @@ class Callers:
         self._open.pop(caller, None)
         if self._budget is not None:
             self._budget.release(caller)
+
+
+@web.middleware
+async def let_loop_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let the loop turn before each request of a connection, as aiohttp does not from Python 3.12 on."""
+    await asyncio.sleep(0)
+    return await handler(request)
 
 
 def note_refusal(reason: str) -> None:

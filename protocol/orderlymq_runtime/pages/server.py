@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from orderlymq_runtime.pages.callers import Callers, note_refusal
+from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal
 from orderlymq_runtime.pages.looplag import LoopStall
 from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.remoting.server import listening_failed
@@ -93,7 +93,9 @@ class HealthServer:
         Raises:
             PortInUseError: Another process listens there.
         """
-        application = web.Application(middlewares=[self._await_turn, _answer_failure, _refuse_body])
+        application = web.Application(
+            middlewares=[let_loop_turn, self._await_turn, _answer_failure, _refuse_body]
+        )
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
         application.router.add_get("/metrics", self._guarded(self._get_metrics))
@@ -150,8 +152,7 @@ class HealthServer:
 
     @web.middleware
     async def _await_turn(self, request: web.Request, handler: Page) -> web.StreamResponse:
-        """Let the loop turn before each page, as aiohttp does not from Python 3.12 on; make one long page at a time."""
-        await asyncio.sleep(0)
+        """Make one long page at a time."""
         if request.path not in _LONG_PAGES:
             # A probe has 2 s. A scrape takes an iteration for each of some hundred metrics, and these may be slow.
             return await handler(request)

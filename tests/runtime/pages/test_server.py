@@ -15,21 +15,7 @@ from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import TrafficCollector
 from orderlymq_runtime.remoting.server import PortInUseError
 from orderlymq_runtime.remoting.traffic import Traffic
-
-
-class Turns:
-    """Counts the iterations of the loop, and notes in which something happened."""
-
-    def __init__(self) -> None:
-        self.noted: list[int] = []
-        self._number = 0
-
-    def start(self) -> None:
-        self._number += 1
-        asyncio.get_running_loop().call_soon(self.start)
-
-    def note(self) -> None:
-        self.noted.append(self._number)
+from tests.runtime.pages.turns import Turns
 
 
 async def get(address: tuple[str, int], path: str) -> tuple[int, str]:
