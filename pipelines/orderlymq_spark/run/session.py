@@ -1,10 +1,15 @@
-"""A Spark session for pipelines: small by default, in this process, with the settings our sources need."""
+"""
+A Spark session for pipelines: small by default, in this process, with the settings our sources need.
+
+Rule: our settings stand in only for what nobody else has set: an argument, `--conf`, spark-defaults.conf, a session that runs.
+"""
 
 import os
 import sys
 from collections.abc import Mapping
 from typing import Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from orderlymq_spark.frames import FILTER_PUSHDOWN, register
@@ -23,6 +28,7 @@ _SETTINGS: Final = {
     # A Python that starts on a busy machine takes longer than Spark's 15 s, and the query would end for it.
     "spark.python.authenticate.socketTimeout": "60s",
 }
+_LOCAL: Final = dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
 CONNECT: Final = "sc://"
 _STATIC: Final = ("spark.sql.streaming.stopTimeout",)  # read when the server starts
 
@@ -41,21 +47,27 @@ def start_session(
         master: where Spark runs: local[N], local-cluster[N,cores,MiB], k8s://..., sc://host:15002 (Spark Connect);
             empty where spark-submit has said so.
         memory: of the driver, which does all the work in local mode.
-        settings: more of Spark's own; they win.
+        settings: more of Spark's own; they win over all others.
     """
     if master.startswith(CONNECT):
         return _connect(name, master, settings or {})
     # Workers must be this Python: whatever `python3` is on the path may not have our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name)
+    conf = SparkConf(loadDefaults=False).setAppName(name)
+    ours = dict(_SETTINGS)
     if master:
-        builder = builder.master(master).config("spark.driver.memory", memory)
+        conf.setMaster(master).set("spark.driver.memory", memory)
     if master.startswith("local"):
-        builder = builder.config("spark.driver.host", "127.0.0.1")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    for key, value in {**_SETTINGS, **(settings or {})}.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+        ours |= _LOCAL
+    conf.setAll(list((settings or {}).items()))
+    # Spark knows what it was given by others once its JVM runs, which is started with what is given here.
+    SparkContext._ensure_initialized(conf=conf)
+    running = SparkSession.getActiveSession()
+    given = SparkConf()
+    for key, value in ours.items():
+        if not (given.contains(key) or (running is not None and running.conf.get(key, None))):
+            conf.setIfMissing(key, value)
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return _with_sources(session)
 
