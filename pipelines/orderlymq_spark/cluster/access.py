@@ -280,6 +280,13 @@ class ClusterAccess:
             if message is not None and message.queue_offset == offset
         }
 
+    def differing(
+        self, marks: Mapping[MessageQueue, int], offsets: Mapping[MessageQueue, int]
+    ) -> set[MessageQueue]:
+        """Return the queues whose message before an offset is not the one that a mark was made of."""
+        asked = {queue: offset for queue, offset in offsets.items() if queue in marks}
+        return {queue for queue, mark in self.marks(asked).items() if mark != marks[queue]}
+
     def offset_at(self, queue: MessageQueue, low: int, high: int, timestamp_ms: int) -> int | None:
         """Return the first offset stored at this time or later; None when all are older.
 

@@ -221,13 +221,13 @@ def _guarantees(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _warnings(options: SourceOptions | None, waiting: Waiting) -> Iterator[str]:
-    if waiting.missing:
+    if waiting.missing or waiting.removed:
         effect = (
             "the run ends with an error"
             if options is None or options.fail_on_data_loss
             else "they are written down"
         )
-        yield f"{describe_missing(waiting.missing)}: {effect}"
+        yield f"{describe_missing(waiting.missing, waiting.removed)}: {effect}"
     if options is None:
         return
     if options.partitions_min or options.records_max:

@@ -5,22 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.jobs.mirror.job import mirror_of
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import (
-    NO_IDS,
     QueueRange,
     continued,
-    created_again,
     from_json,
-    ids_in,
     ranges,
     split,
 )
 from orderlymq_spark.options import SourceOptions
 from orderlymq_spark.run.checkpoint import last_end
-from orderlymq_spark.source.bounds import chosen_queues, resolve
+from orderlymq_spark.source.bounds import chosen_queues, replaced_queues, resolve
 from orderlymq_spark.source.records import parse_records
 from orderlymq_spark.specs import MirrorSpec
 from orderlymq_spark.tables.parquet import path_of, published
@@ -40,6 +38,7 @@ class Waiting:
         size_bytes: of it, by a sample of messages.
         parts: of it, which tasks do one by one.
         missing: ranges that should be there and are gone.
+        removed: queues that a checkpoint knows and the cluster does not.
     """
 
     what: str
@@ -47,6 +46,7 @@ class Waiting:
     size_bytes: int
     parts: int
     missing: tuple[QueueRange, ...] = ()
+    removed: tuple[MessageQueue, ...] = ()
 
 
 def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
@@ -59,12 +59,13 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
     queues = chosen_queues(access, options)
     done = _done(checkpoint) if checkpoint is not None else None
     if done is None:
-        start, before = resolve(access, options, options.start, "starting", queues), NO_IDS
+        start = resolve(access, options, options.start, "starting", queues)
     else:
-        start, before = from_json(done), ids_in(done)
+        start = from_json(done)
     end = resolve(access, options, options.end, "ending", queues)
-    again = created_again(start, before, access.topic_ids({queue.topic for queue in queues}))
-    found = continued(start, *access.bounds(queues), again)
+    ids = access.topic_ids({queue.topic for queue in queues})
+    lows, highs = access.bounds(queues)
+    found = continued(start, lows, highs, replaced_queues(access, done or {}, ids, highs))
     parts = ranges(found.start, end)
     messages = sum(part.size for part in parts)
     where = "the beginning of what is asked for" if done is None else "where the checkpoint ends"
@@ -75,6 +76,7 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
         round(messages * _mean_bytes(access, parts)),
         len(split(parts, options.partitions_min, options.records_max)),
         found.missing,
+        found.removed,
     )
 
 

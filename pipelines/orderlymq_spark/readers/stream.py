@@ -9,7 +9,7 @@ nothing of it, so that the next one knows what is to be there. Spark before 4.2 
 
 import logging
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from orderlymq_spark.source.bounds import (
     awaited_queues,
     check_one_list,
     first_offsets,
+    replaced_queues,
     report_loss,
 )
 from orderlymq_spark.source.records import parse_records
@@ -97,10 +98,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         # Before the bounds: of a topic that is created again between, nothing is taken for read.
         ids, before = access.topic_ids({queue.topic for queue in ends}), ids_in(start)
         lows, highs = access.bounds(ends)
-        marks = marks_in(start)
-        grown = {q: known[q] for q in marks.keys() & highs.keys() if known[q] < highs[q]}
-        again = created_again(known, before, ids) | self._others(marks, grown)
-        found = continued(known, lows, highs, again)
+        found = continued(known, lows, highs, replaced_queues(access, start, ids, highs))
         removed = [queue for queue in found.removed if queue not in self._told_removed]
         report_loss(options, found.missing, removed)
         self._told_removed = frozenset(found.removed)
@@ -120,7 +118,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
             if rows_max is not None:
                 ends = share(found.start, ends, rows_max)
         moved = {queue: end for queue, end in ends.items() if end != known.get(queue)}
-        kept = {queue: mark for queue, mark in marks.items() if queue not in moved}
+        kept = {queue: mark for queue, mark in marks_in(start).items() if queue not in moved}
         self._planned_end = to_json({**ends, **away}, {**before, **ids}, kept | access.marks(moved))
         return self._planned_end
 
@@ -149,7 +147,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         # What has these offsets now are other messages, where the topic was created again since the batch was planned.
         other = created_again(present, ids, access.topic_ids({queue.topic for queue in present}))
         if end != self._planned_end:  # by another driver, before who knows what
-            other |= self._others(marks_in(end), {queue: ends[queue] for queue in present})
+            other |= access.differing(marks_in(end), {queue: ends[queue] for queue in present})
         lows, highs = access.bounds(present - other)
         other |= {queue for queue in lows if known.get(queue, 0) > highs[queue]}
         there = present - other
@@ -181,14 +179,6 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _ends(self, awaited: Set[MessageQueue] = frozenset()) -> dict[MessageQueue, int]:
         access = access_to(self._options.connect)
         return access.bounds(awaited_queues(access, self._options, awaited))[1]
-
-    def _others(
-        self, marks: Mapping[MessageQueue, int], offsets: Mapping[MessageQueue, int]
-    ) -> set[MessageQueue]:
-        """Return the queues whose message before an offset is not the one that a mark was made of."""
-        asked = {queue: offset for queue, offset in offsets.items() if queue in marks}
-        present = access_to(self._options.connect).marks(asked)
-        return {queue for queue, mark in present.items() if mark != marks[queue]}
 
     def _waits(self, waiting: int) -> bool:
         """Tell whether a batch is still too small to be worth it."""

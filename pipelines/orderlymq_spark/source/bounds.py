@@ -22,8 +22,12 @@ from orderlymq_spark.offsets import (
     EARLIEST,
     LATEST,
     QueueRange,
+    TopicIds,
+    created_again,
     describe_missing,
     from_json,
+    ids_in,
+    marks_in,
     to_json,
 )
 from orderlymq_spark.options import Bound, SourceOptions
@@ -202,6 +206,25 @@ def _kept(path: Location) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text())
     from_json(found, str(path))
     return found
+
+
+def replaced_queues(
+    access: ClusterAccess,
+    known: Mapping[str, Any],
+    ids: TopicIds,
+    highs: Mapping[MessageQueue, int],
+) -> set[MessageQueue]:
+    """Return the queues that have other messages than those that a stream has read.
+
+    Args:
+        access: to the cluster.
+        known: where the stream stands, as `to_json` has it.
+        ids: of the topics now.
+        highs: the ends of the queues; one that has nothing new is not asked for its last message.
+    """
+    offsets, marks = from_json(known), marks_in(known)
+    grown = {q: offsets[q] for q in marks.keys() & highs.keys() if offsets[q] < highs[q]}
+    return created_again(offsets, ids_in(known), ids) | access.differing(marks, grown)
 
 
 def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:

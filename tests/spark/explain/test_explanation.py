@@ -7,10 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from orderlymq_spark.explain.explanation import explain
+from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.explain.explanation import Explanation, explain
 from orderlymq_spark.explain.rates import START_S
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.offsets import QueueRange, to_json
+from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import SPECS, parse_pipeline
 from orderlymq_spark.tables.parquet import PartFile, parts_folder, publish
 from tests.spark.topics import Topics
@@ -121,6 +123,41 @@ def test_what_a_checkpoint_has_done_does_not_wait(
     assert "where the checkpoint ends" in done.reads
     assert "was created again" in again.warnings[0]
     assert again.cost.messages == 60
+
+
+def test_a_checkpoint_of_another_cluster_is_told_to_be_refused(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """A cluster that was wiped gives the same ids again; its messages have other marks. Another one has other brokers."""
+    checkpoint = tmp_path / "checkpoint"
+    pipeline = manifest(
+        "archive",
+        source=source(topics, topic),
+        checkpoint=str(checkpoint),
+        path=str(tmp_path / "archive"),
+    )
+    stored = {queue: messages for queue, messages in topics.read(topic).items() if messages}
+    queue = next(iter(stored))
+    begun = dict.fromkeys(topics.queues(topic), 0) | {queue: 1}
+
+    def told(offsets: dict[str, Any]) -> Explanation:
+        plan(checkpoint / "spark", 0, offsets)
+        end(checkpoint / "spark", 0)
+        return explain(pipeline)
+
+    same = told(to_json(begun, marks=access_to(Connect(topics.bootstrap)).marks({queue: 1})))
+    wiped = told(to_json(begun, marks={queue: 1}))
+    other = told(to_json({queue._replace(broker_name="elsewhere"): 7}))
+
+    assert (same.warnings, same.cost.messages) == ((), 59)
+    (warning,) = wiped.warnings
+    assert f"{queue.broker_name}:{queue.queue_id} [1, 1) was created again" in warning
+    assert "its cluster was wiped or restored" in warning
+    assert warning.endswith("the run ends with an error")
+    assert wiped.cost.messages == 60
+    assert other.warnings == (
+        f"the queue {topic} elsewhere:{queue.queue_id} was removed: the run ends with an error",
+    )
 
 
 def plan(spark: Path, batch: int, offsets: dict[str, Any]) -> None:
