@@ -6,6 +6,7 @@ began it begins it again. `status.json` tells phase, last batch, offsets, lag an
 the driver has died.
 """
 
+import logging
 import re
 import signal
 import threading
@@ -29,9 +30,14 @@ from orderlymq_spark.run.status import Status, gauges_at, show
 from orderlymq_spark.sparkversion import HAS_LIMITS, progress_offsets
 from orderlymq_spark.specs import StreamSpec
 
+_log = logging.getLogger(__name__)
+
 _WAIT_S: Final = 1
 _LAG_EVERY_MS: Final = 30_000  # while a batch lasts, or none comes
 _CAUSE_MAX: Final = 600
+# Spark waits 10 s for the Python that plans or commits, and has no setting for it; a machine with other work takes longer.
+_LATE: Final = "Python worker failed to connect back"
+_TRIES: Final = 10
 # What Py4J says before Java's own text.
 _CALLED: Final = re.compile(r"An error occurred while calling \S+\n:? ?")
 # Of a store whose addresses Hadoop knows, and of any other one.
@@ -74,11 +80,21 @@ def run_stream(
         done = last_end(spec.checkpoint / "spark")
         status.offsets = None if done is None else to_json(from_json(done))
         status.write(spec.checkpoint)
-        # Before Spark 4.2 a run that repeats the batch of a dead driver ends with it, also where more is waiting.
-        repeats = not HAS_LIMITS and spec.ends and _has_open_batch(spec.checkpoint / "spark")
-        for _ in range(2 if repeats else 1):
-            _run_query(status, spec, make(), gauges, claim)
-    return status
+        tries = _TRIES
+        while True:
+            # Before Spark 4.2 a run that repeats the batch of a dead driver ends with it, also where more is waiting.
+            repeats = not HAS_LIMITS and spec.ends and _has_open_batch(spec.checkpoint / "spark")
+            try:
+                _run_query(status, spec, make(), gauges, claim)
+            except PipelineFailed as error:
+                tries -= 1
+                if not tries or _LATE not in str(error):
+                    raise
+                _log.warning("%s; the query begins again", error)
+                status.last_error = None
+            else:
+                if not repeats:
+                    return status
 
 
 def _run_query(

@@ -4,12 +4,15 @@ import json
 import math
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from prometheus_client import REGISTRY
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
@@ -144,6 +147,35 @@ def test_a_query_that_cannot_begin_has_failed_with_the_cure(
     status = json.loads((tmp_path / "status.json").read_text())
     assert status["phase"] == "Failed"
     assert status["last_error"].startswith(told)
+
+
+class Late(Query):
+    """Ends as Spark ends a query whose Python has not started in time, and else by itself."""
+
+    def __init__(self, late: Iterator[bool]) -> None:
+        super().__init__([])
+        self._late = late
+
+    def awaitTermination(self, _seconds: int) -> bool:  # noqa: N802 - Spark's name
+        if next(self._late, False):
+            raise StreamingQueryException("Python worker failed to connect back. SQLSTATE: XXKST")
+        return True
+
+
+@pytest.mark.parametrize(("late", "phase"), [(3, "Finished"), (1000, "Failed")])
+def test_a_query_whose_python_started_late_begins_again(
+    tmp_path: Path, late: int, phase: str
+) -> None:
+    """Spark waits 10 s for it, whatever its settings say; a machine with other work takes longer, but not for ever."""
+    source = Source(topic="orders", bootstrap="127.0.0.1:1")
+    spec = StreamSpec(type="archive", source=source, checkpoint=location(tmp_path))
+    writer = cast("DataStreamWriter", Writer(Late(repeat(True, late))))
+
+    with nullcontext() if phase == "Finished" else pytest.raises(PipelineFailed, match="connect"):
+        run_stream("orders-archive", spec, lambda: writer)
+
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["phase"], status["last_error"] is None) == (phase, phase == "Finished")
 
 
 def test_a_lag_that_no_broker_tells_is_no_number(tmp_path: Path) -> None:
