@@ -37,6 +37,8 @@ from orderlymq_spark.tables.parquet import Part, below
 
 T = TypeVar("T")
 
+_QUERY: Final = "orderlymq.query"
+
 _COMMITS: Final = (
     50  # that are looked through first; then ever more, for those of others may stand between
 )
@@ -117,17 +119,28 @@ def begin_merge(
     )
 
 
-def append_rows(root: Location, app_id: str, batch: int, rows: pa.Table) -> None:
+def append_rows(
+    root: Location, app_id: str, batch: int, rows: pa.Table, query: str | None = None
+) -> None:
     """Add any rows to the table in one commit, unless the batch is in it already; columns that are new are added.
 
+    Args:
+        root: of the table.
+        app_id: names the application.
+        batch: its number.
+        rows: of it.
+        query: the id that Spark keeps in the checkpoint; None where nobody tells it.
+
     Raises:
-        SinkConflict: The table has later batches of this application, or a column that cannot take the values; nothing was changed.
+        SinkConflict: The table has later batches of this application, this one of another query, or a column that cannot
+            take the values; nothing was changed.
     """
     if not rows.num_rows:
         return
     table = open_table(root, lambda: rows)
-    last = table.transaction_version(app_id)
-    if last is not None and batch < last:
+    last, said = table.transaction_version(app_id), f"{_QUERY}.{app_id}"
+    known = last_said(table, lambda commit: commit.get(said)) if query and batch == last else None
+    if last is not None and (batch < last or known not in (None, query)):
         raise SinkConflict(
             f"batch {batch} of {app_id} comes after batch {last}, which the table in {root} has: Spark repeats the last batch alone, "
             "so this is another checkpoint, or an older state of it; give each checkpoint an appId of its own"
@@ -135,7 +148,10 @@ def append_rows(root: Location, app_id: str, batch: int, rows: pa.Table) -> None
     if batch == last:
         return
     _check_types(table, root, rows)
-    named = CommitProperties(app_transactions=[Transaction(app_id, batch)])
+    named = CommitProperties(
+        custom_metadata={said: query} if query else None,
+        app_transactions=[Transaction(app_id, batch)],
+    )
     write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=named)
 
 

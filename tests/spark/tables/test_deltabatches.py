@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
 
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.frames import delta_batches
@@ -40,6 +41,19 @@ def test_batches_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkConflict, match="batch 0 of a comes after batch 5"):
         append_rows(root, "a", 0, pa.table({"n": [7]}))
     assert sorted(read_table(root).to_pyarrow_table()["n"].to_pylist()) == [0, 5]
+
+
+def test_a_batch_with_the_number_of_another_checkpoints_last_is_refused(tmp_path: Path) -> None:
+    """A new checkpoint begins at 0 again; the batch would be dropped as if it were the one that is there."""
+    root = location(tmp_path / "table")
+    append_rows(root, "a", 0, pa.table({"n": [0]}), "first")
+
+    with pytest.raises(SinkConflict, match="this is another checkpoint"):
+        append_rows(root, "a", 0, pa.table({"n": [7]}), "second")
+    append_rows(root, "b", 0, pa.table({"n": [8]}), "second")
+    append_rows(root, "a", 0, pa.table({"n": [0]}), "first")
+    append_rows(root, "a", 1, pa.table({"n": [1]}), "first")
+    assert sorted(read_table(root).to_pyarrow_table()["n"].to_pylist()) == [0, 1, 8]
 
 
 @pytest.mark.parametrize(
@@ -80,3 +94,27 @@ def test_a_frame_that_spark_gives_again_adds_nothing(spark: "SparkSession", tmp_
 
     rows = DeltaTable(tmp_path / "table").to_pyarrow_table()
     assert sorted(rows["id"].to_pylist()) == list(range(6))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_stream_whose_checkpoint_was_deleted_drops_no_rows(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """A run of one batch, and another one after it with a new checkpoint: its only batch is 0, too. It fails instead."""
+    append = delta_batches(tmp_path / "table", "numbers")
+    (tmp_path / "source").mkdir()
+
+    def run(number: int, checkpoint: str) -> None:
+        (tmp_path / "source" / f"{number}.json").write_text(f'{{"n": {number}}}')
+        rows = spark.readStream.schema("n int").json(str(tmp_path / "source"))
+        query = rows.writeStream.foreachBatch(append).trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / checkpoint)).start().awaitTermination()
+
+    run(0, "first")
+    with pytest.raises(StreamingQueryException, match="this is another checkpoint"):
+        run(1, "second")
+    run(2, "first")
+
+    rows = DeltaTable(tmp_path / "table").to_pyarrow_table()
+    assert sorted(rows["n"].to_pylist()) == [0, 1, 2]
