@@ -58,6 +58,7 @@ class Message:
         flag: 32 bits of the user's, returned unchanged.
         unique_key: given by the SDK at the first send.
         marks: properties of the protocol that the SDK sets itself, for transactions and requests.
+        maybe_stored: whether an earlier send of this object may have stored it; a refusal of a later one does not undo that.
     """
 
     topic: str
@@ -74,6 +75,7 @@ class Message:
     unique_key: str = ""
     wait_store_ok: bool = True
     marks: dict[str, str] = field(default_factory=dict, repr=False)
+    maybe_stored: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.body = body_bytes(self.body)

@@ -11,7 +11,7 @@ in the queue; sends of this key that are awaited, batches and requests stay behi
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -44,6 +44,8 @@ from orderlymq.producer.sendoutcome import (
     check_choice,
     check_message,
     leading_message,
+    noted,
+    refusals_of,
 )
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings, settings_of
@@ -203,10 +205,11 @@ class Producer(Lifecycle):
         async def leave() -> SendResult:
             return await self._send(message, queue, selector, argument, timeout, retries)
 
-        def enter() -> Awaitable[SendResult]:
-            if self._order.lingers and selector is None:
-                return self._order.linger(message, queue, timeout)
-            return self._order.in_turn(message, queue, argument, leave)
+        async def enter() -> SendResult:
+            with refusals_of([message]):
+                if self._order.lingers and selector is None:
+                    return await self._order.linger(message, queue, timeout)
+                return await self._order.in_turn(message, queue, argument, leave)
 
         with self._under_way():
             return await observed(self.group, self._instance.whole, [message], enter)
@@ -237,7 +240,8 @@ class Producer(Lifecycle):
         self._check_running()
         check_choice(queue)
         self._prepare(message)
-        self._check_room(len(message.body))
+        with refusals_of([message]):
+            self._check_room(len(message.body))
 
         def enter() -> "asyncio.Future[SendResult]":
             if self._order.lingers:
@@ -250,7 +254,14 @@ class Producer(Lifecycle):
             work = self._send(message, None, None, None, timeout, retries)
             return asyncio.create_task(work, name="send_nowait")
 
-        future = observed_future(self.group, self._instance.whole, message, enter)
+        async def repeat() -> SendResult:
+            with refusals_of([message]):
+                return await enter()
+
+        def begin() -> "asyncio.Future[SendResult]":
+            return asyncio.create_task(repeat()) if message.maybe_stored else enter()
+
+        future = observed_future(self.group, self._instance.whole, message, begin)
         return self._track(future, len(message.body))
 
     async def send_oneway(  # noqa: PLR0913 - the same
@@ -283,6 +294,7 @@ class Producer(Lifecycle):
                 return
             command = send_request(message, chosen, self._options, _wall_ms())
             chosen_from(route, command)
+            message.maybe_stored = True
             try:
                 await self._instance.send_oneway(address, command)
             except RemotingError as error:
@@ -327,13 +339,12 @@ class Producer(Lifecycle):
         async def leave() -> SendResult:
             return await self._delivery.through_changes(messages[0].topic, once, timeout)
 
+        async def enter() -> SendResult:
+            with refusals_of(messages):
+                return await self._order.in_turn(leading, queue, argument, leave)
+
         with self._under_way():
-            return await observed(
-                self.group,
-                self._instance.whole,
-                messages,
-                lambda: self._order.in_turn(leading, queue, argument, leave),
-            )
+            return await observed(self.group, self._instance.whole, messages, enter)
 
     async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:
         """Take a message with a time of its own back, by the handle of its `SendResult`.
@@ -385,7 +396,7 @@ class Producer(Lifecycle):
 
         number = self._requests.open(message, timeout_s)
         try:
-            with self._under_way():
+            with self._under_way(), refusals_of([message]):
                 await self._delivery.route(message.topic)
                 await self._requests.identify()
                 self._prepare(message)
@@ -465,7 +476,8 @@ class Producer(Lifecycle):
             return chosen_from(route, command)
 
         ids = ",".join(message.unique_key for message in messages)
-        return await self._delivery.send_by(route, chosen, build, ids, timeout, retries)
+        with noted(messages):
+            return await self._delivery.send_by(route, chosen, build, ids, timeout, retries)
 
     def _check_room(self, size: int) -> None:
         """Refuse a send that nobody waits for when too much is pending."""

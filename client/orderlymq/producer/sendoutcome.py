@@ -2,13 +2,23 @@
 What is known about a send while it is tried, and what may be sent at all. Pure.
 
 Rule: "refused" is said only when no try can have been stored: as soon as one try may have arrived and
-was not answered, a later refusal does not undo that, and the outcome is "unknown".
+was not answered, a later refusal does not undo that, and the outcome is "unknown". The tries of earlier sends of
+the same `Message` object count as well.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
+from orderlymq.errors import (
+    SendError,
+    SendRefused,
+    SendUnknown,
+    SettingError,
+    StateError,
+    TopicNotFound,
+)
 from orderlymq.message import Message, body_bytes
 from orderlymq.observers import installed
 from orderlymq.producer.requests import CHECKSUMS_SIZE, batch_entry
@@ -159,6 +169,39 @@ def still_unknown(error: Exception) -> SendUnknown:
     )
     unknown.address = getattr(error, "address", "")  # the text names it
     return unknown
+
+
+@contextmanager
+def noted(messages: Sequence[Message]) -> Iterator[None]:
+    """Keep in *messages*, which are sent inside, whether they may be stored without an acknowledgement."""
+    maybe_stored = [message.maybe_stored for message in messages]
+    try:
+        yield
+        maybe_stored = [False] * len(messages)
+    except QueuesChanged as changed:
+        maybe_stored = [each or changed.maybe_stored for each in maybe_stored]
+        raise
+    except (SendUnknown, StateError, asyncio.CancelledError):
+        maybe_stored = [True] * len(messages)
+        raise
+    finally:
+        for message, each in zip(messages, maybe_stored, strict=True):
+            message.maybe_stored = each
+
+
+@contextmanager
+def refusals_of(messages: Sequence[Message]) -> Iterator[None]:
+    """Let no refusal out that an earlier send of the same objects makes untrue.
+
+    Raises:
+        SendUnknown: In its place.
+    """
+    try:
+        yield
+    except (SendRefused, TopicNotFound) as error:
+        if any(message.maybe_stored for message in messages):
+            raise still_unknown(error) from error
+        raise
 
 
 def as_message(

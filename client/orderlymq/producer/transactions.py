@@ -23,7 +23,7 @@ from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq.producer.producer import Producer
-from orderlymq.producer.sendoutcome import as_message
+from orderlymq.producer.sendoutcome import as_message, refusals_of
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
@@ -182,7 +182,7 @@ class TransactionProducer(Producer):
         retries = self.settings.retry_times_when_send_failed
         try:
             self._prepare(message)
-            with self._under_way():
+            with self._under_way(), refusals_of([message]):
                 return await self._send(message, queue, None, None, timeout, retries)
         finally:
             # The user may send the object again, as a plain message too.
