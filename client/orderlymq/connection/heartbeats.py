@@ -141,11 +141,12 @@ class Heartbeats:
 
     # -- telling
 
-    async def beat_all(self) -> None:
-        """Send one heartbeat to every known broker address; failures are logged."""
-        if self._producers or self.consumers:
-            addresses = self._client.routes.addresses()
-            await asyncio.gather(*(self._beat_one(address) for address in addresses))
+    async def beat_all(self) -> bool:
+        """Send one heartbeat to every known broker address; tell whether all took it. Failures are logged."""
+        if not (self._producers or self.consumers):
+            return True
+        addresses = self._client.routes.addresses()
+        return all(await asyncio.gather(*(self._beat_one(address) for address in addresses)))
 
     def greet(self, address: str) -> None:
         """Let a broker that may not know us hear from us soon."""

@@ -149,7 +149,7 @@ class LaneCalls:
     def missing(self) -> str:
         """Return why a group that nobody made is not joined, and what to do."""
         return (
-            f"there is no group {self._group}, and the brokers create none by themselves; run "
+            f"there is no group {self._group}; where this lasts, the brokers create none by themselves: run "
             f"`orderlymq group set {self._group} --concurrency key`, or apply a manifest with concurrency: Key"
         )
 

@@ -90,7 +90,7 @@ class LaneExecutor:
             self._is_idle.clear()
 
     async def prepare(
-        self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, None]]
+        self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, bool]]
     ) -> None:
         """Join the group, if it consumes by key; brokers that create groups create it so.
 
@@ -98,8 +98,8 @@ class LaneExecutor:
             SettingError: It consumes by queue, or nobody has made it.
         """
         known = await self._calls.check_group(topics)
-        await beat()
-        if not known and not await self._calls.check_group(topics):
+        # A broker that no heartbeat has reached could create no group: that is no reason to end.
+        if await beat() and not known and not await self._calls.check_group(topics):
             raise SettingError(self._calls.missing())
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:

@@ -87,7 +87,7 @@ class Executor:
         self.carry_out(self._core.handle(event, now_ms))
 
     async def prepare(
-        self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, None]]
+        self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, bool]]
     ) -> None:
         """Join the group."""
         await beat()

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from orderlymq import ClientInstance, ConsumerSettings, SettingError
+from orderlymq import ClientInstance, Consumer, ConsumerSettings, SettingError
 from orderlymq.consumer.group.subscriptions import make_subscription
 from orderlymq.consumer.lanes import calls as lanecalls
 from orderlymq.consumer.lanes.calls import LaneCalls
@@ -264,3 +264,22 @@ async def test_a_group_is_looked_at_before_it_is_joined(
         await calls.check_group(["T"])
     with pytest.raises(SettingError, match="knows no lanes"):
         await calls.check_group(["T"])
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_start_during_a_fail_over_blames_no_settings(
+    cluster: FakeCluster, heard: bool
+) -> None:
+    """Brokers create the group with the first heartbeat; where none arrived, its absence proves nothing."""
+    cluster.faults[CONFIG] = [answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)] * 2
+    cluster.faults[RequestCode.HEART_BEAT] = [] if heard else [reset]
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered="key", listener=lambda messages, context: None
+    )
+
+    if heard:
+        with pytest.raises(SettingError, match="there is no group G"):
+            await consumer.start()
+    else:
+        await consumer.start()
+    await consumer.close()
