@@ -17,8 +17,8 @@ from orderlymq_operator.resources.meta import (
     ObjectMeta,
     Status,
     WireName,
-    rule,
     rules,
+    set_once,
 )
 from orderlymq_operator.resources.quantities import Duration
 from orderlymq_protocol.message.properties import SHARDING_KEY
@@ -212,10 +212,4 @@ class ConsumerGroup(Model):
         return self.spec.group_name or self.metadata.name
 
 
-SPEC_RULES: Final = rules(
-    rule(
-        "has(self.groupName) == has(oldSelf.groupName)",
-        "groupName cannot be set or removed later",
-        field=".groupName",
-    )
-)
+SPEC_RULES: Final = rules(set_once("groupName"))

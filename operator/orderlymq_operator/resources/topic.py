@@ -20,6 +20,7 @@ from orderlymq_operator.resources.meta import (
     WireName,
     rule,
     rules,
+    set_once,
 )
 from orderlymq_operator.resources.quantities import Duration
 
@@ -180,9 +181,5 @@ SPEC_RULES: Final = rules(
         "queues cannot be removed while they may hold messages",
         field=".queues",
     ),
-    rule(
-        "has(self.topicName) == has(oldSelf.topicName)",
-        "topicName cannot be set or removed later",
-        field=".topicName",
-    ),
+    set_once("topicName"),
 )

@@ -23,6 +23,7 @@ from orderlymq_operator.resources.meta import (
     WireName,
     rule,
     rules,
+    set_once,
 )
 from orderlymq_operator.resources.quotas import Quotas
 
@@ -178,10 +179,4 @@ NAME_RULE: Final = rule(
     "has(self.spec.accessKey) || self.metadata.name.size() >= 6",
     "the access key is shorter than the 6 characters that RocketMQ's clients need; set accessKey",
 )
-SPEC_RULES: Final = rules(
-    rule(
-        "has(self.accessKey) == has(oldSelf.accessKey)",
-        "accessKey cannot be set or removed later",
-        field=".accessKey",
-    )
-)
+SPEC_RULES: Final = rules(set_once("accessKey"))

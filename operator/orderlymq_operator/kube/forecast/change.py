@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
 
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_snake
 
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.forecast.applied import applied
@@ -52,18 +52,12 @@ from orderlymq_operator.plan.forecast.effects import Effect, Forecast, ResourceF
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous, unconfirmed
 from orderlymq_operator.plan.refusals import refusals
+from orderlymq_operator.resources.crd import fields_set_once
 from orderlymq_operator.resources.kinds import Cluster, Desired, Resource
 from orderlymq_protocol.plurals import counted
 
 # What is newer than everything that exists: of two objects with one name the older one wins.
 _NEWEST: Final = "9999-01-01T00:00:00Z"
-# As the rules of the schemas have it.
-_SET_ONCE: Final = {
-    "Cluster": ("storage.class_name",),
-    "Topic": ("topic_name",),
-    "ConsumerGroup": ("group_name",),
-    "User": ("access_key",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +194,8 @@ def _set_later(present: Present, changed: Sequence[Item]) -> Iterator[Refuse]:
         if old is None or old.manifest is None or item.manifest is None:
             continue
         name = item.name if item.kind == "Cluster" else subject_of(item).name
-        for path in _SET_ONCE.get(item.kind, ()):
-            if _value(old.manifest, path) != _value(item.manifest, path):
-                field = ".".join(map(to_camel, path.split(".")))
+        for field in fields_set_once(item.kind):
+            if _value(old.manifest, field) != _value(item.manifest, field):
                 advice = "leave it as it is, or make another object"
                 reason = "it cannot be set, changed or removed later"
                 yield Refuse(item.kind, name, f"spec.{field}", reason, advice)
@@ -212,8 +205,8 @@ def _names(refused: Sequence[Refuse], other: Refuse) -> bool:
     return any((each.name, each.field) == (other.name, other.field) for each in refused)
 
 
-def _value(manifest: Resource, path: str) -> object:
-    return reduce(getattr, path.split("."), manifest.spec)
+def _value(manifest: Resource, field: str) -> object:
+    return reduce(getattr, to_snake(field).split("."), manifest.spec)
 
 
 def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Environment, int]:

@@ -18,8 +18,8 @@ from orderlymq_operator.resources.meta import (
     Name,
     ObjectMeta,
     Status,
-    rule,
     rules,
+    set_once,
 )
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
@@ -85,13 +85,7 @@ class BackupSpec(Model):
     )
 
 
-SPEC_RULES: Final = rules(
-    rule(
-        "has(self.scratch) == has(oldSelf.scratch)",
-        "scratch cannot be set or removed later",
-        field=".scratch",
-    )
-)
+SPEC_RULES: Final = rules(set_once("scratch"))
 
 
 class GroupPosition(Model):

@@ -9,14 +9,13 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from orderlymq_operator.resources.backups.destination import Destination
-from orderlymq_operator.resources.meta import Model, rule
+from orderlymq_operator.resources.meta import Model, set_once
 
 LATEST: Final = "latest"
 SPEC_RULES: Final = (
-    rule(
-        "has(self.bootstrap) == has(oldSelf.bootstrap)",
+    set_once(
+        "bootstrap",
         "a Cluster begins with a backup when it is created, or never: give a new Cluster another name",
-        field=".bootstrap",
     ),
 )
 

@@ -243,6 +243,14 @@ async def test_what_somebody_else_has_set_stays(small: SmallCluster) -> None:
     assert not any("logLevel" in each.text for each in added.effects)
 
 
+async def test_a_backup_to_begin_with_is_refused_later(small: SmallCluster) -> None:
+    """Law: what the schema lets nobody set later the plan refuses, by the same rule."""
+    place = {"pvc": {"claimName": "backups", "path": "demo"}}
+    said = await _forecast(small, _cluster(bootstrap={"fromBackup": {"destination": place}}))
+
+    assert [each.field for each in said.refusals] == ["spec.bootstrap"]
+
+
 async def test_what_the_schema_refuses_stays_and_the_rest_is_forecast(small: SmallCluster) -> None:
     """As kubectl applies the other objects of a file."""
     topic = {"clusterRef": {"name": "demo"}, "queues": 4, "type": "Ordered"}
