@@ -24,7 +24,7 @@ from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.pipelines.files import PipelineFiles
 from orderlymq_console.pipelines.kubernetes import ClusterPipelines
-from orderlymq_console.pipelines.told import PipelineSource
+from orderlymq_console.pipelines.reports import PipelineSource
 from orderlymq_console.pods import Pods
 from orderlymq_console.settings import Account, ConsoleSettings, local_account
 from orderlymq_console.web.changes import add_changes

@@ -17,12 +17,12 @@ from orderlymq.errors import TopicNotFound
 from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
-from orderlymq_console.pipelines.told import PipelineSource
+from orderlymq_console.pipelines.reports import PipelineSource
 from orderlymq_console.pods import EVERY_S as PODS_EVERY_S
 from orderlymq_console.pods import KEPT_S as PODS_KEPT_S
 from orderlymq_console.pods import PodList, PodNames, Pods
 from orderlymq_console.sentletters import SentLetters
-from orderlymq_console.status import BlockedTold, StatusTold
+from orderlymq_console.status import BlockedReport, StatusReport
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -127,10 +127,10 @@ class ClusterReader:
         self._standstills = Standstills()
         self.sent = SentLetters()
         self._remembered: dict[str, None] = {}
-        self._last: dict[str, StatusTold] = {}
+        self._last: dict[str, StatusReport] = {}
         self._listed_names: dict[Hashable, _Names] = {}
 
-    def last_status(self, name: str) -> StatusTold | None:
+    def last_status(self, name: str) -> StatusReport | None:
         """Return what the leader of a broker group has said last, however long ago; None when it never did."""
         return self._last.get(name)
 
@@ -192,7 +192,7 @@ class ClusterReader:
         """Return why a broker group did not answer for its status, not long ago; None otherwise."""
         return self.collector.silence(("status", name))
 
-    async def statuses(self) -> Answers[StatusTold]:
+    async def statuses(self) -> Answers[StatusReport]:
         """Return what every leader says of its broker group."""
         found = await self.of_each("status", self._status)
         for name, reading in found.readings.items():
@@ -203,9 +203,9 @@ class ClusterReader:
                 self._last[name] = reading.value
         return found
 
-    async def _status(self, client: AdminClient) -> StatusTold:
+    async def _status(self, client: AdminClient) -> StatusReport:
         ((name, address),) = (await client.brokers()).items()
-        told = StatusTold.model_validate(await client.group_status(address))
+        told = StatusReport.model_validate(await client.group_status(address))
         return self._standstills.told(name, told)
 
     async def topics(self) -> Answers[dict[str, TopicConfig]]:
@@ -291,9 +291,9 @@ class Standstills:
     """Queues that stood still at the last look, over changes of leaders: a new leader begins without them."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[tuple[str, str, int, int], BlockedTold]] = {}
+        self._known: dict[str, dict[tuple[str, str, int, int], BlockedReport]] = {}
 
-    def told(self, name: str, status: StatusTold) -> StatusTold:
+    def told(self, name: str, status: StatusReport) -> StatusReport:
         """Return a status with what it cannot know yet, and with the time at which each standstill really began."""
         known = self._known.get(name, {})
         blocked = () if status.examined is None else status.examined.blocked
@@ -313,11 +313,11 @@ class Standstills:
         return status.model_copy(update=changes)
 
 
-def _place(row: BlockedTold) -> tuple[str, str, int, int]:
+def _place(row: BlockedReport) -> tuple[str, str, int, int]:
     return (row.group, row.topic, row.queue, row.offset)
 
 
-def _older(row: BlockedTold, before: BlockedTold | None) -> BlockedTold:
+def _older(row: BlockedReport, before: BlockedReport | None) -> BlockedReport:
     if before is None or before.since >= row.since:
         return row
     return row.model_copy(update={"since": before.since})
@@ -330,7 +330,7 @@ class Rates:
         self._samples: dict[str, deque[tuple[float, dict[str, int]]]] = {}
         self._leaders: dict[str, tuple[int | None, int | None]] = {}
 
-    def note(self, broker: str, reading: Reading[StatusTold]) -> None:
+    def note(self, broker: str, reading: Reading[StatusReport]) -> None:
         """Take a look over; a repeated one changes nothing, and a counter of another process begins again."""
         if reading.value is None:
             return

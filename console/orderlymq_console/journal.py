@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from orderlymq.admin.client import QueueLock
 from orderlymq_console.links import WAITING, group_link
-from orderlymq_console.status import SHOWN_MAX, StatusTold, WatchTold
+from orderlymq_console.status import SHOWN_MAX, StatusReport, WatchReport
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.plurals import counted
 
@@ -100,7 +100,7 @@ class Journal:
         """Return since when no change is forgotten."""
         return max(self.since_ms, self._forgotten_ms)
 
-    def note(self, name: str, status: StatusTold | None, reason: str = "") -> None:
+    def note(self, name: str, status: StatusReport | None, reason: str = "") -> None:
         """Compare what a leader says with what was said before; None when it does not answer."""
         first = name not in self._facts
         before = self._facts.get(name, {})
@@ -240,7 +240,7 @@ def _silence(reason: str) -> Iterator[tuple[str, _Fact]]:
     yield "silent", _Fact(True, f"has no leader that answers: {reason}", "answers again")
 
 
-def _facts(status: StatusTold, now_ms: int) -> Iterator[tuple[str, _Fact]]:
+def _facts(status: StatusReport, now_ms: int) -> Iterator[tuple[str, _Fact]]:
     """Yield what is compared of a status."""
     began_ms = None if status.uptime_ms is None else now_ms - status.uptime_ms
     if began_ms is not None and status.uptime_ms is not None and status.uptime_ms < HOUR_MS:
@@ -267,7 +267,7 @@ def _facts(status: StatusTold, now_ms: int) -> Iterator[tuple[str, _Fact]]:
         yield from _examination(status.examined)
 
 
-def _examination(watch: WatchTold) -> Iterator[tuple[str, _Fact]]:
+def _examination(watch: WatchReport) -> Iterator[tuple[str, _Fact]]:
     """Yield what is compared of an examination of groups."""
     for row in watch.blocked:
         place = f"queue {row.queue} of {row.topic} in group {row.group}"

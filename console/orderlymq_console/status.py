@@ -11,13 +11,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
 
 
-class _Told(BaseModel):
+class _Report(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
     )
 
 
-class LagTold(_Told):
+class LagReport(_Report):
     """Messages that a group has not consumed of a topic, and the age of the oldest in seconds."""
 
     group: str
@@ -26,7 +26,7 @@ class LagTold(_Told):
     seconds: float
 
 
-class BlockedTold(_Told):
+class BlockedReport(_Report):
     """A queue of a group without progress for 30 s though there are messages and members.
 
     Attributes:
@@ -52,7 +52,7 @@ class BlockedTold(_Told):
     listener: str | None = None
 
 
-class FailingTold(_Told):
+class FailingReport(_Report):
     """A message that failed several times, or is a dead letter."""
 
     group: str
@@ -63,7 +63,7 @@ class FailingTold(_Told):
     dead: bool = False
 
 
-class ExpiringTold(_Told):
+class ExpiringReport(_Report):
     """A queue lock whose renewals were missed."""
 
     group: str
@@ -73,7 +73,7 @@ class ExpiringTold(_Told):
     left_millis: int
 
 
-class DisagreeingTold(_Told):
+class DisagreeingReport(_Report):
     """A group whose members want different things."""
 
     group: str
@@ -81,7 +81,7 @@ class DisagreeingTold(_Told):
     difference: str
 
 
-class DuplicateTold(_Told):
+class DuplicateReport(_Report):
     """One client id on two live connections."""
 
     client_id: str
@@ -89,14 +89,14 @@ class DuplicateTold(_Told):
     groups: tuple[str, ...] = ()
 
 
-class GroupTold(_Told):
+class GroupReport(_Report):
     """A finding about a group as a whole."""
 
     group: str
     keys: int = 0
 
 
-class HotQueueTold(_Told):
+class HotQueueReport(_Report):
     """A queue with far more than its share; its number has RocketMQ's spelling."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -105,7 +105,7 @@ class HotQueueTold(_Told):
     share: float
 
 
-class HotKeyTold(_Told):
+class HotKeyReport(_Report):
     """A key with a fifth or more of its topic's messages."""
 
     topic: str
@@ -113,14 +113,14 @@ class HotKeyTold(_Told):
     share: float
 
 
-class ParkedKeysTold(_Told):
+class ParkedKeysReport(_Report):
     """How many keys a group has parked behind dead letters."""
 
     group: str
     keys: int
 
 
-class LanesTold(_Told):
+class LanesReport(_Report):
     """How many lanes of a group by key are in one state: inHand, ready, parked, held or dying."""
 
     group: str
@@ -132,7 +132,7 @@ class LanesTold(_Told):
 SHOWN_MAX: Final = 100
 
 
-class WatchTold(_Told):
+class WatchReport(_Report):
     """What the leader's last examination of its groups found.
 
     Attributes:
@@ -142,42 +142,42 @@ class WatchTold(_Told):
 
     examined_at: int
     blocked_known: bool
-    lag: tuple[LagTold, ...] = ()
-    blocked: tuple[BlockedTold, ...] = ()
-    failing: tuple[FailingTold, ...] = ()
-    expiring: tuple[ExpiringTold, ...] = ()
-    disagreeing: tuple[DisagreeingTold, ...] = ()
-    duplicates: tuple[DuplicateTold, ...] = ()
-    not_holding: tuple[GroupTold, ...] = ()
-    holds_full: tuple[GroupTold, ...] = ()
-    hot_queues: tuple[HotQueueTold, ...] = ()
-    hot_keys: tuple[HotKeyTold, ...] = ()
-    parked_keys: tuple[ParkedKeysTold, ...] = ()
-    lanes: tuple[LanesTold, ...] = ()
+    lag: tuple[LagReport, ...] = ()
+    blocked: tuple[BlockedReport, ...] = ()
+    failing: tuple[FailingReport, ...] = ()
+    expiring: tuple[ExpiringReport, ...] = ()
+    disagreeing: tuple[DisagreeingReport, ...] = ()
+    duplicates: tuple[DuplicateReport, ...] = ()
+    not_holding: tuple[GroupReport, ...] = ()
+    holds_full: tuple[GroupReport, ...] = ()
+    hot_queues: tuple[HotQueueReport, ...] = ()
+    hot_keys: tuple[HotKeyReport, ...] = ()
+    parked_keys: tuple[ParkedKeysReport, ...] = ()
+    lanes: tuple[LanesReport, ...] = ()
 
 
-class OpenTold(_Told):
+class OpenReport(_Report):
     """Transactions of one producer group: those that nobody has ended, and those that are not asked about any more."""
 
     open: int = 0
     given_up: int = 0
 
 
-class TransactionsTold(OpenTold):
+class TransactionsReport(OpenReport):
     """Transactions of a broker group; *oldest_millis* is when the oldest open one began, wall ms."""
 
     oldest_millis: int | None = None
-    groups: dict[str, OpenTold] = {}
+    groups: dict[str, OpenReport] = {}
 
 
-class DelayedTold(_Told):
+class DelayedReport(_Report):
     """Messages that wait for a time of their own, and for a delay level."""
 
     timers: int
     levels: int
 
 
-class SnapshotTold(_Told):
+class SnapshotReport(_Report):
     """The last state that a replica took over whole from this leader."""
 
     index: int
@@ -185,17 +185,17 @@ class SnapshotTold(_Told):
     age_ms: int
 
 
-class ReplicaTold(_Told):
+class ReplicaReport(_Report):
     """A replica as the leader sees it; *snapshot* is None where none was sent."""
 
     match: int | None = None
     lag: int | None = None
     active: bool = False
     state: str = ""
-    snapshot: SnapshotTold | None = None
+    snapshot: SnapshotReport | None = None
 
 
-class DiskTold(_Told):
+class DiskReport(_Report):
     """How full the leader's disk is."""
 
     ratio: float | None = None
@@ -212,7 +212,7 @@ _CUT: Final = f"a leader names {SHOWN_MAX} of what stands still, and may have mo
 _YOUNG: Final = "its leader is new and has not looked for 30 s yet"
 
 
-class StatusTold(BaseModel):
+class StatusReport(BaseModel):
     """All of it; names with an underscore are the broker's own.
 
     Attributes:
@@ -229,8 +229,8 @@ class StatusTold(BaseModel):
     last_index: int | None = None
     voters: tuple[int, ...] = ()
     learners: tuple[int, ...] = ()
-    replicas: Annotated[dict[str, ReplicaTold], BeforeValidator(_mapping)] = {}
-    disk: DiskTold = DiskTold()
+    replicas: Annotated[dict[str, ReplicaReport], BeforeValidator(_mapping)] = {}
+    disk: DiskReport = DiskReport()
     diskFull: bool = False  # noqa: N815 - the broker's spelling
     uptime_ms: int | None = None
     connections: int | None = None
@@ -238,13 +238,13 @@ class StatusTold(BaseModel):
     groups: int | None = None
     members: int | None = None
     counters: Annotated[dict[str, int], BeforeValidator(_mapping)] = {}
-    watch: WatchTold | None = None
-    transactions: TransactionsTold | None = None
-    delayed: DelayedTold | None = None
-    kept: tuple[BlockedTold, ...] = ()
+    watch: WatchReport | None = None
+    transactions: TransactionsReport | None = None
+    delayed: DelayedReport | None = None
+    kept: tuple[BlockedReport, ...] = ()
 
     @property
-    def examined(self) -> WatchTold | None:
+    def examined(self) -> WatchReport | None:
         """What was found; None where nothing was examined yet, which is not the same as nothing found."""
         return None if self.watch is None or self.watch.examined_at == 0 else self.watch
 
@@ -259,7 +259,7 @@ class StatusTold(BaseModel):
         return self.untold or (UNEXAMINED if self.examined is None else "")
 
     @property
-    def blocked(self) -> tuple[BlockedTold, ...]:
+    def blocked(self) -> tuple[BlockedReport, ...]:
         """Queues that stand still, with those of which nothing newer is known."""
         return self.kept if self.examined is None else (*self.examined.blocked, *self.kept)
 

@@ -7,22 +7,22 @@ from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import Answers, ClusterReader, T
 from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.pods import Pods
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import StatusReport
 
 ROW = {"group": "shipping", "topic": "orders", "queue": 0, "offset": 7, "since": 1_000}
 
 
 def told(
     *rows: Mapping[str, Any], leader: int = 1, known: bool = True, examined: int = 1
-) -> StatusTold:
+) -> StatusReport:
     watch = {"examinedAt": examined, "blocked": rows, "blockedKnown": known}
-    return StatusTold.model_validate({"leader": leader, "term": leader, "watch": watch})
+    return StatusReport.model_validate({"leader": leader, "term": leader, "watch": watch})
 
 
 class Readings(ClusterReader):
     """A reader of one broker group whose answers a test gives."""
 
-    def __init__(self, status: StatusTold) -> None:
+    def __init__(self, status: StatusReport) -> None:
         super().__init__(AdminClient("127.0.0.1:1"), Collector())
         self.status = status
         self.answers: dict[str, Any] = {}

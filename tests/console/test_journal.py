@@ -5,7 +5,7 @@ from typing import Any
 from orderlymq.admin.client import QueueLock
 from orderlymq_console.journal import CHANGES_MAX, HOUR_MS, KEYS_MAX, Journal
 from orderlymq_console.pages.changes import last_hour
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import StatusReport
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -21,7 +21,7 @@ class Clock:
         return self.now_s
 
 
-def status(leader: int = 1, term: int = 1, **values: Any) -> StatusTold:
+def status(leader: int = 1, term: int = 1, **values: Any) -> StatusReport:
     replicas = {"1": {"active": True}, "2": {"active": values.pop("second", True)}}
     watch = {
         "examinedAt": 1,
@@ -29,7 +29,7 @@ def status(leader: int = 1, term: int = 1, **values: Any) -> StatusTold:
         "blockedKnown": values.pop("known", True),
     }
     told = {"leader": leader, "term": term, "replicas": replicas, "watch": watch, **values}
-    return StatusTold.model_validate(told)
+    return StatusReport.model_validate(told)
 
 
 def lock(client_id: str, epoch: int, held_since_ms: int) -> QueueLock:
@@ -95,7 +95,7 @@ def test_silence_ends_nothing_but_itself() -> None:
     row = {"group": "g", "topic": "t", "queue": 0, "offset": 7, "since": 1}
     journal.note("a", status(blocked=[row]))
     journal.note("a", None, "connection refused")
-    journal.note("a", StatusTold.model_validate({"leader": 2, "term": 2}))
+    journal.note("a", StatusReport.model_validate({"leader": 2, "term": 2}))
     journal.note("a", status(2, 2, blocked=[row]))
 
     assert sorted(texts(journal)) == [

@@ -12,7 +12,7 @@ import pytest
 from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
 from orderlymq_console.app import Console
-from orderlymq_console.pipelines.told import PipelinesUnread, PipelineTold
+from orderlymq_console.pipelines.reports import PipelineReport, PipelinesUnread
 from orderlymq_console.settings import ConsoleSettings
 from orderlymq_testing.cluster import Cluster
 from tests.console.pipelines.leavings import BREAK, driver_on, manifest, status
@@ -150,7 +150,7 @@ class Counted:
     def __init__(self) -> None:
         self.times = 0
 
-    async def read(self) -> tuple[PipelineTold, ...]:
+    async def read(self) -> tuple[PipelineReport, ...]:
         """Return none, and refuse every other time."""
         self.times += 1
         if self.times % 2:

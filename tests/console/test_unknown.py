@@ -19,7 +19,7 @@ from orderlymq_console.pages.overview import overview, raft
 from orderlymq_console.pages.topics import topic
 from orderlymq_console.pages.waiting import waiting
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import SHOWN_MAX, TAKING_OVER, StatusTold
+from orderlymq_console.status import SHOWN_MAX, TAKING_OVER, StatusReport
 from orderlymq_console.web.rendering import Renderer, Who
 from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
@@ -147,11 +147,11 @@ async def test_a_queue_that_stands_tells_since_when_its_listener_has_the_message
     ("status", "reason"),
     [
         (told(examined=0), "has not examined its groups yet"),
-        (StatusTold(), "is taking over another state"),
+        (StatusReport(), "is taking over another state"),
     ],
 )
 async def test_what_is_left_out_has_its_own_reason(
-    reader: Readings, status: StatusTold, reason: str
+    reader: Readings, status: StatusReport, reason: str
 ) -> None:
     """The same on every page: of a leader that has not looked yet, and of a replica that takes over another state."""
     reader.status = status
@@ -166,7 +166,7 @@ async def test_what_is_left_out_has_its_own_reason(
 
 async def test_a_replica_that_takes_over_another_state_has_no_figures(reader: Readings) -> None:
     """Law: neither members, nor messages that wait for a time or a decision, are none there."""
-    reader.status = StatusTold()
+    reader.status = StatusReport()
 
     first, page = await overview(reader, SHIPPING), await waiting(reader, SHIPPING)
     (row,) = page.rows
@@ -188,8 +188,8 @@ async def test_a_message_of_which_nobody_tells_is_not_said_to_be_consumed(
     assert part in row.state
 
 
-def watched(**found: object) -> StatusTold:
-    return StatusTold.model_validate({"watch": {"examinedAt": 1, "blockedKnown": True, **found}})
+def watched(**found: object) -> StatusReport:
+    return StatusReport.model_validate({"watch": {"examinedAt": 1, "blockedKnown": True, **found}})
 
 
 async def test_what_needs_somebody_is_asked_before_what_goes_on_by_itself(reader: Readings) -> None:
@@ -244,7 +244,7 @@ async def test_a_snapshot_stands_beside_the_replica_that_it_was_sent_to(reader: 
     """Another one needed none."""
     snapshot = {"index": 17, "bytes": 4_096, "age_ms": 60_000}
     replicas: dict[str, Any] = {"1": {"snapshot": None}, "2": {"snapshot": snapshot}}
-    reader.status = StatusTold.model_validate({"leader": 1, "term": 1, "replicas": replicas})
+    reader.status = StatusReport.model_validate({"leader": 1, "term": 1, "replicas": replicas})
 
     page = await raft(reader, Parameters({}))
     (group,) = page.broker_groups
@@ -284,7 +284,7 @@ async def test_what_stands_still_comes_before_dead_letters(reader: Readings) -> 
         "blocked": [{**ROW, "since": 9_000}],
         "failing": letters,
     }
-    reader.status = StatusTold.model_validate({"leader": 1, "term": 1, "watch": watch})
+    reader.status = StatusReport.model_validate({"leader": 1, "term": 1, "watch": watch})
     reader.answers["parked"] = [
         ParkedKey(MessageQueue("orders", "broker-a", 1), f"k{number}", 1_000, 0, "ID", 0)
         for number in range(60)

@@ -15,7 +15,7 @@ from orderlymq_console.pages.bodies import SHOWN_MAX, show
 from orderlymq_console.pages.groups import exact_lag
 from orderlymq_console.pages.listing import PAGE_SIZE, cut, search
 from orderlymq_console.parameters import BadParameter, Parameters
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import StatusReport
 from orderlymq_console.web.rendering import isotime, moment, number, size, span
 from orderlymq_console.web.signin import local_target
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -140,7 +140,7 @@ def test_a_rate_takes_two_looks_and_begins_again_with_a_new_leader() -> None:
     rates = Rates()
 
     def look(at_s: float, count: int) -> Figure:
-        rates.note("a", Reading(StatusTold(counters={"messages_in": count}), "", at_s))
+        rates.note("a", Reading(StatusReport(counters={"messages_in": count}), "", at_s))
         return rates.per_second("a", "messages_in", at_s)
 
     assert look(1.0, 100).value is None
@@ -156,7 +156,7 @@ def test_another_leader_is_another_counter_also_when_it_has_counted_more() -> No
     rates = Rates()
 
     def look(at_s: float, leader: int, count: int) -> Figure:
-        status = StatusTold(leader=leader, term=leader, counters={"messages_in": count})
+        status = StatusReport(leader=leader, term=leader, counters={"messages_in": count})
         rates.note("a", Reading(status, "", at_s))
         return rates.per_second("a", "messages_in", at_s)
 

@@ -19,7 +19,7 @@ from orderlymq_console.models import BlockedPage, Figure, Standstill
 from orderlymq_console.pages import findings
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.pods import PodNames
-from orderlymq_console.status import BlockedTold, StatusTold
+from orderlymq_console.status import BlockedReport, StatusReport
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
@@ -125,7 +125,7 @@ async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
     )
 
 
-def standing(statuses: Answers[StatusTold], group: str, parts: Parts) -> Iterator[Standstill]:
+def standing(statuses: Answers[StatusReport], group: str, parts: Parts) -> Iterator[Standstill]:
     """Yield what stands still of one group."""
     lanes = {
         (lane.broker_name, lane.topic, lane.queue_id, lane.offset)
@@ -153,7 +153,7 @@ def standing(statuses: Answers[StatusTold], group: str, parts: Parts) -> Iterato
                 yield key_row(group, key)
 
 
-def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Standstill:
+def queue_row(broker_group: str, row: BlockedReport, parts: Parts | None) -> Standstill:
     """Return a queue that stands still; without *parts* the group was not asked."""
     queue = MessageQueue(row.topic, broker_group, row.queue)
     holder = row.holder
@@ -181,13 +181,13 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
     )
 
 
-def _as_of(lock: QueueLock, row: BlockedTold) -> BlockedTold:
+def _as_of(lock: QueueLock, row: BlockedReport) -> BlockedReport:
     """Return what the leader has said with what the lock says now."""
     told = {"connected": lock.is_connected, "lease_millis": lock.lease_ms}
     return row.model_copy(update=told)
 
 
-def cure(row: BlockedTold) -> str:
+def cure(row: BlockedReport) -> str:
     """Return what to do about a queue that stands still; a holder that is away has no log to read."""
     if row.holder and row.connected is False and row.lease_millis is not None:
         return f"{row.holder} is not connected, and nothing proves that it is dead. " + (
@@ -262,7 +262,7 @@ def key_row(group: str, key: ParkedKey) -> Standstill:
     )
 
 
-def _has_gone_on(broker_group: str, row: BlockedTold, parts: Parts) -> bool:
+def _has_gone_on(broker_group: str, row: BlockedReport, parts: Parts) -> bool:
     """Whether the group has committed the message that a queue stood at before its leader changed."""
     queue = MessageQueue(row.topic, broker_group, row.queue)
     return any(
@@ -272,7 +272,7 @@ def _has_gone_on(broker_group: str, row: BlockedTold, parts: Parts) -> bool:
     )
 
 
-def _groups(statuses: Answers[StatusTold]) -> list[str]:
+def _groups(statuses: Answers[StatusReport]) -> list[str]:
     """Return the groups of which something stands still; those of which all goes on by itself stand last, else by number."""
     stands: Counter[str] = Counter()
     pauses: Counter[str] = Counter()
@@ -289,7 +289,7 @@ def _groups(statuses: Answers[StatusTold]) -> list[str]:
     return sorted({*stands, *pauses}, key=lambda group: (-stands[group], -pauses[group], group))
 
 
-def _left_out(statuses: Answers[StatusTold], groups: list[str], rows: int) -> Iterator[str]:
+def _left_out(statuses: Answers[StatusReport], groups: list[str], rows: int) -> Iterator[str]:
     if len(groups) > ASKED_MAX:
         others = groups[ASKED_MAX:]
         named = ", ".join(others[:_NAMED_MAX]) + (" and others" if len(others) > _NAMED_MAX else "")

@@ -9,7 +9,7 @@ from orderlymq_console.messagemodels import DeadLetterRow, DeadLettersPage
 from orderlymq_console.models import Figure, bounded
 from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import StatusReport
 from orderlymq_protocol.names import DLQ_PREFIX, is_dlq_topic
 
 
@@ -71,8 +71,8 @@ async def _count(client: AdminClient, topic: str) -> int:
     return sum(each.max_offset - each.min_offset for each in stats.values())
 
 
-def _parked(statuses: Answers[StatusTold], group: str) -> Figure:
-    def count(status: StatusTold) -> int | None:
+def _parked(statuses: Answers[StatusReport], group: str) -> Figure:
+    def count(status: StatusReport) -> int | None:
         if status.examined is None:
             return None
         return sum(row.keys for row in status.examined.parked_keys if row.group == group)

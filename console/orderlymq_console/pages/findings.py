@@ -7,7 +7,7 @@ from typing import Final
 from orderlymq.admin.client import QueueLock
 from orderlymq_console.links import WAITING, group_link, key_link, topic_link
 from orderlymq_console.models import Trouble
-from orderlymq_console.status import StatusTold, WatchTold
+from orderlymq_console.status import StatusReport, WatchReport
 from orderlymq_protocol.plurals import counted
 
 DISK_NEARLY_FULL: Final = 0.85
@@ -15,7 +15,7 @@ DISK_NEARLY_FULL: Final = 0.85
 UNDECIDED_S: Final = 120.0
 
 
-def of_watch(watch: WatchTold, group: str | None = None) -> Iterator[Trouble]:
+def of_watch(watch: WatchReport, group: str | None = None) -> Iterator[Trouble]:
     """Yield what one leader found, about *group* alone if one is given; queues that stand still are `blocked.py`'s."""
     for row in watch.expiring:
         if group in (None, row.group):
@@ -58,7 +58,7 @@ def of_watch(watch: WatchTold, group: str | None = None) -> Iterator[Trouble]:
     yield from _of_policy(watch, group)
 
 
-def _of_policy(watch: WatchTold, group: str | None) -> Iterator[Trouble]:
+def _of_policy(watch: WatchReport, group: str | None) -> Iterator[Trouble]:
     for row in watch.not_holding:
         if group in (None, row.group):
             yield Trouble(
@@ -131,7 +131,7 @@ def until_lease_ends(lease_s: float) -> str:
     )
 
 
-def of_silence(name: str, reason: str, last: StatusTold | None) -> Trouble:
+def of_silence(name: str, reason: str, last: StatusReport | None) -> Trouble:
     """Return what is known of a broker group whose leader does not answer; *last* is what it has said before."""
     voters = () if last is None else last.voters
     known = ""
@@ -151,7 +151,7 @@ def of_silence(name: str, reason: str, last: StatusTold | None) -> Trouble:
     )
 
 
-def of_transactions(name: str, status: StatusTold) -> Iterator[Trouble]:
+def of_transactions(name: str, status: StatusReport) -> Iterator[Trouble]:
     """Yield transactions that nobody decides."""
     told = status.transactions
     if told is None:
@@ -191,7 +191,7 @@ def _queues(locks: list[QueueLock]) -> str:
     return named if len(locks) == 1 else f"{named} and {len(locks) - 1} more"
 
 
-def of_broker_group(name: str, status: StatusTold) -> Iterator[Trouble]:
+def of_broker_group(name: str, status: StatusReport) -> Iterator[Trouble]:
     """Yield what is wrong with a raft group: replicas that are away, a disk that is full."""
     away = [node for node, replica in status.replicas.items() if not replica.active]
     voters = len(status.voters)

@@ -23,7 +23,7 @@ from orderlymq_console.pages.lags import group_lag
 from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import StatusReport
 from orderlymq_protocol.body.clients import ConsumerConnection
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY
@@ -61,7 +61,7 @@ async def groups(reader: ClusterReader, parameters: Parameters) -> GroupListPage
     )
 
 
-def _row(name: str, config: SubscriptionGroupConfig, statuses: Answers[StatusTold]) -> GroupRow:
+def _row(name: str, config: SubscriptionGroupConfig, statuses: Answers[StatusReport]) -> GroupRow:
     lag, seconds = group_lag(statuses, name)
     return GroupRow(
         group=name,
@@ -72,10 +72,10 @@ def _row(name: str, config: SubscriptionGroupConfig, statuses: Answers[StatusTol
     )
 
 
-def _blocked(statuses: Answers[StatusTold], group: str) -> Figure:
+def _blocked(statuses: Answers[StatusReport], group: str) -> Figure:
     """Return how many queues, lanes and keys of a group stand still."""
 
-    def count(status: StatusTold) -> int:
+    def count(status: StatusReport) -> int:
         watch = status.examined
         blocked = sum(row.group == group for row in status.blocked)
         if watch is None:
@@ -166,7 +166,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
     )
 
 
-def _troubles(statuses: Answers[StatusTold], group: str, parts: Parts) -> Iterator[Trouble]:
+def _troubles(statuses: Answers[StatusReport], group: str, parts: Parts) -> Iterator[Trouble]:
     for _, table in parts.locks.known():
         yield from findings.of_locks(group, table.values())
     for _, status in statuses.known():

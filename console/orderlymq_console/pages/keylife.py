@@ -31,7 +31,7 @@ from orderlymq_console.messagemodels import MessageGroup
 from orderlymq_console.models import Source
 from orderlymq_console.pages.message import of_group
 from orderlymq_console.pages.messages import LOOKED_AT_MAX, newest_of
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import StatusReport
 from orderlymq_protocol.names import TRACE_TOPIC
 
 MESSAGES_MAX: Final = 20
@@ -301,7 +301,7 @@ def _seen(
         yield _change(change, change.broker_group, change.text)
 
 
-def standstills(statuses: Answers[StatusTold], told: KeyExplanation) -> Iterator[KeyEvent]:
+def standstills(statuses: Answers[StatusReport], told: KeyExplanation) -> Iterator[KeyEvent]:
     """Yield where groups stand still in the queue of the key."""
     groups = {each.group for each in told.groups}
     broker_group, number = told.queue.broker_name, told.queue.queue_id

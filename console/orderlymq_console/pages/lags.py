@@ -5,13 +5,14 @@ from typing import Final
 
 from orderlymq_console.cluster import Answers
 from orderlymq_console.models import Figure, LagRow, bounded
-from orderlymq_console.status import SHOWN_MAX, StatusTold
+from orderlymq_console.status import SHOWN_MAX, StatusReport
 
 _CUT: Final = f"a broker names the {SHOWN_MAX} greatest lags, and this one is not among them"
 
 
 def lag_rows(
-    statuses: Answers[StatusTold], wanted: Callable[[str, str], bool] = lambda _group, _topic: True
+    statuses: Answers[StatusReport],
+    wanted: Callable[[str, str], bool] = lambda _group, _topic: True,
 ) -> tuple[LagRow, ...]:
     """Return the lags of groups and topics that are wanted, the greatest first."""
     rows = [
@@ -31,7 +32,7 @@ def lag_rows(
     return tuple(sorted(rows, key=lambda row: (-row.messages, row.group, row.topic)))
 
 
-def lag_total(statuses: Answers[StatusTold]) -> Figure:
+def lag_total(statuses: Answers[StatusReport]) -> Figure:
     """Return how many messages all groups have not consumed."""
     total = statuses.total(
         lambda status: (
@@ -45,7 +46,7 @@ def lag_total(statuses: Answers[StatusTold]) -> Figure:
     return bounded(total.value, _missing(statuses))
 
 
-def oldest(statuses: Answers[StatusTold]) -> Figure:
+def oldest(statuses: Answers[StatusReport]) -> Figure:
     """Return the age in seconds of the oldest message that a group has not consumed."""
     ages = [
         max((row.seconds for row in status.examined.lag), default=0.0)
@@ -58,7 +59,7 @@ def oldest(statuses: Answers[StatusTold]) -> Figure:
     return bounded(max(ages), _missing(statuses))
 
 
-def group_lag(statuses: Answers[StatusTold], group: str) -> tuple[Figure, Figure]:
+def group_lag(statuses: Answers[StatusReport], group: str) -> tuple[Figure, Figure]:
     """Return how far one group is behind, in messages and in seconds."""
     rows = lag_rows(statuses, lambda each, _: each == group)
     missing = _missing(statuses)
@@ -69,7 +70,7 @@ def group_lag(statuses: Answers[StatusTold], group: str) -> tuple[Figure, Figure
     )
 
 
-def _missing(statuses: Answers[StatusTold]) -> str:
+def _missing(statuses: Answers[StatusReport]) -> str:
     """Say which lags are not told; empty when every broker group has told all of its lags."""
     if statuses.unknown:
         return statuses.unknown
@@ -77,7 +78,7 @@ def _missing(statuses: Answers[StatusTold]) -> str:
     return "; ".join(reasons) or (_CUT if _is_cut(statuses) else "")
 
 
-def _is_cut(statuses: Answers[StatusTold]) -> bool:
+def _is_cut(statuses: Answers[StatusReport]) -> bool:
     """Whether a broker has more lags than it names."""
     return any(
         status.examined is not None and len(status.examined.lag) >= SHOWN_MAX

@@ -23,7 +23,7 @@ from orderlymq_console.pages.blocked import Parts, group_parts, standing
 from orderlymq_console.pages.messages import message_row
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import StatusReport
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import dlq_topic, retry_topic
@@ -118,7 +118,7 @@ async def _with_id(admin: AdminClient, topic: str, message_id: str) -> ReceivedM
 
 async def of_group(
     reader: ClusterReader,
-    statuses: Answers[StatusTold],
+    statuses: Answers[StatusReport],
     group: str,
     found: ReceivedMessage,
     lane: str = _ANY_LANE,

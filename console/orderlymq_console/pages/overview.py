@@ -14,7 +14,7 @@ from orderlymq_console.pages import changes, findings, pipelines
 from orderlymq_console.pages.blocked import cure
 from orderlymq_console.pages.lags import lag_rows, lag_total, oldest
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import SnapshotTold, StatusTold
+from orderlymq_console.status import SnapshotReport, StatusReport
 
 LAGS_SHOWN = 10
 TROUBLES_SHOWN = 50
@@ -76,7 +76,7 @@ async def raft(reader: ClusterReader, _: Parameters) -> RaftPage:
     )
 
 
-def raft_troubles(reader: ClusterReader, statuses: Answers[StatusTold]) -> list[Trouble]:
+def raft_troubles(reader: ClusterReader, statuses: Answers[StatusReport]) -> list[Trouble]:
     """Return what is wrong with raft groups and their disks, also with those that do not answer."""
     found = [
         findings.of_silence(name, reading.unknown, reader.last_status(name))
@@ -99,7 +99,9 @@ def _no_name_server(reason: str) -> Trouble:
     )
 
 
-def broker_groups(reader: ClusterReader, statuses: Answers[StatusTold]) -> tuple[BrokerGroup, ...]:
+def broker_groups(
+    reader: ClusterReader, statuses: Answers[StatusReport]
+) -> tuple[BrokerGroup, ...]:
     """Return a row for every broker group, also for one that does not answer."""
     brokers = statuses.readings.items()
     return tuple(
@@ -111,7 +113,7 @@ def broker_groups(reader: ClusterReader, statuses: Answers[StatusTold]) -> tuple
     )
 
 
-def _told(reader: ClusterReader, name: str, status: StatusTold) -> BrokerGroup:
+def _told(reader: ClusterReader, name: str, status: StatusReport) -> BrokerGroup:
     now_s = reader.collector.now_s()
     rates = {
         field: reader.rates.per_second(name, field, now_s)
@@ -148,30 +150,30 @@ def _told(reader: ClusterReader, name: str, status: StatusTold) -> BrokerGroup:
     )
 
 
-def _snapshot(told: SnapshotTold | None) -> Snapshot | None:
+def _snapshot(told: SnapshotReport | None) -> Snapshot | None:
     if told is None:
         return None
     return Snapshot(index=told.index, size_bytes=told.bytes, age_seconds=told.age_ms / 1000)
 
 
-def _role(node: str, status: StatusTold) -> str:
+def _role(node: str, status: StatusReport) -> str:
     if node == str(status.leader):
         return "leader"
     return "learner" if node in {str(each) for each in status.learners} else "follower"
 
 
-def _none(statuses: Answers[StatusTold]) -> Figure:
+def _none(statuses: Answers[StatusReport]) -> Figure:
     return Figure(unknown=statuses.unknown or "no broker group is registered")
 
 
-def _blocked(status: StatusTold) -> int:
+def _blocked(status: StatusReport) -> int:
     """Return how many queues stand still; those of groups whose lanes wait are counted by lane."""
     watch = status.examined
     by_lane = {row.group for row in (() if watch is None else watch.lanes)}
     return sum(row.group not in by_lane for row in status.blocked)
 
 
-def _held(status: StatusTold) -> int | None:
+def _held(status: StatusReport) -> int | None:
     watch = status.examined
     if watch is None:
         return None
@@ -181,7 +183,7 @@ def _held(status: StatusTold) -> int | None:
 
 
 def _troubles(
-    reader: ClusterReader, statuses: Answers[StatusTold], of_pipelines: list[Trouble]
+    reader: ClusterReader, statuses: Answers[StatusReport], of_pipelines: list[Trouble]
 ) -> list[Trouble]:
     found = [*raft_troubles(reader, statuses), *of_pipelines]
     for name, status in statuses.known():

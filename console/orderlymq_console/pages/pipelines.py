@@ -26,7 +26,7 @@ from orderlymq_console.pipelinemodels import (
     PipelineRow,
     PipelinesPage,
 )
-from orderlymq_console.pipelines.told import AuditTold, PipelineTold, QueueTold
+from orderlymq_console.pipelines.reports import AuditReport, PipelineReport, QueueReport
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
 
@@ -107,7 +107,7 @@ async def troubles(reader: ClusterReader) -> tuple[list[Trouble], tuple[Source, 
     return found, _sources(reader, reading, {})
 
 
-def _troubles(known: PipelineTold) -> list[Trouble]:
+def _troubles(known: PipelineReport) -> list[Trouble]:
     found, link = [], pipeline_link(known.name)
     if known.phase in ("Failed", "Died"):
         cause = known.last_error or "its driver was killed"
@@ -132,7 +132,7 @@ def _troubles(known: PipelineTold) -> list[Trouble]:
     return found
 
 
-async def _read(reader: ClusterReader) -> Reading[tuple[PipelineTold, ...]]:
+async def _read(reader: ClusterReader) -> Reading[tuple[PipelineReport, ...]]:
     source = reader.pipelines
     if source is None:
         return Reading(None, _UNTOLD, reader.collector.now_s())
@@ -140,7 +140,7 @@ async def _read(reader: ClusterReader) -> Reading[tuple[PipelineTold, ...]]:
 
 
 def _sources(
-    reader: ClusterReader, reading: Reading[tuple[PipelineTold, ...]], ends: _Ends
+    reader: ClusterReader, reading: Reading[tuple[PipelineReport, ...]], ends: _Ends
 ) -> tuple[Source, ...]:
     age_s = round(reader.collector.age_s(reading), 1)
     own = Source(name="pipelines", age_seconds=age_s, unknown=reading.unknown)
@@ -150,7 +150,7 @@ def _sources(
 # -- progress
 
 
-def _is_here(reader: ClusterReader, known: PipelineTold) -> bool:
+def _is_here(reader: ClusterReader, known: PipelineReport) -> bool:
     """Whether a pipeline reads the cluster that the console looks at."""
     if known.own_cluster is not None or known.spec is None:
         return bool(known.own_cluster)
@@ -165,7 +165,7 @@ def _servers(text: str) -> set[str]:
     return {each.replace("localhost", "127.0.0.1") for each in text.split(";") if each}
 
 
-async def _ends(reader: ClusterReader, found: tuple[PipelineTold, ...]) -> _Ends:
+async def _ends(reader: ClusterReader, found: tuple[PipelineReport, ...]) -> _Ends:
     """Ask for the ends of the topics that pipelines read here."""
     here = [each for each in found if _is_here(reader, each)]
     topics = sorted({queue.topic for each in here for queue in each.queues})[:_TOPICS_MAX]
@@ -177,7 +177,7 @@ async def _ends_of(reader: ClusterReader, topic: str) -> Answers[dict[MessageQue
     return await reader.of_each(("stats", topic), lambda client: stats_of(client, topic))
 
 
-def _end(reader: ClusterReader, known: PipelineTold, queue: QueueTold, ends: _Ends) -> Figure:
+def _end(reader: ClusterReader, known: PipelineReport, queue: QueueReport, ends: _Ends) -> Figure:
     if not _is_here(reader, known):
         servers = "" if known.spec is None else known.spec.name_servers
         return Figure(unknown=f"it reads the cluster of {servers}, not the one of this console")
@@ -195,7 +195,7 @@ def _end(reader: ClusterReader, known: PipelineTold, queue: QueueTold, ends: _En
 
 
 def _queue(
-    reader: ClusterReader, known: PipelineTold, queue: QueueTold, ends: _Ends
+    reader: ClusterReader, known: PipelineReport, queue: QueueReport, ends: _Ends
 ) -> PipelineQueue:
     end = _end(reader, known, queue, ends)
     lag = end if end.value is None else Figure(value=max(0, end.value - queue.offset))
@@ -211,7 +211,7 @@ def _queue(
     )
 
 
-def _lag(reader: ClusterReader, known: PipelineTold, ends: _Ends) -> Figure:
+def _lag(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> Figure:
     """Return what waits in all queues now; what the driver said where no queue is known."""
     if not known.queues:
         return _figure(known.lag, known.unknown or "its driver has told no offsets yet")
@@ -262,7 +262,7 @@ async def _stored_ms(reader: ClusterReader, queue: MessageQueue, offset: int) ->
 # -- rows
 
 
-def _row(reader: ClusterReader, known: PipelineTold, ends: _Ends) -> PipelineRow:
+def _row(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> PipelineRow:
     spec = known.spec
     here = _is_here(reader, known)
     return PipelineRow(
@@ -291,13 +291,13 @@ def _figure(value: float | None, unknown: str) -> Figure:
     return Figure(unknown=unknown) if value is None else Figure(value=value)
 
 
-def _audit_state(found: AuditTold) -> AuditState:
+def _audit_state(found: AuditReport) -> AuditState:
     if found.kept is None:
         return "unknown"
     return "kept" if found.kept else "broken"
 
 
-def _audit(found: AuditTold) -> Audit:
+def _audit(found: AuditReport) -> Audit:
     reason = found.unknown or "only its sentence is known; its findings are on its volume"
     return Audit(
         state=_audit_state(found),

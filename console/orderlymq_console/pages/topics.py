@@ -21,7 +21,7 @@ from orderlymq_console.pages.lags import lag_rows
 from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import StatusReport
 from orderlymq_protocol.body.config import TopicConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
@@ -205,7 +205,7 @@ def _queues(
     return rows
 
 
-def _hot(statuses: Answers[StatusTold], topic: str) -> list[HotSpot]:
+def _hot(statuses: Answers[StatusReport], topic: str) -> list[HotSpot]:
     found = []
     for name, status in statuses.known():
         if status.examined is None:

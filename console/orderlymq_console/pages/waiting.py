@@ -14,7 +14,7 @@ from orderlymq_console.messagemodels import TransactionRow, WaitingPage, Waiting
 from orderlymq_console.models import Figure
 from orderlymq_console.pages import findings
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import TAKING_OVER, StatusTold
+from orderlymq_console.status import TAKING_OVER, StatusReport
 
 ASKED_MAX: Final = 20
 
@@ -51,7 +51,7 @@ async def waiting(reader: ClusterReader, _: Parameters) -> WaitingPage:
     )
 
 
-def _row(name: str, statuses: Answers[StatusTold]) -> WaitingRow:
+def _row(name: str, statuses: Answers[StatusReport]) -> WaitingRow:
     reading = statuses.readings[name]
     status = reading.value
     if status is None:
@@ -79,8 +79,8 @@ def _figure(count: int | None) -> Figure:
     return Figure(unknown=TAKING_OVER) if count is None else Figure(value=count)
 
 
-def _transactions(group: str, statuses: Answers[StatusTold], producers: Figure) -> TransactionRow:
-    def sum_of(count: Callable[[StatusTold], int | None]) -> Figure:
+def _transactions(group: str, statuses: Answers[StatusReport], producers: Figure) -> TransactionRow:
+    def sum_of(count: Callable[[StatusReport], int | None]) -> Figure:
         return statuses.total(count, lambda status: status.untold)
 
     return TransactionRow(
@@ -91,7 +91,7 @@ def _transactions(group: str, statuses: Answers[StatusTold], producers: Figure) 
     )
 
 
-def _of(status: StatusTold, group: str, kind: str) -> int | None:
+def _of(status: StatusReport, group: str, kind: str) -> int | None:
     if status.transactions is None:
         return None
     found = status.transactions.groups.get(group)

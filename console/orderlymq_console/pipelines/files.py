@@ -17,16 +17,16 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orderlymq_console.pipelines.told import (
+from orderlymq_console.pipelines.reports import (
     FINDINGS_MAX,
     PIPELINES_MAX,
     QUEUES_MAX,
-    AuditTold,
-    FindingTold,
+    AuditReport,
+    FindingReport,
+    PipelineReport,
     PipelinesUnread,
-    PipelineTold,
-    QueueTold,
-    SpecTold,
+    QueueReport,
+    SpecReport,
     shortened,
 )
 
@@ -63,7 +63,7 @@ class PipelineFiles:
         self._paths = tuple(paths)
         self._parsed: dict[Path, _Parsed] = {}
 
-    async def read(self) -> tuple[PipelineTold, ...]:
+    async def read(self) -> tuple[PipelineReport, ...]:
         """Read them and what their runs left, in a thread.
 
         Raises:
@@ -71,8 +71,8 @@ class PipelineFiles:
         """
         return await asyncio.to_thread(self._read)
 
-    def _read(self) -> tuple[PipelineTold, ...]:
-        found: list[PipelineTold] = []
+    def _read(self) -> tuple[PipelineReport, ...]:
+        found: list[PipelineReport] = []
         parsed: dict[Path, _Parsed] = {}
         for file in self._files():
             parsed[file] = _parsed(file, self._parsed.get(file))
@@ -122,33 +122,33 @@ def _parsed(file: Path, before: _Parsed | None) -> _Parsed:
     return _Parsed(version, tuple(each for each in kinds if each.get("kind") == "Pipeline"))
 
 
-def _pipelines_in(file: Path, parsed: _Parsed) -> Iterator[PipelineTold]:
+def _pipelines_in(file: Path, parsed: _Parsed) -> Iterator[PipelineReport]:
     if parsed.unknown:
-        yield PipelineTold(name=file.stem, place=str(file), unknown=parsed.unknown)
+        yield PipelineReport(name=file.stem, place=str(file), unknown=parsed.unknown)
     for found in parsed.documents:
         yield _pipeline(file, found)
 
 
-def _pipeline(file: Path, found: dict[str, Any]) -> PipelineTold:
+def _pipeline(file: Path, found: dict[str, Any]) -> PipelineReport:
     metadata = found.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     named = name if isinstance(name, str) else file.stem
     try:
-        spec = SpecTold.model_validate(found.get("spec"))
+        spec = SpecReport.model_validate(found.get("spec"))
     except ValidationError as error:
         where = ".".join(str(part) for part in error.errors()[0]["loc"])
         reason = f"spec {where}: {error.errors()[0]['msg']}"
-        return PipelineTold(name=named, place=str(file), unknown=shortened(reason))
+        return PipelineReport(name=named, place=str(file), unknown=shortened(reason))
     if not spec.name_servers:
         bootstrap = (
             spec.source.model_copy(update={"bootstrap": DEFAULT_SERVERS}) if spec.source else None
         )
         spec = spec.model_copy(update={"source": bootstrap, "bootstrap": DEFAULT_SERVERS})
     audit = _audit(spec) if spec.type == "order-audit" else None
-    return _with_status(PipelineTold(name=named, place=str(file), spec=spec, audit=audit))
+    return _with_status(PipelineReport(name=named, place=str(file), spec=spec, audit=audit))
 
 
-def _with_status(known: PipelineTold) -> PipelineTold:
+def _with_status(known: PipelineReport) -> PipelineReport:
     """Add what the file beside the checkpoint says."""
     spec = known.spec
     assert spec is not None
@@ -183,9 +183,9 @@ def _with_status(known: PipelineTold) -> PipelineTold:
     )
 
 
-def _queues(offsets: dict[str, dict[str, dict[str, int]]]) -> list[QueueTold]:
+def _queues(offsets: dict[str, dict[str, dict[str, int]]]) -> list[QueueReport]:
     found = [
-        QueueTold(topic, broker_group, int(queue), offset)
+        QueueReport(topic, broker_group, int(queue), offset)
         for topic, groups in sorted(offsets.items())
         for broker_group, queues in sorted(groups.items())
         for queue, offset in sorted(queues.items(), key=lambda each: int(each[0]))
@@ -221,7 +221,7 @@ def _is_lock_on(line: str, number: int) -> bool:
 # -- audits
 
 
-def _audit(spec: SpecTold) -> AuditTold:
+def _audit(spec: SpecReport) -> AuditReport:
     """Return what the last audit that ended left; a stream leaves a file for each batch."""
     try:
         if spec.findings is not None and not _ADDRESS.match(spec.findings):
@@ -230,23 +230,25 @@ def _audit(spec: SpecTold) -> AuditTold:
         if spec.stream and spec.checkpoint is not None and not _ADDRESS.match(spec.checkpoint):
             return _of_batches(Path(spec.checkpoint).absolute() / "findings")
     except FileNotFoundError as error:
-        return AuditTold(unknown=f"there is no {error.filename}: no audit has ended here yet")
+        return AuditReport(unknown=f"there is no {error.filename}: no audit has ended here yet")
     except (OSError, ValueError) as error:
-        return AuditTold(unknown=f"its findings cannot be read: {_reason(error)}")
+        return AuditReport(unknown=f"its findings cannot be read: {_reason(error)}")
     if spec.findings is None:
-        return AuditTold(unknown="its manifest has no findings, so that an audit leaves none")
-    return AuditTold(unknown="its findings are in an object store, which the console does not read")
+        return AuditReport(unknown="its manifest has no findings, so that an audit leaves none")
+    return AuditReport(
+        unknown="its findings are in an object store, which the console does not read"
+    )
 
 
-def _of_batches(folder: Path) -> AuditTold:
+def _of_batches(folder: Path) -> AuditReport:
     names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
     files = [folder / name for name in names[-_BATCHES_MAX:]]
     at_ms = files[-1].stat().st_mtime_ns // 1_000_000 if files else None
     return _judged(files, at_ms=at_ms, is_cut=len(files) < len(names))
 
 
-def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -> AuditTold:
-    findings: list[FindingTold] = []
+def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -> AuditReport:
+    findings: list[FindingReport] = []
     count, left = 0, _FINDINGS_SIZE_MAX
     for file in files:
         size = file.stat().st_size
@@ -259,7 +261,7 @@ def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -
         count += len(lines)
         left = max(0, left - size)
         findings += [_finding(line) for line in lines[: FINDINGS_MAX - len(findings)]]
-    return AuditTold(
+    return AuditReport(
         findings=tuple(findings),
         count=count,
         at_least=is_cut,
@@ -269,11 +271,11 @@ def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -
     )
 
 
-def _finding(line: bytes) -> FindingTold:
+def _finding(line: bytes) -> FindingReport:
     facts = json.loads(line)
     if not isinstance(facts, dict) or not isinstance(facts.get("offset"), int):
         raise ValueError("a line is no finding")
-    return FindingTold(
+    return FindingReport(
         offset=facts["offset"],
         **{
             name: shortened(facts.get(name))

@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from orderlymq_console.apiserver import ApiServer, ApiServerSilent
-from orderlymq_console.pipelines.told import (
+from orderlymq_console.pipelines.reports import (
     PIPELINES_MAX,
-    AuditTold,
+    AuditReport,
+    PipelineReport,
     PipelinesUnread,
-    PipelineTold,
-    QueueTold,
-    SpecTold,
+    QueueReport,
+    SpecReport,
     shortened,
 )
 
@@ -27,13 +27,13 @@ _SIZE_MAX: Final = 64 * 1024 * 1024  # of 500 with 4,096 queues each at most
 _OPERATOR: Final = "orderlymq-operator"
 
 
-class _Told(BaseModel):
+class _Report(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
     )
 
 
-class OffsetTold(_Told):
+class OffsetReport(_Report):
     """How far a queue is read."""
 
     topic: str
@@ -42,7 +42,7 @@ class OffsetTold(_Told):
     offset: int
 
 
-class ConditionTold(_Told):
+class ReportedCondition(_Report):
     """A condition of the status."""
 
     type: str
@@ -51,7 +51,7 @@ class ConditionTold(_Told):
     message: str = ""
 
 
-class StatusTold(_Told):
+class StatusReport(_Report):
     """What the operator writes; every member may be absent."""
 
     phase: str | None = None
@@ -59,13 +59,13 @@ class StatusTold(_Told):
     rows: int | None = None
     rows_per_second: float | None = None
     lag: int | None = None
-    offsets: tuple[OffsetTold, ...] = ()
+    offsets: tuple[OffsetReport, ...] = ()
     result: str | None = None
     last_error: str | None = None
-    conditions: tuple[ConditionTold, ...] = ()
+    conditions: tuple[ReportedCondition, ...] = ()
 
 
-class WriterTold(_Told):
+class WriterReport(_Report):
     """Who wrote which part of a resource, and when last."""
 
     manager: str = ""
@@ -73,11 +73,11 @@ class WriterTold(_Told):
     time: str = ""
 
 
-class MetadataTold(_Told):
+class MetadataReport(_Report):
     """Name and writers."""
 
     name: str
-    managed_fields: tuple[WriterTold, ...] = ()
+    managed_fields: tuple[WriterReport, ...] = ()
 
 
 class ClusterPipelines:
@@ -88,7 +88,7 @@ class ClusterPipelines:
         self._path = _LIST.format(namespace, PIPELINES_MAX)
         self._server = server
 
-    async def read(self) -> tuple[PipelineTold, ...]:
+    async def read(self) -> tuple[PipelineReport, ...]:
         """List them.
 
         Raises:
@@ -102,7 +102,7 @@ class ClusterPipelines:
             raise PipelinesUnread(_refusal(status, body))
         return self._told(body)
 
-    def _told(self, body: bytearray) -> tuple[PipelineTold, ...]:
+    def _told(self, body: bytearray) -> tuple[PipelineReport, ...]:
         try:
             items = orjson.loads(body)["items"]
             found = [_pipeline(self._namespace, item) for item in items]
@@ -112,7 +112,7 @@ class ClusterPipelines:
             ) from error
         return tuple(each for each in found if self._is_own(each))
 
-    def _is_own(self, each: PipelineTold) -> bool:
+    def _is_own(self, each: PipelineReport) -> bool:
         reference = None if each.spec is None else each.spec.cluster_ref
         if reference is None:
             return True
@@ -130,17 +130,17 @@ def _refusal(status: int, body: bytearray) -> str:
     return shortened(f"the API server refuses to list Pipelines ({status}): {said}")
 
 
-def _pipeline(namespace: str, item: dict[str, Any]) -> PipelineTold:
-    metadata = MetadataTold.model_validate(item["metadata"])
+def _pipeline(namespace: str, item: dict[str, Any]) -> PipelineReport:
+    metadata = MetadataReport.model_validate(item["metadata"])
     place = f"Pipeline {namespace}/{metadata.name}"
     try:
-        spec = SpecTold.model_validate(item["spec"])
-        status = StatusTold.model_validate(item.get("status") or {})
+        spec = SpecReport.model_validate(item["spec"])
+        status = StatusReport.model_validate(item.get("status") or {})
     except (ValidationError, KeyError) as error:
         reason = f"the resource cannot be read: {error}"
-        return PipelineTold(name=metadata.name, place=place, unknown=shortened(reason))
+        return PipelineReport(name=metadata.name, place=place, unknown=shortened(reason))
     ready = next((each for each in status.conditions if each.type == "Ready"), None)
-    return PipelineTold(
+    return PipelineReport(
         name=metadata.name,
         place=place,
         spec=spec,
@@ -154,7 +154,7 @@ def _pipeline(namespace: str, item: dict[str, Any]) -> PipelineTold:
         rows_per_second=status.rows_per_second,
         lag=status.lag,
         queues=tuple(
-            QueueTold(each.topic, each.broker, each.queue, each.offset) for each in status.offsets
+            QueueReport(each.topic, each.broker, each.queue, each.offset) for each in status.offsets
         ),
         result=shortened(status.result),
         last_error=shortened(status.last_error),
@@ -162,19 +162,21 @@ def _pipeline(namespace: str, item: dict[str, Any]) -> PipelineTold:
     )
 
 
-def _audit(status: StatusTold, ready: ConditionTold | None) -> AuditTold:
+def _audit(status: StatusReport, ready: ReportedCondition | None) -> AuditReport:
     """Return the last run's sentence; its findings are in a file on the volume of the Pipeline."""
     if status.result is None or ready is None:
-        return AuditTold(unknown="no audit has ended yet; a stream says what it found when it ends")
+        return AuditReport(
+            unknown="no audit has ended yet; a stream says what it found when it ends"
+        )
     kept = None  # while another run is under way the condition is about that one
     if ready.reason == "FindingsFound":
         kept = False
     elif status.phase in ("Finished", "Scheduled") and ready.status == "True":
         kept = True
-    return AuditTold(kept=kept, text=shortened(status.result))
+    return AuditReport(kept=kept, text=shortened(status.result))
 
 
-def _changed_ms(metadata: MetadataTold) -> int | None:
+def _changed_ms(metadata: MetadataReport) -> int | None:
     """Return when the operator wrote the status last; the API server writes it down."""
     times = [
         each.time

@@ -10,30 +10,30 @@ from typing import Any
 import pytest
 
 from orderlymq_console.pipelines.files import PipelineFiles
-from orderlymq_console.pipelines.told import (
+from orderlymq_console.pipelines.reports import (
     FINDINGS_MAX,
     PIPELINES_MAX,
-    AuditTold,
-    FindingTold,
+    AuditReport,
+    FindingReport,
+    PipelineReport,
     PipelinesUnread,
-    PipelineTold,
-    QueueTold,
+    QueueReport,
 )
 from tests.console.pipelines.leavings import BREAK, driver_on, manifest, status
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the locks of others")
 
 
-def read(*paths: Path) -> tuple[PipelineTold, ...]:
+def read(*paths: Path) -> tuple[PipelineReport, ...]:
     return asyncio.run(PipelineFiles(paths).read())
 
 
-def one(path: Path) -> PipelineTold:
+def one(path: Path) -> PipelineReport:
     (found,) = read(path)
     return found
 
 
-def audit(path: Path) -> AuditTold:
+def audit(path: Path) -> AuditReport:
     found = one(path).audit
     assert found is not None
     return found
@@ -51,8 +51,8 @@ def test_a_stream_tells_its_phase_progress_and_target(tmp_path: Path) -> None:
     assert (found.phase, found.note, found.unknown) == ("Running", "", "")
     assert (found.last_batch, found.rows, found.rows_per_second, found.lag) == (3, 12, 4.5, 2)
     assert found.queues == (
-        QueueTold("orders", "broker-a", 0, 5),
-        QueueTold("orders", "broker-a", 1, 7),
+        QueueReport("orders", "broker-a", 0, 5),
+        QueueReport("orders", "broker-a", 1, 7),
     )
     assert found.changed_ms == 1_790_000_000_000
 
@@ -190,7 +190,9 @@ def test_an_audit_tells_what_it_found(tmp_path: Path) -> None:
 
     found = audit(manifest(tmp_path, "audit", type="order-audit", findings=str(findings)))
 
-    assert found.findings == (FindingTold("orders/broker-a:0", 4, "skipped", "order-3", "2", "3"),)
+    assert found.findings == (
+        FindingReport("orders/broker-a:0", 4, "skipped", "order-3", "2", "3"),
+    )
     assert (found.kept, found.count, found.at_least, found.unknown) == (False, 1, False, "")
     assert found.at_ms == findings.stat().st_mtime_ns // 1_000_000
 

@@ -11,13 +11,13 @@ from aiohttp.test_utils import TestServer
 
 from orderlymq_console.apiserver import ApiServer
 from orderlymq_console.pipelines.kubernetes import ClusterPipelines
-from orderlymq_console.pipelines.told import (
-    AuditTold,
+from orderlymq_console.pipelines.reports import (
+    AuditReport,
+    PipelineReport,
     PipelinesUnread,
-    PipelineTold,
-    QueueTold,
-    SourceTold,
-    SpecTold,
+    QueueReport,
+    SourceReport,
+    SpecReport,
 )
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
@@ -66,7 +66,7 @@ async def served(
         yield ClusterPipelines("shop", "demo", ApiServer(address, folder))
 
 
-async def read(folder: Path, *items: dict[str, Any]) -> tuple[PipelineTold, ...]:
+async def read(folder: Path, *items: dict[str, Any]) -> tuple[PipelineReport, ...]:
     async with served(folder, *items) as source:
         return await source.read()
 
@@ -100,12 +100,12 @@ async def test_what_the_operator_wrote_is_told(tmp_path: Path) -> None:
     ]
 
     assert await read(tmp_path, item) == (
-        PipelineTold(
+        PipelineReport(
             name="archive",
             place="Pipeline shop/archive",
-            spec=SpecTold(
+            spec=SpecReport(
                 type="archive",
-                source=SourceTold(topic="orders"),
+                source=SourceReport(topic="orders"),
                 checkpoint="x",
                 path="archive",
                 cluster_ref={"name": "demo"},
@@ -117,7 +117,7 @@ async def test_what_the_operator_wrote_is_told(tmp_path: Path) -> None:
             rows=40,
             rows_per_second=20.0,
             lag=3,
-            queues=(QueueTold("orders", "demo-0", 1, 9),),
+            queues=(QueueReport("orders", "demo-0", 1, 9),),
         ),
     )
 
@@ -201,7 +201,7 @@ async def test_an_audit_is_judged_by_the_run_that_the_condition_is_about(
 
     (found,) = await read(tmp_path, item)
 
-    assert found.audit == AuditTold(kept=kept, text="as it ended")
+    assert found.audit == AuditReport(kept=kept, text="as it ended")
 
 
 async def test_an_audit_that_has_not_ended_is_unknown(tmp_path: Path) -> None:

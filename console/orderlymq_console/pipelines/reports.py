@@ -36,7 +36,7 @@ class PipelinesUnread(OrderlyMQError):  # noqa: N818 - says what it is
 class PipelineSource(Protocol):
     """Where pipelines are read."""
 
-    async def read(self) -> "tuple[PipelineTold, ...]":
+    async def read(self) -> "tuple[PipelineReport, ...]":
         """Return all pipelines, by name.
 
         Raises:
@@ -44,7 +44,7 @@ class PipelineSource(Protocol):
         """
 
 
-class SourceTold(BaseModel):
+class SourceReport(BaseModel):
     """What is read; *bootstrap* names name servers of its own."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -53,7 +53,7 @@ class SourceTold(BaseModel):
     bootstrap: str | None = None
 
 
-class SpecTold(BaseModel):
+class SpecReport(BaseModel):
     """The part of a spec that a page shows."""
 
     model_config = ConfigDict(
@@ -61,7 +61,7 @@ class SpecTold(BaseModel):
     )
 
     type: str
-    source: SourceTold | None = None
+    source: SourceReport | None = None
     bootstrap: str | None = None
     checkpoint: str | None = None
     path: str | None = None
@@ -100,7 +100,7 @@ class SpecTold(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTold:
+class QueueReport:
     """The next offset that a pipeline reads of a queue."""
 
     topic: str
@@ -110,7 +110,7 @@ class QueueTold:
 
 
 @dataclass(frozen=True, slots=True)
-class FindingTold:
+class FindingReport:
     """A place where an audit found the order broken."""
 
     queue: str
@@ -122,7 +122,7 @@ class FindingTold:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditTold:
+class AuditReport:
     """What the last audit found.
 
     Attributes:
@@ -135,7 +135,7 @@ class AuditTold:
         unknown: why it is not known; empty when it is.
     """
 
-    findings: tuple[FindingTold, ...] = ()
+    findings: tuple[FindingReport, ...] = ()
     count: int | None = None
     at_least: bool = False
     at_ms: int | None = None
@@ -145,7 +145,7 @@ class AuditTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineTold:
+class PipelineReport:
     """One pipeline.
 
     Attributes:
@@ -162,7 +162,7 @@ class PipelineTold:
 
     name: str
     place: str
-    spec: SpecTold | None = None
+    spec: SpecReport | None = None
     own_cluster: bool | None = None
     phase: str = ""
     unknown: str = ""
@@ -172,10 +172,10 @@ class PipelineTold:
     rows: int | None = None
     rows_per_second: float | None = None
     lag: int | None = None
-    queues: tuple[QueueTold, ...] = ()
+    queues: tuple[QueueReport, ...] = ()
     result: str = ""
     last_error: str = ""
-    audit: AuditTold | None = None
+    audit: AuditReport | None = None
 
 
 def shortened(value: Any) -> str:
