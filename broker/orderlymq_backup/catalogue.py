@@ -145,16 +145,16 @@ def remove_damaged(storage: Storage, backup: Backup) -> str:
     bad = {digest: file for digest, file in files.items() if found[digest] != digest}
     if not bad:
         return f"{storage}: a file of backup {backup.id} could not be read as it was written, now all can; verify it again"
-    fate = "those that are there were removed, so that no new backup counts on them"
+    outcome = "those that are there were removed, so that no new backup counts on them"
     try:
         _remove_still_damaged(storage, [each for each in bad if found[each]], backup.id)
     except PlaceBusy as error:
-        fate = f"none was removed now, because it may be stored again at this moment: {error}. Then verify this one again"
+        outcome = f"none was removed now, because it may be stored again at this moment: {error}. Then verify this one again"
     except (BackupError, OSError) as error:
-        fate = f"must be removed before the next backup, which was refused here ({error})"
+        outcome = f"must be removed before the next backup, which was refused here ({error})"
     names = ", ".join(f"{file.name} ({blob_key(digest)})" for digest, file in bad.items())
     return (
-        f"{storage}: {counted(len(bad), 'file')} damaged or missing, and {fate}. To cure it make a new backup: it stores "
+        f"{storage}: {counted(len(bad), 'file')} damaged or missing, and {outcome}. To cure it make a new backup: it stores "
         "again what the cluster still has. Then verify the backups that need them, and delete those that are still "
         f"damaged. The files: {names}. The backups: {', '.join(_users(storage, bad)) or 'none'}"
     )
@@ -400,7 +400,7 @@ def _delete(
         storage.delete(manifest_key(each))
         tell(f"deleted backup {each}")
     present = [key for key, _ in storage.list("blobs")]
-    # Whoever makes a backup by these rules waits. One that does not, such as an older release, is still noticed here.
+    # A backup by these rules waits. One that does not, such as an older release, is still noticed here.
     _refuse_running(storage, wall_ms)
     _refuse_readers(storage, doomed, wall_ms)
     if new := {*ids(storage)} - {*doomed, *kept}:

@@ -51,7 +51,7 @@ class RouteRegistry(Answers):
     """All brokers and topics, changed by registrations and by connections that end.
 
     Attributes:
-        is_changed: what `ordered` returns may be another than before; whoever keeps it sets this back.
+        is_changed: what `ordered` returns may be another than before; the keeper of it sets this back.
 
     Args:
         expiry_ms: a registration that was not renewed for so long is dropped, unless it announced

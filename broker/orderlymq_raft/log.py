@@ -46,7 +46,7 @@ class LogStorage(Protocol):
         """
         Return what was durable at the start.
 
-        The membership is the one in force at the *applied* index that the Node is started
+        The membership is the one that is effective at the *applied* index that the Node is started
         with: write it when a CONFIG entry is applied, not when it is appended.
         """
         ...

@@ -1,7 +1,7 @@
 """
 Who belongs to the group, and how that changes one server at a time (thesis chapter 4).
 
-Rules kept: a membership is in force from the moment its entry is in the log, committed or not,
+Rules kept: a membership is effective from the moment its entry is in the log, committed or not,
 and goes back when the entry is truncated; the next change waits until the last is committed,
 so that any two majorities share a voter; a new leader waits for its first own commit before
 it changes anything (the correction of 2015 to thesis 4.1).
@@ -100,7 +100,7 @@ def restore(state: RaftState, meta: SnapshotMeta) -> None:
 
 
 def settle(state: RaftState) -> bool:
-    """Forget what was in force before the commit index; return whether the leader must leave.
+    """Forget what was effective before the commit index; return whether the leader must leave.
 
     Who leads and is no voter by what is settled: it is removed, or it is a learner.
     """
@@ -112,7 +112,7 @@ def settle(state: RaftState) -> bool:
 
 
 def load(storage: LogStorage, applied: Index) -> list[tuple[Index, Membership]]:
-    """Return what is in force at *applied*, then what the stored log adds behind it."""
+    """Return what is effective at *applied*, then what the stored log adds behind it."""
     _, membership = storage.initial_state()
     configs = [(applied, membership)]
     low, end = Index(applied + 1), Index(storage.last_index() + 1)

@@ -68,7 +68,7 @@ class RaftState:
         self.leader: NodeId | None = None
         self.votes: dict[NodeId, bool] = {}
 
-        # The first is certain, later ones may still be truncated; the last one is in force
+        # The first is certain, later ones may still be truncated; the last one is effective
         # from the moment it is appended (thesis 4.1).
         self.configs = configs
         self.membership = configs[-1][1]

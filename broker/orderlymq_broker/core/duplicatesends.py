@@ -1,7 +1,7 @@
 """
 Repeats of sends: where the first one is, or will be.
 
-The rule: a repeat has no fate of its own; refused for certain while the first may still be stored, it would lie.
+The rule: a repeat has no outcome of its own; refused for certain while the first may still be stored, it would lie.
 So it waits for the first and is answered as that one is. The window of known sends: ``state/send/duplicates.py``.
 """
 

@@ -95,7 +95,7 @@ class Built:
 class EntryBuilder:
     """Judges proposals and makes entries of them.
 
-    Life cycle: ``reset`` when a leadership begins; ``admit`` for each proposal, and ``settle`` once when its fate is known;
+    Life cycle: ``reset`` when a leadership begins; ``admit`` for each proposal, and ``settle`` once when its outcome is known;
     ``build`` for each entry, and ``proposed`` when it is in the log.
 
     Attributes:
@@ -209,7 +209,7 @@ class EntryBuilder:
         return type(record) is GroupSet and record.name not in self._state.groups.by_name
 
     def settle(self, proposals: Iterable[Propose]) -> None:
-        """Note that the fate of admitted proposals is known."""
+        """Note that the outcome of admitted proposals is known."""
         for proposal in proposals:
             if proposal.view == self._view:
                 self.uncommitted -= proposal.size

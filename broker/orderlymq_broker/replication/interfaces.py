@@ -61,7 +61,7 @@ class Host(Protocol):
         """Begin to serve: this replica leads and has applied all that others have left."""
 
     def serving_ended(self) -> None:
-        """Stop serving; what is pending is answered when its fate is known."""
+        """Stop serving; what is pending is answered when its outcome is known."""
 
     def authority_changed(self) -> None:
         """Note that `may_answer` may say something else now."""

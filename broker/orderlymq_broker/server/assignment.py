@@ -1,5 +1,5 @@
 """
-Answering QUERY_ASSIGNMENT (400): the division is computed by the core, the route comes from a name server.
+Answering QUERY_ASSIGNMENT (400): the core computes the assignment, the route comes from a name server.
 
 It is answered here because a topic's queues may stand on several groups and only the name servers know
 them all. The rule: no guess; only who leads when the answer is given divides, because a client drops all its queues where

@@ -162,7 +162,7 @@ class Outbox:
             line.send(command)
 
     def leader_lost(self, node: NodeId) -> None:
-        """End the connections whose requests *node* was to answer: their fate is unknown."""
+        """End the connections whose requests *node* was to answer: their outcome is unknown."""
         for connection, passed in list(self._passed.items()):
             if passed.leader != node or not (passed.requests or passed.pulls):
                 continue

@@ -8,7 +8,6 @@ that nobody can answer for too long end with their connection, which a client no
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -17,8 +16,6 @@ from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.router import Admission, Line, Router
 from orderlymq_raft import RoleChange
 from orderlymq_raft.types import NodeId
-
-_log = logging.getLogger(__name__)
 
 # Below the three seconds after which a Java client gives a send up: it tries again meanwhile.
 WAIT_MAX_S: Final = 1.5

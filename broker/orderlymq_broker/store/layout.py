@@ -67,7 +67,7 @@ class Table(IntEnum):
     ACCOUNTS = 14
     ACCESS = 15
     SETTINGS = 16
-    GROWTH = 20
+    EXPANSIONS = 20
     ASSIGNMENTS = 21
     TIMERS = 22  # by due time: what is due is one scan
     TIMER_PLACES = 23  # by place in the timer topic: the first is the oldest message that waits

@@ -48,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """What a snapshot holds: everything up to *index* applied, and the files of it.
 
     Attributes:
-        membership: as `Membership.encode` gives it, in force at *index*.
+        membership: as `Membership.encode` gives it, effective at *index*.
         physical_end: where the bodies of entry *index* end.
     """
 

@@ -3,7 +3,8 @@ The `orderlymq` command: one program whose subcommands come from several package
 
 Exit codes: 0 done; 1 failed or refused; 2 wrong usage; 3 no such topic, group or message; 4 nobody answers;
 5 the outcome of a send is unknown; 130 interrupted. Rules: every command that prints data has `--json`; an error is
-one sentence that says what to do next, never a traceback. `table` finds and loads the commands.
+one sentence that says what to do next, never a traceback. Begin with `table.py`, which finds and loads the
+commands.
 """
 
 import logging

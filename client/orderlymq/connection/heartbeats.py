@@ -139,7 +139,7 @@ class Heartbeats:
             if not keep_locks:
                 await self._unregister({"consumerGroup": member.group})
 
-    # -- telling
+    # -- heartbeats
 
     async def beat_all(self) -> bool:
         """Send one heartbeat to every known broker address; tell whether all took it. Failures are logged."""

@@ -1,7 +1,7 @@
 """
 Which queues of a topic a member of a consumer group takes.
 
-Rule: every member computes alone and all must come to the same division, members in Java included, so
+Rule: every member computes alone and all must come to the same assignment, members in Java included, so
 each strategy gives RocketMQ's result for the same sorted input. Order is not at stake here: two members
 that see different lists may both want a queue, and then its lock decides.
 """
@@ -46,7 +46,7 @@ def assign(
     queues: Sequence[MessageQueue],
     members: Sequence[str],
 ) -> list[MessageQueue]:
-    """Sort both lists and let *strategy* divide; nothing for a member that is not in the list.
+    """Sort both lists and let *strategy* assign; nothing for a member that is not in the list.
 
     A member missing from the list is normal right after its first heartbeat; the caller asks again.
     """

@@ -96,7 +96,7 @@ class ConsumerSettings:
         suspend_current_queue_time: how long a queue waits after a failure.
         consume_timeout: a concurrent message this long in a listener goes back to the broker; by key the group's counts.
         server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing
-            them; RocketMQ's clientRebalance=false. An operator may have decided the division.
+            them; RocketMQ's clientRebalance=false. An operator may have decided the assignment.
         lock_lease: how long a grant of a queue lock, or of a lane, is asked for; RocketMQ brokers grant 60 s anyway.
         lock_renew: at most a third of the lease, so that two lost renewals do not lose the queue.
         shutdown_timeout: how long closing waits for running listeners.

@@ -286,7 +286,7 @@ def _misplaced(facts: _Facts) -> list[Finding]:
                     moves[after.message], last = number + 1, first
                     why = f"key {after.key!r} moved from {queue} to {second.queue}"
                     found = [(first, why)]
-            # What a move that is due to a growth may not do is overtake: that is judged by the deliveries.
+            # What a move that is due to an expansion may not do is overtake: that is judged by the deliveries.
             if moves[after.message] <= sum(e.at <= second.at for e in facts.growths[topic]):
                 found = []
             top = highest.get(second.queue)
@@ -361,10 +361,10 @@ def _overtaken(
             continue
         ack = facts.acks[after.message]
         grown = bisect_right(growths, ack.at)
-        rivals = [turn for queue, turn in turns.items() if queue == ack.queue]
+        others = [turn for queue, turn in turns.items() if queue == ack.queue]
         # In two queues nothing but the end of the first one's work keeps the order.
-        rivals += [e for (queue, n), e in ends.items() if queue != ack.queue and n == grown]
-        first = max(rivals, key=_time, default=second)
+        others += [e for (queue, n), e in ends.items() if queue != ack.queue and n == grown]
+        first = max(others, key=_time, default=second)
         if second.at < first.at and first.message not in found:
             found.add(first.message)
             why = f"group {group} got it before {first.message}, which was acknowledged earlier"

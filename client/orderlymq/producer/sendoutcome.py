@@ -138,7 +138,7 @@ class Attempts:
         """
         answer = self._refusal
         if answer is not None and answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
-            # Earlier tries stay what they are: a fence can be lifted, and one that is late is taken then.
+            # Earlier tries stay what they are: an expansion can be aborted, and one that is late is taken then.
             maybe_stored, self._maybe_stored = self._maybe_stored, False
             raise QueuesChanged(self.error(), maybe_stored=maybe_stored)
         if answer is None or self._is_early or (plain and answer.code in _ELSEWHERE):

@@ -1,7 +1,7 @@
 """
 Reading the HTTP pages of programs in pods: replicas, canaries, drivers of pipelines.
 
-Rule: whoever chooses a pod's image chooses its answers, so none costs the operator more memory than ``SIZE_MAX``, compressed or
+Rule: the author of a pod's image chooses its answers, so none costs the operator more memory than ``SIZE_MAX``, compressed or
 not, and none leads it to another address.
 """
 

@@ -212,7 +212,7 @@ class Probes:
             self._canary.altered(lane, f"the message at offset {offset} was altered: {error}", now)
             return
         if probe.run != self._canary.run:
-            self._canary.stranger(lane, now)
+            self._canary.foreign(lane, now)
         elif probe.lane != lane:
             text = f"message {probe.number} of {probe.lane} lies at offset {offset}"
             self._canary.misplaced(lane, text, now)
@@ -279,7 +279,7 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def make(admin: AdminClient, plan: Plan, group: str) -> None:
-    """Make the topic and the consumer group in one broker group, whoever else is away; what exists stays as it is.
+    """Make the topic and the consumer group in one broker group, even while others are away; what exists stays as it is.
 
     Raises:
         TopicNotFound: the operator has not made the topic yet.

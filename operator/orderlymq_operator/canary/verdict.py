@@ -149,7 +149,7 @@ class Canary:
         """Note a message of another queue."""
         self._note([Trouble(Kind.MISPLACED, lane, text, at)])
 
-    def stranger(self, lane: Lane, at: float) -> None:
+    def foreign(self, lane: Lane, at: float) -> None:
         """Note a message of another run; those of a former run are delivered before our own."""
         if self.ledgers[lane].highest:
             self._stranger_at = at

@@ -40,7 +40,7 @@ from orderlymq_operator.resources.topic import (
 LAG_MAX: Final = 10_000
 # After an aborted expansion writes stay open for this many times the fence's limit.
 PAUSE_FACTOR: Final = 3
-# A fence that is about to be lifted is not switched any more: the raft groups would part.
+# An expansion that is about to be aborted is not switched any more: the raft groups would part.
 SWITCH_MARGIN_MS: Final = 1_000
 _BLOCKERS_SHOWN_MAX: Final = 64
 _BARRIERS_SHOWN_MAX: Final = 1024
@@ -226,19 +226,19 @@ def _drain(
     present = {name: found for name, found in world.groups.items() if found is not None}
     attempt = max(found.attempt for found in fenced.values())
     total = max(found.next_total for found in fenced.values() if found.attempt == attempt)
-    lifted = [f for f in present.values() if f.phase == "open" and f.attempt == attempt]
+    aborted = [f for f in present.values() if f.phase == "open" and f.attempt == attempt]
     stray = [name for name, found in fenced.items() if found.attempt != attempt]
-    if lifted or stray or total != request.queues:
+    if aborted or stray or total != request.queues:
         reason = (
-            lifted[0].reason
-            if lifted
+            aborted[0].reason
+            if aborted
             else "another number of queues is wanted now"
             if total != request.queues
             else "a newer expansion has begun"
         )
-        gone = stray if stray and not lifted and total == request.queues else list(fenced)
+        gone = stray if stray and not aborted and total == request.queues else list(fenced)
         aborts = tuple(
-            AbortExpansion(request.topic, n, fenced[n].attempt, reason or "lifted") for n in gone
+            AbortExpansion(request.topic, n, fenced[n].attempt, reason or "aborted") for n in gone
         )
         return ExpansionPlan(
             aborts, _status("Aborted", total, world, published), f"aborted: {reason}"
@@ -258,7 +258,7 @@ def _drain(
     if blockers:
         return ExpansionPlan((), status, f"writes are fenced: {blockers[0].reason}")
     if max(found.age_ms for found in fenced.values()) > request.limit_ms - SWITCH_MARGIN_MS:
-        return ExpansionPlan((), status, "too late to switch: the fence is about to be lifted")
+        return ExpansionPlan((), status, "too late to switch: it is about to be aborted")
     switches = tuple(_switches(request, world, target, attempt, set()))
     return ExpansionPlan(switches, _status("Switching", total, world, published), "switching")
 
@@ -276,7 +276,7 @@ def _go_on(
             continue
         late[name] = found
         if found.phase == "open":
-            # Its leader lifted the fence at the last moment; the others wait for it.
+            # Its leader aborted at the last moment; the others wait for it.
             fences.append(
                 FenceTopic(
                     request.topic,

@@ -48,15 +48,6 @@ class ConsumeStats(JsonModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeStatsList(JsonModel):
-    """The lag of all groups of a broker (code 317): a list of one-entry maps from group to topics."""
-
-    consume_stats_list: tuple[Mapping[str, tuple[ConsumeStats, ...]], ...] = ()
-    broker_addr: str | None = None
-    total_diff: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class BrokerStatsItem(JsonModel):
     """A counter over a span of time; `avgpt` is the average per call."""
 

@@ -43,7 +43,7 @@ def every_table(replica: Replica) -> None:
 
 
 _OF_THE_TOPIC = {
-    *(Table.TOPICS, Table.OFFSETS, Table.LOCKS, Table.QUEUES, Table.GROWTH),
+    *(Table.TOPICS, Table.OFFSETS, Table.LOCKS, Table.QUEUES, Table.EXPANSIONS),
     *(Table.ASSIGNMENTS, Table.HELD_KEYS, Table.LET_GO_KEYS),
 }
 _OF_THE_GROUP = {
@@ -79,6 +79,6 @@ def test_a_deleted_group_takes_its_rows_of_every_table_along(replica: Replica) -
         GroupChanged("g", changed=True, deleted=True)
     ]
 
-    assert tables(replica) == {*(Table.COUNTERS, Table.TOPICS, Table.QUEUES, Table.GROWTH)}
+    assert tables(replica) == {*(Table.COUNTERS, Table.TOPICS, Table.QUEUES, Table.EXPANSIONS)}
     assert replica.take(GroupDeleted("g")) == [GroupChanged("g", changed=False, deleted=True)]
     assert replica.state.groups.version.counter == version + 1

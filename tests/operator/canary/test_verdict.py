@@ -235,11 +235,11 @@ def test_late_messages_spend_the_budget_and_keep_the_order() -> None:
 def test_a_second_canary_on_the_same_topics_is_told() -> None:
     """It makes the verdict worthless, and is no trouble of the cluster."""
     world = World()
-    world.canary.stranger(LANE, world.now)
+    world.canary.foreign(LANE, world.now)
     world.well()
     assert world.canary.verdict(world.now).status == "True"
 
-    world.canary.stranger(LANE, world.now)
+    world.canary.foreign(LANE, world.now)
     assert world.canary.verdict(world.now).reason == "AnotherCanary"
 
 

@@ -309,7 +309,7 @@ class GroupAdministration:
         )
 
     def _all_progress(self, only_ordered: bool, address: str, now: Now) -> Pieces:
-        """Write what `ConsumeStatsList` is."""
+        """Write what RocketMQ calls ConsumeStatsList."""
         state = self._context.state
         difference = 0
         start = b'{"consumeStatsList":['

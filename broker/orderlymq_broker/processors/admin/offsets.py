@@ -4,7 +4,7 @@ Administration of consumer offsets: 15 of a tool, 43, 45, 222 with 220, 223 with
 The rules: a reset computes the offsets here, by store time, or takes exactly those of its body; it stores them as a
 record and then tells the members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); while nobody
 is online a reset of all queues answers 206, which tools take as the sign to set offsets one by one (15). Model:
-Broker2Client. For one queue mqadmin sends 15 and then 222; either sets it, whoever is online.
+Broker2Client. For one queue mqadmin sends 15 and then 222; either sets it, with or without members online.
 """
 
 from collections.abc import Mapping

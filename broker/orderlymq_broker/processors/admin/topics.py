@@ -75,7 +75,7 @@ class TopicAdministration:
         self._changing: set[str] = set()
 
     def ended(self) -> None:
-        """Forget the changes under way: their fate is the next leader's to know."""
+        """Forget the changes under way: their outcome is the next leader's to know."""
         self._changing.clear()
 
     # -- changes -----------------------------------------------------------------------------------

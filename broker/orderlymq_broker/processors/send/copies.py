@@ -2,7 +2,7 @@
 Copies of another cluster's queue: code 20515, whose body holds stored records as a pull of the source returned them.
 
 The rules: a copy stands at the offset that its message has at the source, so the queue is a prefix of the source's queue,
-whoever appends how often: where the queue ends elsewhere when the entry is built, nothing of the request is stored
+however many appends there are: where the queue ends elsewhere when the entry is built, nothing of the request is stored
 (``core/entrybuilder.py``). A queue that never had a message begins where the copies do, because retention may have taken
 what was before. Nothing of a message changes but where and when it is stored. It waits for nothing, as it has waited at the source,
 and it is no repeat of anything; a repeat of its sender is recognised by it. The topic need not take sends, so that

@@ -5,7 +5,7 @@ The rules: from the moment a fence is proposed nobody writes to the topic, so th
 writes down are the ends of its queues; a send that was stored before is still answered as stored; who
 says from how many queues it chose (our SDK) is told to look again (20505), everybody else is refused
 definitely (14), which no client takes for stored. A fence that does not go on within its limit is
-lifted by the leader alone, so an operator that dies blocks nobody; a new leader begins the limit
+aborted by the leader alone, so an operator that dies blocks nobody; a new leader begins the limit
 again. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
 """
 
@@ -218,7 +218,7 @@ class ExpansionProcessor:
         return self._notify(readers_of(self._context.state, outcome.topic), omqQueues="true")
 
     def tick(self, now: Now) -> list[Effect]:
-        """Lift fences that did not go on in time; end settlings that have lasted long enough."""
+        """Abort fences that did not go on in time; end settlings that have lasted long enough."""
         records: list[Record] = []
         by_topic = self._context.state.expansions.by_topic
         self._ends = {name: end for name, end in self._ends.items() if by_topic.get(name) == end[0]}

@@ -87,7 +87,7 @@ class TransactionProcessor:
     def check_half(self, draft: Draft) -> None:
         """Give a half its identity: a repeated one gets the place of the first as long as that has not ended.
 
-        RocketMQ's clients choose a queue anew for each try of a half, and let no program name one: it does not count.
+        RocketMQ's clients choose another queue for each try of a half, and let no program name one: it does not count.
 
         Raises:
             RequestRefused: the first was committed, and the topic keeps one copy of it (13).

@@ -27,7 +27,7 @@ from orderlymq_protocol.message import properties as known
 # Keys of clients have 32 or 56 characters; the window must not hold 100 000 texts of 32 KiB.
 UNIQUE_KEY_LENGTH_MAX: Final = 255
 
-# What client libraries write anew at each try, or brokers write: with it counted, a try again would be stored again.
+# What client libraries write again at each try, or brokers write: with it counted, a try again would be stored again.
 _LIBRARY_NAMES: Final = frozenset(
     {
         *(known.UNIQ_KEY, known.WAIT, known.TRAN_MSG, known.INSTANCE_ID, known.TRANSACTION_ID),

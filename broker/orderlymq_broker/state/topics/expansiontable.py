@@ -46,7 +46,7 @@ class Expansion(msgspec.Struct, frozen=True, array_like=True):
     @property
     def list_since_ms(self) -> int:
         """Since when the list is what it is, at the latest; 0 while it never grew."""
-        # Rows of earlier versions have no time of growth: it was not after their phase began.
+        # Rows of earlier versions have no time of expansion: it was not after their phase began.
         return self.grown_ms or (self.since_ms if self.total else 0)
 
 
@@ -60,7 +60,7 @@ class ExpansionTable:
     def load(cls, reader: Reader) -> "ExpansionTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.GROWTH):
+        for value in read_rows(reader, Table.EXPANSIONS):
             expansion = msgspec.msgpack.decode(value, type=Expansion)
             table.by_topic[expansion.topic] = expansion
 
@@ -69,12 +69,12 @@ class ExpansionTable:
     def put(self, expansion: Expansion, writes: TableWrites) -> None:
         """Replace a row."""
         self.by_topic[expansion.topic] = expansion
-        writes.put(Table.GROWTH, expansion.topic, value=expansion)
+        writes.put(Table.EXPANSIONS, expansion.topic, value=expansion)
 
     def drop(self, topic: str, writes: TableWrites) -> None:
         """Forget a topic that is deleted."""
         if self.by_topic.pop(topic, None) is not None:
-            writes.delete(Table.GROWTH, topic)
+            writes.delete(Table.EXPANSIONS, topic)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield rows for the digest."""

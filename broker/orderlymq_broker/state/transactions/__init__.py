@@ -1,5 +1,5 @@
 """
 The table of open half messages.
 
-Who asks producers about them, and when, is ``processors/transactions/``.
+Who asks producers about them, and when, is ``processors/transactions/``. Begin with ``halves.py``.
 """

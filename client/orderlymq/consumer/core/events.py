@@ -315,7 +315,7 @@ class DeadLetter:
 
     @property
     def presumed(self) -> ParkedFrom | None:
-        """What holds the key while the broker has not answered: nothing may pass a message of unknown fate."""
+        """What holds the key while the broker has not answered: nothing may pass a message of unknown outcome."""
         message = self.message
         return self.parked or (
             ParkedFrom(message.queue_offset, message.message_id) if message.key else None

@@ -132,7 +132,7 @@ def _key_identifier(signer: x509.Certificate, signing: _Key) -> x509.AuthorityKe
 
 
 def certificates_in(text: str) -> str:
-    """Return the certificates of a text, each written anew, so that texts can be joined.
+    """Return the certificates of a text, each written again, so that texts can be joined.
 
     Raises:
         CertificateError: it holds none, or one that cannot be read.

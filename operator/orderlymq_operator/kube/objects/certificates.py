@@ -90,7 +90,7 @@ def issued_in(cluster: Cluster, secret: Json | None) -> Issued | None:
 
 
 def pair_in(secret: Json) -> Pair:
-    """Return an authority as a Secret holds it, its certificates written anew; texts are empty where it holds none."""
+    """Return an authority as a Secret holds it, its certificates written again; texts are empty where it holds none."""
     certificate, trusted = (_certificates(secret, name) for name in (_CERTIFICATE, _TRUSTED))
     key = _text(secret, _KEY)
     return Pair(certificate, key, trusted or certificate)

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final
 
 import aiohttp
 
@@ -44,7 +44,6 @@ from orderlymq_operator.plan.liveness import ProcessState
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_runtime.sockets.addresses import join_address
 
-Found = TypeVar("Found")
 # A pod that has been ready this long may be given a leader that another one has: what comes and goes gets none.
 STEADY_S: Final = 60.0
 # What changes while something is waited for.

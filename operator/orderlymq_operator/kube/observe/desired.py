@@ -37,14 +37,14 @@ class DesiredState:
         subjects: each object by the name that the planner knows it under.
         verdicts: objects that are left alone, and why.
         leaving: objects that are being deleted and whose finalizer waits for the brokers.
-        strangers: objects, living or leaving, of namespaces that the Cluster does not allow.
+        unlisted: objects, living or leaving, of namespaces that the Cluster does not allow.
     """
 
     desired: Desired
     subjects: dict[Subject, Item] = field(default_factory=dict)
     verdicts: dict[Subject, ConditionReport] = field(default_factory=dict)
     leaving: list[Item] = field(default_factory=list)
-    strangers: dict[Subject, Item] = field(default_factory=dict)
+    unlisted: dict[Subject, Item] = field(default_factory=dict)
 
 
 def subject_of(item: Item) -> Subject:
@@ -63,7 +63,7 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
     for item in parts:
         if not tenants.allows(cluster, item.namespace):
             subject = subject_of(item)
-            state.strangers[subject] = item
+            state.unlisted[subject] = item
             if item.deleting_since is None:
                 state.subjects[subject] = item
                 state.verdicts[subject] = _not_allowed(cluster, item)

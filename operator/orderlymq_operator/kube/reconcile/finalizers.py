@@ -63,10 +63,10 @@ class Finalizers:
         """
         refused: set[Subject] = set()
         is_known = _all_answer(state, observed)
-        for item in state.strangers.values():
+        for item in state.unlisted.values():
             await self.release(item)  # nothing is deleted in the brokers for them
         for subject, item in state.subjects.items():
-            if item.manifest is None or subject in state.strangers:
+            if item.manifest is None or subject in state.unlisted:
                 continue
             verdict = state.verdicts.get(subject)
             if not is_deleted_with(item.manifest) or (verdict and verdict.reason == OTHER_OWNER):

@@ -18,7 +18,7 @@ from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
 from orderlymq_operator.plan.actions import ConditionReport, Observed
-from orderlymq_operator.plan.growth import Volume, is_exhausted, size_text, wanted_size
+from orderlymq_operator.plan.volumes import Volume, is_exhausted, size_text, wanted_size
 from orderlymq_operator.resources.kinds import Cluster
 
 

@@ -181,9 +181,9 @@ def test_a_row_of_an_earlier_version_grew_before_its_phase_began(
     fence, abort = ExpansionFenced("orders", 2, 16, 9, 60_000), ExpansionAborted("orders", 2, "")
     if phase is FENCED:
         replica.take(fence, wall_ms=WALL_MS + 2)
-    (row,) = read_rows(replica.store, Table.GROWTH)
+    (row,) = read_rows(replica.store, Table.EXPANSIONS)
     writes, batch = TableWrites(), Batch()
-    writes.put(Table.GROWTH, "orders", value=msgspec.msgpack.decode(row)[:-1])
+    writes.put(Table.EXPANSIONS, "orders", value=msgspec.msgpack.decode(row)[:-1])
     writes.flush(batch)
     replica.store.write(batch, sync=True)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_operator.plan.growth import Volume, is_exhausted, size_text, wanted_size
+from orderlymq_operator.plan.volumes import Volume, is_exhausted, size_text, wanted_size
 from orderlymq_operator.resources.autogrow import AutoGrow
 
 GI = 2**30
