@@ -22,8 +22,12 @@ def seconds(span: Duration) -> float:
     """
     if isinstance(span, timedelta):
         return span.total_seconds()
-    if isinstance(span, bool) or not isinstance(span, int | float) or math.isnan(span):
-        raise SettingError(f"{span!r} is no time span; give seconds or a timedelta")
+    try:
+        is_span = not isinstance(span, bool | str) and not math.isnan(span)
+    except (TypeError, OverflowError):  # of a number with hundreds of digits
+        is_span = False
+    if not is_span:
+        raise SettingError(f"{span!r:.40} is no time span; give seconds or a timedelta")
     return span
 
 

@@ -144,7 +144,8 @@ class ClientInstance:
                 "the client was started before the process forked, and its connections are the parent's: make and start "
                 "one in the child"
             )
-        if self._users and asyncio.get_running_loop() is not self._loop:
+        # Of this thread; None where none runs.
+        if self._users and asyncio._get_running_loop() is not self._loop:
             raise StateError(
                 "the client runs on another event loop, and no call from here would get its answer: clients that share an "
                 "instance share its loop; those of orderlymq.blocking pass one LoopThread as thread=, too"

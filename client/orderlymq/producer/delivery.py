@@ -199,6 +199,12 @@ class Delivery:
         return route
 
     def deadline(self, timeout: Duration | None) -> float:
-        """Return when a send that begins now is out of time, on the monotonic clock."""
-        wanted = self._settings.send_message_timeout if timeout is None else timeout
-        return time.monotonic() + seconds(wanted)
+        """Return when a send that begins now is out of time, on the monotonic clock.
+
+        Raises:
+            SettingError: The time is over already.
+        """
+        wanted_s = seconds(self._settings.send_message_timeout if timeout is None else timeout)
+        if wanted_s <= 0:
+            raise SettingError(f"timeout is {wanted_s} seconds; a send takes longer than 0")
+        return time.monotonic() + wanted_s

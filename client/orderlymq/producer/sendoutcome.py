@@ -330,9 +330,13 @@ def check_batch(messages: Sequence[Message], size_max: int) -> None:
     Raises:
         SettingError: With the rule and the limit.
     """
+    if not isinstance(messages, Sequence):
+        raise SettingError(f"the batch is {messages!r}; give a list of Message")
     if not messages:
         raise SettingError("the batch is empty")
     for message in messages:
+        if not isinstance(message, Message):
+            raise SettingError(f"the batch has {message!r}; give a list of Message")
         check_message(message, size_max)
         if message.topic != messages[0].topic:
             raise SettingError(

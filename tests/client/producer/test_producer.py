@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import pytest
 
@@ -14,7 +16,7 @@ from orderlymq.errors import (
     StateError,
     TopicNotFound,
 )
-from orderlymq.message import Message, SendStatus
+from orderlymq.message import Message, SendResult, SendStatus
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.selectors import by_modulo, hash_index
 from orderlymq.settings import ClientSettings, ProducerSettings
@@ -124,10 +126,10 @@ async def test_a_refusal_after_a_lost_answer_stays_unknown() -> None:
     assert caught.value.code == 16
 
 
-RESEND = {
-    "send": lambda producer, message: producer.send(message),
-    "send_nowait": lambda producer, message: producer.send_nowait(message),
-    "send_batch": lambda producer, message: producer.send_batch([message]),
+RESEND: dict[str, Callable[..., Awaitable[SendResult]]] = {
+    "send": lambda producer, message, **more: producer.send(message, **more),
+    "send_nowait": lambda producer, message, **more: producer.send_nowait(message, **more),
+    "send_batch": lambda producer, message, **more: producer.send_batch([message], **more),
 }
 
 
@@ -179,6 +181,25 @@ async def test_a_refused_repeat_behind_a_failed_send_stays_unknown() -> None:
         outcomes = await asyncio.gather(*sends, return_exceptions=True)
 
     assert [type(each) for each in outcomes] == [SendRefused, SendUnknown, SendUnknown]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("-inf"), timedelta(0)])
+async def test_a_send_without_time_is_not_tried(timeout: float | timedelta) -> None:
+    """A try of a millisecond would end as unknown."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        message = Message(topic="T", body=b"x")
+        for send in RESEND.values():
+            with pytest.raises(SettingError, match="a send takes longer than 0"):
+                await send(producer, message, timeout=timeout)
+
+    assert not _sends(cluster)
+
+
+async def test_a_send_from_a_thread_without_a_loop_says_so() -> None:
+    """Its future could belong to no loop."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        with pytest.raises(StateError, match="runs on another event loop"):
+            await asyncio.to_thread(producer.send_nowait, "T", "x")
 
 
 async def test_a_refused_send_names_code_address_and_that_nothing_is_stored() -> None:

@@ -191,6 +191,7 @@ def test_what_a_broker_would_refuse_is_refused_before(message: Message, text: st
         ({"deliver_at": datetime.min}, "that has a timestamp"),  # noqa: DTZ901 - the first one has none
         ({"delay": nan}, "no time span"),
         ({"delay": inf}, "has no end"),
+        ({"delay": 10**400}, "no time span"),
     ],
 )
 def test_a_message_is_made_of_what_can_be_sent(given: dict[str, Any], text: str) -> None:
@@ -240,6 +241,9 @@ def test_reserved_property_names_are_refused(name: str) -> None:
     ("messages", "text"),
     [
         ([], "the batch is empty"),
+        (Message(topic="A", body=b"x"), "give a list of Message"),
+        (iter([Message(topic="A", body=b"x")]), "give a list of Message"),
+        ([b"x"], "give a list of Message"),
         ([Message(topic="A", body=b"x"), Message(topic="B", body=b"x")], "must have one topic"),
         (
             [Message(topic="A", body=b"x", delay_level=2)],
@@ -253,7 +257,7 @@ def test_reserved_property_names_are_refused(name: str) -> None:
         ([Message(topic="A", body=b"x")] * 20_001, "cut it with split_batch"),
     ],
 )
-def test_batches_that_cannot_be_one_append_are_refused(messages: list[Message], text: str) -> None:
+def test_batches_that_cannot_be_one_append_are_refused(messages: Any, text: str) -> None:
     """BAT-03, BAT-04: with the reason."""
     with pytest.raises(SettingError) as caught:
         check_batch(messages, 4 * MIB)

@@ -15,7 +15,13 @@ from orderlymq.consumer.group.requests import (
     read_pull,
 )
 from orderlymq.consumer.group.subscriptions import make_subscription
-from orderlymq.errors import BodyUnreadable, BrokerError, BrokerUnreachable, PullError
+from orderlymq.errors import (
+    BodyUnreadable,
+    BrokerError,
+    BrokerUnreachable,
+    PullError,
+    SettingError,
+)
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -27,6 +33,18 @@ from orderlymq_protocol.header.catalogue import (
 from orderlymq_runtime.remoting.client import RemotingError
 
 _PULL_TIMEOUT_S: Final = 10.0  # RocketMQ's consumerPullTimeoutMillis
+
+
+def check_place(queue: object, offset: object = 0) -> None:
+    """Refuse what is no queue, or no offset in one, before anything remembers it or tries it again and again.
+
+    Raises:
+        SettingError: With what is wanted.
+    """
+    if not isinstance(queue, MessageQueue):
+        raise SettingError(f"queue is {queue!r}; give a MessageQueue, as fetch_queues returns them")
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise SettingError(f"offset is {offset!r}; it must be an integer")
 
 
 class QueueReader:
@@ -56,6 +74,7 @@ class QueueReader:
             PullError: The broker refused or did not answer.
             BodyUnreadable: That message is the first.
         """
+        check_place(queue, offset)
         asked, queue = queue, self.instance.whole_queue(queue)
         subscription = make_subscription(
             queue.topic, expression or "*", kind, time.time_ns() // 10**6
@@ -94,16 +113,19 @@ class QueueReader:
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset the next message will get."""
+        check_place(queue)
         header = GetMaxOffsetHeader(queue.topic, queue.queue_id)
         return read_offset(await self._call(queue, RequestCode.GET_MAX_OFFSET, header.to_ext()))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the oldest offset that is still there."""
+        check_place(queue)
         header = GetMinOffsetHeader(queue.topic, queue.queue_id)
         return read_offset(await self._call(queue, RequestCode.GET_MIN_OFFSET, header.to_ext()))
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset nearest to a store time."""
+        check_place(queue)
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         return read_offset(await self._call(queue, code, header.to_ext()))

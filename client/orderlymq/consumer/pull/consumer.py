@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from orderlymq.connection.wire import check, is_stored
+from orderlymq.consumer.group.queuereader import check_place
 from orderlymq.consumer.group.requests import (
     PullResult,
     copy_to_retry,
@@ -96,7 +97,12 @@ class PullConsumer(GroupReader):
         return await self._reader.min_offset(queue)
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Remember an offset for `commit` and for `close`."""
+        """Remember an offset for `commit` and for `close`.
+
+        Raises:
+            SettingError: It is no queue, or no offset.
+        """
+        check_place(queue, offset)
         self._reader.offsets.update(queue, offset, epoch=None, increase_only=False)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.group.offsets import NOT_FOUND
-from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader, check_place
 from orderlymq.consumer.group.subscriptions import check_group
 from orderlymq.errors import StateError
 from orderlymq.ownedtasks import Lifecycle, Shutdown
@@ -56,9 +56,11 @@ class GroupReader(Lifecycle):
         await self._shutdown.wait()
 
     async def _shut_down(self) -> None:
-        await self._finish()
-        await self._instance.heartbeats.remove_consumer(self)
-        await self._instance.close()
+        try:
+            await self._finish()
+        finally:
+            await self._instance.heartbeats.remove_consumer(self)
+            await self._instance.close()
 
     async def _finish(self) -> None:
         """End what runs and commit."""
@@ -80,6 +82,7 @@ class GroupReader(Lifecycle):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None when it has none."""
+        check_place(queue)
         offset = await self._reader.offsets.fetch(queue)
         return None if offset == NOT_FOUND else offset
 

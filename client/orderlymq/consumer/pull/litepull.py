@@ -19,6 +19,7 @@ from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, assign
 from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
+from orderlymq.consumer.group.queuereader import check_place
 from orderlymq.consumer.group.requests import PullStatus
 from orderlymq.consumer.group.subscriptions import Subscription, make_subscription
 from orderlymq.consumer.pull.groupreader import GroupReader
@@ -177,8 +178,11 @@ class LitePullConsumer(GroupReader):
         """
         if self._subscriptions:
             raise StateError("assign cannot be used together with subscribe")
+        wanted = list(queues)
+        for queue in wanted:
+            check_place(queue)
         self._assigned = True
-        self._take(set(queues))
+        self._take(set(wanted))
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -280,6 +284,7 @@ class LitePullConsumer(GroupReader):
         Raises:
             SettingError: The queue is not assigned, or the offset is negative.
         """
+        check_place(queue, offset)
         position = self._positions.get(queue)
         if position is None:
             raise SettingError(f"{queue} is not assigned to this consumer; assign it first")

@@ -254,7 +254,7 @@ class BrokerCalls(GroupCalls):
         found = [message for message in found if not message.unreadable]
         for each in self.filters:
             try:
-                found = each(found)
+                found = list(each([*found]))
             except Exception:
                 _log.exception("the filter hook %r failed and is left out", each)
         return tuple(sorted([*found, *unread], key=_offset) if unread else found)

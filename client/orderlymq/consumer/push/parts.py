@@ -1,6 +1,7 @@
 """The parts that belong to a consumer's settings: core, workers, offsets; and which settings it refuses."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from inspect import signature
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRules
@@ -134,6 +135,19 @@ def check_settings(
         _check_lane_settings(group, settings)
     if listener is not None and not callable(listener):
         raise SettingError(f"the listener of {group} is {listener!r}; pass a function")
+    if listener is not None:
+        _check_arguments(group, listener)
+
+
+def _check_arguments(group: str, listener: Callable[..., object]) -> None:
+    """Refuse a listener that would fail on every message."""
+    try:
+        signature(listener).bind([], None)
+    except TypeError as error:
+        text = f"the listener of {group} is called with messages and context, but: {error}"
+        raise SettingError(text) from error
+    except ValueError:
+        return  # written in C, it does not say what it takes
 
 
 def _check_lane_settings(group: str, settings: ConsumerSettings) -> None:

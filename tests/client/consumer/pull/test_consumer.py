@@ -2,13 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from orderlymq.consumer.group.requests import PullResult
 from orderlymq.consumer.pull.consumer import PullConsumer
-from orderlymq.errors import BodyUnreadable, BrokerError, BrokerUnreachable, PullError
+from orderlymq.errors import (
+    BodyUnreadable,
+    BrokerError,
+    BrokerUnreachable,
+    PullError,
+    SettingError,
+)
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.sysflag import COMPRESSED
@@ -75,6 +83,35 @@ async def test_a_pull_that_is_refused_leaves_the_position_to_the_caller() -> Non
         cluster.faults[PULL] = [fakecluster.refuse(1)]
         with pytest.raises(PullError, match="at 7 failed"):
             await reader.pull(QUEUE, "*", 7)
+
+
+@pytest.mark.parametrize(
+    "place", [(5, 0), ("T", 0), (QUEUE, "x"), (QUEUE, None), (QUEUE, True), (QUEUE, 1.5)]
+)
+async def test_what_is_no_place_is_refused_before_it_is_remembered(place: Any) -> None:
+    """An iterator would ask for ever, and close would fail to leave the group."""
+    queue, offset = place
+    async with running(topics={"T": 1}) as cluster:
+        async with PullConsumer("G", cluster.address) as reader:
+            calls: list[Callable[[], Any]] = [
+                lambda: reader.pull(queue, None, offset),
+                lambda: anext(reader.messages(queue, offset)),
+                lambda: reader.commit(queue, offset),
+            ]
+            if queue is not QUEUE:
+                calls += [
+                    lambda: reader.committed(queue),
+                    lambda: reader.max_offset(queue),
+                    lambda: reader.min_offset(queue),
+                    lambda: reader.offset_for_timestamp(queue, 0),
+                ]
+            for call in calls:
+                with pytest.raises(SettingError, match=r"queue is|offset is"):
+                    await call()
+            with pytest.raises(SettingError, match=r"queue is|offset is"):
+                reader.update_offset(queue, offset)
+
+        assert [each.code for each in cluster.seen if each.code in (PULL, COMMIT)] == []
 
 
 async def test_a_body_that_cannot_be_inflated_is_an_error_of_its_own_message() -> None:

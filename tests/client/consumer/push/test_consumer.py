@@ -408,6 +408,22 @@ async def test_filters_may_drop_messages_before_the_listener(cluster: FakeCluste
     assert sorted(inbox.texts) == ["m1", "m3"]
 
 
+async def test_a_filter_that_returns_nothing_is_left_out(cluster: FakeCluster) -> None:
+    """As one that raises: it must not stop the queue."""
+    fill(cluster, 2, queues=1)
+    inbox = Inbox()
+
+    async with Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        consume_from="first",
+        listener=inbox.concurrent,
+        filters=[lambda found: found.clear()],  # type: ignore[list-item]  # as users err
+    ):
+        await until(lambda: len(inbox.seen) == 2)
+
+
 async def test_broadcasting_members_all_get_everything_and_keep_offsets_in_a_file(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:

@@ -385,6 +385,9 @@ async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeClu
         await Consumer("G", cluster.address, listener=Inbox().concurrent).start()
     with pytest.raises(SettingError, match="has no listener"):
         await Consumer("G", cluster.address, topics="T").run()
+    for listener in (lambda: None, lambda messages: None, lambda messages, context, more: None):
+        with pytest.raises(SettingError, match="is called with messages and context"):
+            await Consumer("G", cluster.address, topics="T", listener=listener).start()  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="pass a function"):
         await Consumer("G", cluster.address, topics="T", listener=7).start()  # type: ignore[arg-type]
     consumer = Consumer("G", cluster.address, topics="T", listener=Inbox().concurrent)
