@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orderlymq.consumer.core import concurrent as concurrency
+from orderlymq.consumer.core import locks
 from orderlymq.consumer.core import ordered as ordering
 from orderlymq.consumer.core.flowcontrol import REPORT_EVERY
 from orderlymq.consumer.listeners import context as listenercontext
@@ -82,8 +83,8 @@ CONSTANTS: Final = (
     ("rest after that", "10 ms", f"{ordering.YIELD_MS} ms"),
     ("time-out of LOCK_BATCH_MQ", "1000 ms", "1000 ms"),
     ("next try when the lock was lost", "10 ms", f"{ordering.RELOCK_LOST_MS} ms"),
-    ("next try when there is no lock", "100 ms", f"{ordering.RELOCK_FAILED_MS} ms"),
-    ("next try when another one holds it", "3000 ms", f"{ordering.RELOCK_REFUSED_MS} ms"),
+    ("next try when there is no lock", "100 ms", f"{locks.RELOCK_FAILED_MS} ms"),
+    ("next try when another one holds it", "3000 ms", f"{locks.RELOCK_REFUSED_MS} ms"),
     ("wait after OFFSET_ILLEGAL", "10 000 ms", "none: the corrected offset is used immediately"),
     ("REBALANCE_LOCK_INTERVAL", "20 s", "`lock_renew`"),
     ("local retry after a refused send-back", "5000 ms", f"{concurrency.LOCAL_RETRY_MS} ms"),
