@@ -92,6 +92,8 @@ async def explain_key(
         await _of_group(admin, reader, name, queue, key, offsets.max_offset)
         for name in names[:groups_max]
     ]
+    # The groups were asked later: what one has committed by then is there, too.
+    end = max([offsets.max_offset, *(each.committed or 0 for each in groups)])
 
     return KeyExplanation(
         topic,
@@ -100,7 +102,7 @@ async def explain_key(
         queue,
         len(route.publish),
         offsets.min_offset,
-        offsets.max_offset,
+        end,
         tuple(groups),
         len(names) - len(groups),
     )

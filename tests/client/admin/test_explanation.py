@@ -37,6 +37,7 @@ class TwoGroups(FakeCluster):
     """Broker group broker-a answers, broker-b takes connections and answers nothing."""
 
     hanging: str = ""
+    consumed: int = 5
 
     def serve(self, command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         brokers = (
@@ -56,7 +57,11 @@ class TwoGroups(FakeCluster):
             case RequestCode.QUERY_TOPIC_CONSUME_BY_WHO:
                 return command.reply(body=GroupList(("billing",)).to_json())
             case RequestCode.GET_CONSUME_STATS:
-                return command.reply(body=ConsumeStats({queue: OffsetWrapper(5, 5)}).to_json())
+                return command.reply(
+                    body=ConsumeStats(
+                        {queue: OffsetWrapper(self.consumed, self.consumed)}
+                    ).to_json()
+                )
         return super().serve(command, conn)
 
 
@@ -79,6 +84,15 @@ async def test_a_broker_group_that_hangs_delays_no_key_of_another_one(groups: Tw
     assert (told.queue, told.max_offset) == (MessageQueue("orders", BROKER, 0), 5)
     (group,) = told.groups
     assert (group.group, group.committed, group.lock, group.parked) == ("billing", 5, None, None)
+
+
+async def test_a_group_never_stands_behind_the_end_of_the_queue(groups: TwoGroups) -> None:
+    """It consumed what was stored after the end was asked for; less than nothing would wait."""
+    groups.consumed = 9
+    async with AdminClient(groups.address) as admin:
+        told = await explain_key(admin, "orders", "b")
+
+    assert (told.max_offset, told.groups[0].committed) == (9, 9)
 
 
 async def test_the_key_of_a_broker_group_that_hangs_is_not_explained(groups: TwoGroups) -> None:
