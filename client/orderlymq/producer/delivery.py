@@ -28,6 +28,8 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingError
 
 _RETRY_FIRST_S: Final = 0.01
+# A further try with less time than that proves nothing: it hides why the others failed, or makes a refusal unknown.
+_TRY_MIN_S: Final = 0.01
 _RETRY_MAX_S: Final = 0.05  # a new leader is found this late at most
 
 Build: TypeAlias = Callable[[MessageQueue], RemotingCommand]
@@ -130,8 +132,10 @@ class Delivery:
     async def attempt(
         self, queue: MessageQueue, command: RemotingCommand, attempts: Attempts
     ) -> RemotingCommand | None:
-        """Make one try; what went wrong is noted in *attempts*."""
+        """Make one try, if there is time for it; what went wrong is noted in *attempts*."""
         remaining_s = attempts.remaining_s(time.monotonic())
+        if attempts.tries and remaining_s < _TRY_MIN_S:
+            return None
         address = await self._instance.address(queue.broker_name, queue.topic)
         if address is None:
             attempts.note_no_address(queue.broker_name)

@@ -85,14 +85,18 @@ class QueuesChanged(Exception):  # noqa: N818 - what is to be done: choose again
 
 
 class Attempts:
-    """The tries of one send; *deadline_s* is a reading of the monotonic clock."""
+    """The tries of one send; *deadline_s* is a reading of the monotonic clock.
+
+    Attributes:
+        tries: how many have failed.
+    """
 
     def __init__(self, deadline_s: float, topic: str) -> None:
         self._deadline_s = deadline_s
         self._topic = topic
         self._maybe_stored = False
         self._is_early = False
-        self._tries = 0
+        self.tries = 0
         self._last = "no time was left for a try"
         self._address = ""
         self._refusal: RemotingCommand | None = None
@@ -108,21 +112,21 @@ class Attempts:
 
     def note_failure(self, address: str, error: RemotingError) -> None:
         """Take note of a try without an answer."""
-        self._tries += 1
+        self.tries += 1
         self._maybe_stored |= error.maybe_sent
         self._is_early = not error.maybe_sent
         self._address, self._last, self._refusal = address, str(error), None
 
     def note_no_address(self, broker_name: str) -> None:
         """Take note that nobody leads the broker group."""
-        self._tries += 1
+        self.tries += 1
         self._is_early = True
         self._address, self._refusal = "", None
         self._last = f"the broker group {broker_name} has no leader's address in the route"
 
     def note_refusal(self, address: str, answer: RemotingCommand) -> None:
         """Take note of an answer that says no."""
-        self._tries += 1
+        self.tries += 1
         self._is_early = answer.code in _LATER or any(
             mark in (answer.remark or "") for mark in _BUSY_MARKS
         )
@@ -147,7 +151,7 @@ class Attempts:
 
     def error(self) -> SendError | TopicNotFound:
         """Return the error for the caller when the last try failed."""
-        text = f"{self._last} (after {self._tries} tries)" if self._tries > 1 else self._last
+        text = f"{self._last} (after {self.tries} tries)" if self.tries > 1 else self._last
         code = None if self._refusal is None else self._refusal.code
         if self._maybe_stored:
             return SendUnknown(text, code=code, address=self._address)

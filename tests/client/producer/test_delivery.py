@@ -5,13 +5,16 @@ import time
 import pytest
 
 from orderlymq.errors import SendRefused, TopicNotFound
+from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
+from orderlymq.producer.requests import send_request
 from orderlymq.producer.selectors import hash_index
+from orderlymq.producer.sendoutcome import Attempts
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, Fault, refuse, running, serve_then_reset
+from tests.client.fakecluster import FakeCluster, Fault, refuse, running, serve_then_reset, silence
 
 SEND = RequestCode.SEND_MESSAGE_V2
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -45,6 +48,23 @@ async def test_a_key_keeps_its_queue_when_name_servers_do_not_know_its_topic_any
 
     assert before.queue == while_unknown.queue == after.queue
     assert cluster.bodies("T", before.queue.queue_id) == [b"1", b"2", b"3"]
+
+
+async def test_a_try_without_time_hides_no_refusal() -> None:
+    """In a few milliseconds no answer comes: the send would be unknown, for a reason that is none."""
+    async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
+        (queue,) = await producer.queues("T")
+        cluster.faults[SEND] = [silence]
+        command = send_request(Message(topic="T", body=b"x"), queue, producer._options, 0)
+        attempts = Attempts(time.monotonic() + 0.009, "T")
+        busy = command.reply(ResponseCode.SYSTEM_BUSY, remark="too much to do")
+        attempts.note_refusal(cluster.address, busy)
+
+        assert await producer._delivery.attempt(queue, command, attempts) is None
+
+    error = attempts.error()
+    assert isinstance(error, SendRefused)
+    assert "too much to do" in str(error)
 
 
 async def test_a_topic_that_is_deleted_and_created_again_is_sent_to_by_its_new_queues() -> None:
