@@ -1,0 +1,91 @@
+"""A message that is sent again, and a send that is not tried: refused is said of what is in no log."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from orderlymq.errors import SendRefused, SendUnknown, SettingError, StateError
+from orderlymq.message import Message, SendResult
+from orderlymq.producer.producer import Producer
+from orderlymq_protocol.codes import RequestCode
+from tests.client import fakecluster
+from tests.client.fakecluster import running
+
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+RESEND: dict[str, Callable[..., Awaitable[SendResult]]] = {
+    "send": lambda producer, message, **more: producer.send(message, **more),
+    "send_nowait": lambda producer, message, **more: producer.send_nowait(message, **more),
+    "send_batch": lambda producer, message, **more: producer.send_batch([message], **more),
+}
+
+
+@pytest.mark.parametrize("linger", [0, 0.001])
+@pytest.mark.parametrize("repeat", RESEND)
+async def test_a_refused_repeat_of_an_unknown_send_stays_unknown(
+    repeat: str, linger: float
+) -> None:
+    """The object was stored by its first send: what a later one is told does not undo that, until one is acknowledged."""
+    message = Message(topic="T", body=b"x", key="k")
+    async with (
+        running(topics={"T": 1}, ordered=True) as cluster,
+        Producer("G", cluster.address, linger=linger) as producer,
+    ):
+        await producer.queues("T")
+        for code in (SEND, BATCH):
+            cluster.faults[code] = [fakecluster.refuse(16)] * 2
+        cluster.faults[SEND].insert(0, fakecluster.serve_then_reset(cluster))
+        with pytest.raises(SendUnknown):
+            await producer.send(message)
+
+        with pytest.raises(SendUnknown, match="an earlier try may have been stored") as caught:
+            await RESEND[repeat](producer, message)
+
+        assert caught.value.code == 16
+        cluster.faults.clear()
+        await RESEND[repeat](producer, message)
+        for code in (SEND, BATCH):
+            cluster.faults[code] = [fakecluster.refuse(16)]
+        with pytest.raises(SendRefused):
+            await RESEND[repeat](producer, message)
+    assert cluster.bodies("T", 0) == [b"x"]
+
+
+async def test_a_refused_repeat_behind_a_failed_send_stays_unknown() -> None:
+    """It never left, but the send before it, of the same object, was cancelled under way or had no answer at all."""
+    first = Message(topic="T", body=b"x", key="k")
+    second = Message(topic="T", body=b"y", key="k")
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.silence, *[fakecluster.refuse(16)] * 2]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await producer.send(first)
+        await producer.send_oneway(second)
+
+        sends = [producer.send_nowait(Message(topic="T", body=b"z", key="k"))]
+        sends += [producer.send_nowait(each) for each in (first, second)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [SendRefused, SendUnknown, SendUnknown]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("-inf"), timedelta(0)])
+async def test_a_send_without_time_is_not_tried(timeout: float | timedelta) -> None:
+    """A try of a millisecond would end as unknown."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        message = Message(topic="T", body=b"x")
+        for send in RESEND.values():
+            with pytest.raises(SettingError, match="a send takes longer than 0"):
+                await send(producer, message, timeout=timeout)
+
+    assert not [each for each in cluster.seen if each.code in (SEND, BATCH)]
+
+
+async def test_a_send_from_a_thread_without_a_loop_says_so() -> None:
+    """Its future could belong to no loop."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        with pytest.raises(StateError, match="runs on another event loop"):
+            await asyncio.to_thread(producer.send_nowait, "T", "x")
