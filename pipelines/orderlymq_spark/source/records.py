@@ -121,29 +121,30 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
 def _bounds(chunks: Sequence[bytes]) -> tuple[Numbers, Numbers]:
     """Return where each record begins and ends when the chunks are put together."""
     starts: list[int] = []
-    ends: list[int] = []
     base = 0
     for chunk in chunks:
         position, size = 0, len(chunk)
-        while position < size:
-            if size - position < _SMALLEST:
-                raise RecordError(f"the record at {base + position} is torn")
+        while position <= size - _SMALLEST:
             starts.append(base + position)
             (length,) = _SIZE(chunk, position)
-            position += length
-            if length < _SMALLEST or position > size:
+            if length < _SMALLEST or position + length > size:
                 raise RecordError(f"the record at {starts[-1]} is torn")
-            ends.append(base + position)
+            position += length
+        if position != size:
+            raise RecordError(f"the record at {base + position} is torn")
         base += size
-    return np.array(starts, np.int64), np.array(ends, np.int64)
+    # A record ends where the next one begins.
+    bounds = np.array([*starts, base], np.int64)
+    return bounds[:-1], bounds[1:]
 
 
 def _cut(content: npt.NDArray[np.uint8], starts: Numbers, shape: "np.dtype[Any]") -> Any:
     """Return the fields that begin at these places."""
     if not len(starts):
         return np.empty(0, shape)
-    found = np.lib.stride_tricks.sliding_window_view(content, shape.itemsize)[starts]
-    return found.reshape(-1).view(shape)
+    # Bytes without a meaning are copied in one piece each, fields one by one.
+    count, kind = len(content) - shape.itemsize + 1, np.dtype((np.void, shape.itemsize))
+    return np.ndarray((count,), kind, content, strides=(1,))[starts].view(shape)
 
 
 def _topic_part(
