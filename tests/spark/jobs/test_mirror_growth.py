@@ -1,11 +1,12 @@
 """A mirror of a topic whose queue list grows by a real expansion; without Spark."""
 
 from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
 
-from orderlymq.blocking import AdminClient, Producer
+from orderlymq.blocking import AdminClient, Consumer, Producer
 from orderlymq_spark.errors import QueueListChanged
 from orderlymq_spark.jobs.mirror import job
 from orderlymq_spark.specs import MirrorSpec, Source
@@ -35,19 +36,32 @@ class Sites:
 
     def __init__(self, source: LocalCluster, target: LocalCluster, both: Clusters) -> None:
         self.source, self.target, self.both = source, target, both
+        self._sent = count()
 
-    def declare(self, side: LocalCluster, name: str, queues: int) -> None:
+    def declare(self, side: LocalCluster, name: str, queues: int, timeout_s: int = 110) -> None:
         """Create a topic, or let it grow."""
         permission = "ReadWrite" if side is self.source else "ReadOnly"
         path = side.directory / f"{name}-{queues}.yaml"
         path.write_text(TOPIC.format(name=name, queues=queues, permission=permission))
-        side.command("apply", "-f", str(path), "--timeout", "110")
+        side.command("apply", "-f", str(path), "--timeout", str(timeout_s))
 
-    def send(self, topic: str, count: int) -> None:
-        """Send to many keys, some of which an expansion moves."""
+    def send(self, topic: str, messages: int) -> None:
+        """Send to many keys, some of which an expansion moves; numbers rise."""
         with Producer("shop", self.source.name_server) as producer:
-            for number in range(count):
-                producer.send(topic, f"{number}", key=str(number))
+            for number in range(messages):
+                producer.send(topic, str(next(self._sent)), key=str(number))
+
+    def consume(self, topic: str, messages: int) -> list[tuple[str | None, int]]:
+        """Let a group of the target take so many messages more; return their keys and numbers."""
+        with Consumer(
+            "auditors",
+            topics=topic,
+            ordered=True,
+            consume_from="first",
+            name_servers=self.target.name_server,
+        ) as consumer:
+            found = islice(consumer, messages)
+            return [(message.key, int(message.text)) for message in found]
 
     def mirror(self, topic: str, folder: Path) -> int:
         """Run a mirror; return how many messages it copied."""
@@ -97,6 +111,34 @@ def test_a_source_that_grows_first_waits_for_its_target(sites: Sites, tmp_path: 
     sites.declare(sites.target, "orders", 5)
     assert sites.mirror("orders", tmp_path) == 40
     assert stored(sites.both.target, "orders") == stored(sites.both.source, "orders")
+
+
+def test_the_targets_expansion_waits_for_its_groups(sites: Sites, tmp_path: Path) -> None:
+    """A group that reads there has had everything from before the expansion, and then gets a key's messages in order, too."""
+    for side in (sites.source, sites.target):
+        sites.declare(side, "fees", 2)
+    sites.send("fees", 30)
+    assert sites.mirror("fees", tmp_path) == 30
+    taken = sites.consume("fees", 10)
+    sites.send("fees", 20)
+    sites.declare(sites.source, "fees", 5)
+    sites.send("fees", 40)
+    with pytest.raises(QueueListChanged, match="let the target's topic grow to 5 queues"):
+        sites.mirror("fees", tmp_path)
+
+    with pytest.raises(AssertionError, match="auditors"):
+        sites.declare(sites.target, "fees", 5, timeout_s=10)
+    with pytest.raises(QueueListChanged, match="let the target's topic grow to 5 queues"):
+        sites.mirror("fees", tmp_path)
+    taken += sites.consume("fees", 40)
+    sites.declare(sites.target, "fees", 5)
+
+    assert sites.mirror("fees", tmp_path) == 40
+    taken += sites.consume("fees", 40)
+    for key in {key for key, _ in taken}:
+        numbers = [number for each, number in taken if each == key]
+        assert numbers == sorted(numbers), key
+    assert len(dict.fromkeys(taken)) == 90
 
 
 def test_a_target_that_has_grown_first_waits_for_its_source(sites: Sites, tmp_path: Path) -> None:
