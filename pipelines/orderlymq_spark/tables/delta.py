@@ -10,12 +10,14 @@ it. Files that no commit names are for `vacuum`.
 import json
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
@@ -36,6 +38,7 @@ from orderlymq_spark.tables.commits import (
 from orderlymq_spark.tables.parquet import Part, below
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _QUERY: Final = "orderlymq.query"
 
@@ -119,6 +122,20 @@ def begin_merge(
     )
 
 
+def _looking_again(append: Callable[P, None]) -> Callable[P, None]:
+    """Append once more when the commit has lost: against itself, where a store lost its answer, or against somebody else."""
+
+    @wraps(append)
+    def twice(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            append(*args, **kwargs)
+        except CommitFailedError:
+            append(*args, **kwargs)
+
+    return twice
+
+
+@_looking_again
 def append_rows(
     root: Location, app_id: str, batch: int, rows: pa.Table, query: str | None = None
 ) -> None:
@@ -171,6 +188,7 @@ def _check_types(table: DeltaTable, root: Location, rows: pa.Table) -> None:
             ) from error
 
 
+@_looking_again
 def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> None:
     """Add written files to the table in one commit, unless the batch is in it already.
 
