@@ -1,8 +1,9 @@
-"""What must be true of archive, copy and audits after any number of kills."""
+"""What must be true of archive, copy, load and audits after any number of kills."""
 
 import fnmatch
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.tables.manifests import MANIFESTS
 from orderlymq_spark.tables.parquet import PARTS, below, holes, path_of, published
 from tests.spark.topics import numbers_by_key
+
+#: So many rows of a key that follow each other are alike in their order, and every so many have the same body.
+TIE, ALIKE = 4, 2
 
 Queues = Mapping[MessageQueue, Sequence[ReceivedMessage]]
 
@@ -108,6 +112,29 @@ def _copy_faults(topic: Queues, copy: Queues) -> list[str]:
         for key, numbers in origin.items()
         if copied.get(key) != numbers
     ] + [f"the copy has a key of its own: {key}" for key in copied.keys() - origin.keys()]
+
+
+def load_faults(topic: Queues, loaded: Queues) -> list[str]:
+    """Per key as many messages of each body as rows, none of a lower rank behind a higher one."""
+    came: dict[str | None, list[str]] = {}
+    for messages in loaded.values():
+        for message in messages:
+            came.setdefault(message.key, []).append(message.text)
+    wanted = {
+        key: [f"{int(n) // TIE}-{int(n) % ALIKE}" for n in numbers]
+        for key, numbers in numbers_by_key(topic).items()
+    }
+    faults = [
+        f"the load of {key} lacks {lacks or 'nothing'} and has too many of {more or 'nothing'}"
+        for key in sorted(wanted.keys() | came.keys(), key=str)
+        if (lacks := Counter(wanted.get(key)) - Counter(came.get(key)))
+        | (more := Counter(came.get(key)) - Counter(wanted.get(key)))
+    ]
+    for key, bodies in came.items():
+        ranks = [int(body.partition("-")[0]) for body in bodies]
+        if ranks != sorted(ranks):
+            faults.append(f"the load of {key} is in the order {ranks}")
+    return faults
 
 
 def _audit_faults(count: int, audits: Mapping[str, tuple[bool, Mapping[str, Any]]]) -> list[str]:

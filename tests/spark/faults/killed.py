@@ -1,7 +1,7 @@
 """
-A driver that is to be killed: archives a topic, audits it as a stream and copies it; `kills` kills it.
+A driver that is to be killed: archives a topic, audits it as a stream, copies it and loads rows of it; `kills` kills it.
 
-`python -m tests.spark.faults.killed SETTINGS` with {"bootstrap", "topic", "target", "folder", "master", "closing"}. With
+`python -m tests.spark.faults.killed SETTINGS` with {"bootstrap", "topic", "target", "loaded", "folder", "master", "closing"}. With
 `closing` it audits the archive and the copy as well and writes down what the audits said. Where it may stand still
 stands in `deadly`.
 """
@@ -15,24 +15,30 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from orderlymq_spark.datasource import OrderlyMQDataSource
+from orderlymq_spark.frames import ordered, read_stream
 from orderlymq_spark.jobs import archive, replay
 from orderlymq_spark.jobs.audit import job as audit
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.options import parse_sink
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.run.session import start_session
+from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.sink.writer import OrderedStreamWriter
 from orderlymq_spark.specs import ArchiveSpec, OrderAuditSpec, ReplaySpec, Source
 from tests.spark.faults import deadly
+from tests.spark.faults.aftermath import ALIKE, TIE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: What runs, in this order, and the folder of each checkpoint.
-PIPELINES: Final = ("archive", "audit", "copy")
+PIPELINES: Final = ("archive", "audit", "copy", "load")
 OUTCOME: Final = "outcome.json"
 NOW: Final = "now"  # names the pipeline that runs
 _BATCH: Final = 20
@@ -48,16 +54,24 @@ _SESSION: Final = {
 }
 
 
+#: Where a task of a sink dies, by the sink's appId: before its lookup, at some moment of sending, after the last send.
+SINK_PLACES: Final = {
+    "copied": ("copying", "sending", "copied"),
+    "loaded": ("loading", "pouring", "loaded"),
+}
+
+
 class DyingCopier(OrderedStreamWriter):
     """The ordered sink, with deadly places around its work and at some moment of it."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        deadly.reach("copying")
-        moment = threading.Timer(Random().uniform(0, _SENDING_MAX_S), deadly.reach, ["sending"])
+        begin, midst, end = SINK_PLACES[self._options.app_id]
+        deadly.reach(begin)
+        moment = threading.Timer(Random().uniform(0, _SENDING_MAX_S), deadly.reach, [midst])
         moment.start()
         result = super().write(iterator)
         moment.cancel()
-        deadly.reach("copied")
+        deadly.reach(end)
         return result
 
 
@@ -79,7 +93,8 @@ def main(settings: dict[str, Any]) -> None:
         topic=settings["topic"],
         options={"maxOffsetsPerTrigger": _BATCH},
     )
-    outcomes = {"audit of the stream": run_all(spark, topic, settings["target"], folder)}
+    targets = settings["target"], settings["loaded"]
+    outcomes = {"audit of the stream": run_all(spark, topic, targets, folder)}
     if settings["closing"]:
         copy = Source(bootstrap=settings["bootstrap"], topic=settings["target"])
         for name, said in (
@@ -95,8 +110,11 @@ def main(settings: dict[str, Any]) -> None:
     spark.stop()
 
 
-def run_all(spark: "SparkSession", topic: Source, target: str, folder: Path) -> Outcome:
-    """Run the three pipelines through what there is; return what the audit says."""
+def run_all(
+    spark: "SparkSession", topic: Source, targets: tuple[str, str], folder: Path
+) -> Outcome:
+    """Run the four pipelines through what there is; return what the audit says."""
+    target, loaded = targets
     (folder / NOW).write_text("archive")
     kept = ArchiveSpec(
         type="archive", source=topic, checkpoint=folder / "archive", path=folder / "files"
@@ -114,7 +132,34 @@ def run_all(spark: "SparkSession", topic: Source, target: str, folder: Path) -> 
     (folder / NOW).write_text("copy")
     copied = ReplaySpec(type="replay", source=topic, checkpoint=folder / "copy", target=target)
     replay.run("copied", copied, lambda: spark)
+    (folder / NOW).write_text("load")
+    load(
+        spark, copied.model_copy(update={"target": loaded, "checkpoint": location(folder / "load")})
+    )
     return outcome
+
+
+def load(spark: "SparkSession", spec: ReplaySpec) -> None:
+    """Send rows that do not carry their place, have ties and equals, and come in another order and other tasks each time."""
+    sink = {**spec.target_connect.to_options(), "topic": spec.target, "appId": "loaded"}
+
+    def make() -> DataStreamWriter:
+        number = F.col("properties")["n"].cast("int")
+        rows = read_stream(spark, spec.checkpoint, **spec.source.all_options()).select(
+            "sharding_key",
+            F.floor(number / TIE).alias("tie"),
+            F.concat_ws("-", F.floor(number / TIE), number % ALIKE).alias("body"),
+        )
+        shuffled = ordered(rows.mapInArrow(shuffle, rows.schema), tasks=Random().randint(2, 4))
+        return shuffled.writeStream.format("orderlymq").options(**sink, orderBy="tie")
+
+    run_stream("loaded", spec, make)
+
+
+def shuffle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Bring rows into another order each time they are asked for."""
+    for batch in batches:
+        yield batch.take(pa.array(Random().sample(range(batch.num_rows), batch.num_rows)))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ import pyspark
 from orderlymq.blocking import AdminClient
 from tests.cluster.processes import Group
 from tests.spark.faults import deadly
-from tests.spark.faults.aftermath import Archived, broken_laws
-from tests.spark.faults.killed import NOW, OUTCOME, PIPELINES
+from tests.spark.faults.aftermath import Archived, broken_laws, load_faults
+from tests.spark.faults.killed import NOW, OUTCOME, PIPELINES, SINK_PLACES
 from tests.spark.topics import Topics
 
 ROOT: Final = Path(__file__).parents[3]
@@ -48,7 +48,8 @@ _SMALL_KILLS: Final = (3, 8)  # in one life: a driver takes longest to begin
 _TASKS: Final = {
     "archive": ("writing", "written"),
     "audit": ("keeping",),
-    "copy": ("copying", "sending", "copied"),
+    "copy": SINK_PLACES["copied"],
+    "load": SINK_PLACES["loaded"],
 }
 _COMMITS: Final = {"archive": ("publishing", "manifest", "published")}
 #: Spark's own files of a checkpoint, seen from outside: a batch is planned, and done.
@@ -126,7 +127,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self.topic = self.topics.make()
-        self.target = self.topics.make(queues=3)
+        self.target, self.loaded = (self.topics.make(queues=3) for _ in range(2))
         self.done: Counter[Kill] = Counter()
         self.lives: Counter[str] = Counter()
         self.cut_off = {"woken": 0, "ended by itself": 0}
@@ -185,9 +186,11 @@ class Campaign:
         if not (self.folder / OUTCOME).exists():
             return  # that driver's fault is told already, and its log tells why
         said = json.loads((self.folder / OUTCOME).read_text())
+        topic = self.topics.read(self.topic)
         self.faults += broken_laws(
-            self.folder / "files", self.topics.read(self.topic), self.topics.read(self.target), said
+            self.folder / "files", topic, self.topics.read(self.target), said
         )
+        self.faults += load_faults(topic, self.topics.read(self.loaded))
 
     def _fill(self) -> None:
         self.topics.numbered(self.topic, MESSAGES, start=self.messages)
@@ -213,6 +216,7 @@ class Campaign:
             "bootstrap": self.topics.bootstrap,
             "topic": self.topic,
             "target": self.target,
+            "loaded": self.loaded,
             "folder": str(self.folder),
             "master": master,
             "closing": closing,

@@ -1,6 +1,7 @@
 """What is looked for after the kills would be found: each law broken once, on files and messages made by hand."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from orderlymq_spark.locations.location import location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.tables.manifests import MANIFESTS
 from orderlymq_spark.tables.parquet import Part, parts_folder, path_of, publish
-from tests.spark.faults.aftermath import Archived, broken_laws
+from tests.spark.faults.aftermath import Archived, broken_laws, load_faults
 
 QUEUE = MessageQueue("orders", "demo-0", 0)
 COPY = MessageQueue("copy", "demo-0", 0)
@@ -65,6 +66,42 @@ def test_a_copy_that_lost_repeated_or_reordered_is_found(root: Path, offsets: tu
     (fault,) = broken_laws(root, TOPIC, copied(*offsets), AUDITS)
 
     assert fault.startswith("the copy of k")
+
+
+def loaded(*bodies: str) -> dict[MessageQueue, list[ReceivedMessage]]:
+    return {
+        COPY: [
+            replace(message(offset, COPY), body=body.encode()) for offset, body in enumerate(bodies)
+        ]
+    }
+
+
+def test_a_load_may_have_its_ties_in_any_order() -> None:
+    """The topic has the numbers 0 to 3, which are of one rank and of two bodies."""
+    assert load_faults(TOPIC, loaded("0-1", "0-0", "0-0", "0-1")) == []
+
+
+@pytest.mark.parametrize(
+    ("bodies", "fault"),
+    [
+        (("0-0", "0-1", "0-0"), "lacks Counter({'0-1': 1})"),
+        (("0-0", "0-1", "0-0", "0-1", "0-1"), "too many of Counter({'0-1': 1})"),
+        (
+            ("0-0", "0-0", "0-0", "0-1"),
+            "lacks Counter({'0-1': 1}) and has too many of Counter({'0-0': 1})",
+        ),
+    ],
+)
+def test_a_load_that_lost_or_repeated_is_found(bodies: tuple[str], fault: str) -> None:
+    (found,) = load_faults(TOPIC, loaded(*bodies))
+
+    assert fault in found
+
+
+def test_a_load_in_another_order_is_found() -> None:
+    topic = {QUEUE: [message(offset) for offset in (3, 4)]}
+
+    assert load_faults(topic, loaded("1-0", "0-1")) == ["the load of k is in the order [1, 0]"]
 
 
 def file_of(root: Path, where: QueueRange) -> Path:
