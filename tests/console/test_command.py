@@ -10,6 +10,7 @@ import sys
 import textwrap
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from orderlymq.cli import cli
 from tests.operator.local.conftest import ports
 from tests.operator.local.manifests import text
+from tests.trouble.stubborn import stubborn_callers
 
 __all__ = ["ports"]  # fixture
 
@@ -74,8 +76,9 @@ def test_without_its_libraries_it_says_what_to_install() -> None:
 
 
 @pytest.mark.cluster
-def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal() -> None:
-    """The address answers until then; the cluster may be away."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal(number: signal.Signals) -> None:
+    """The address answers until then, and callers who neither read nor hang up hold nothing up; the cluster may be away."""
     command = [sys.executable, "-m", "orderlymq_console", "--listen", "127.0.0.1:0"]
     command += ["--name-server", "127.0.0.1:1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -84,8 +87,10 @@ def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal() -> None:
         link = re.findall(r"http://127\.0\.0\.1:\d+/sign-in\?token=\S+", second)[0]
         with urllib.request.urlopen(link) as answer:
             assert answer.status == 200
-        process.send_signal(signal.SIGINT)
-        code = process.wait(timeout=30)
+        asking = b"GET /static/console.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        with stubborn_callers(urlsplit(link).port or 0, asking):
+            process.send_signal(number)
+            code = process.wait(timeout=15)
 
     assert re.match(r"The console is at http://127\.0\.0\.1:\d+\. Ctrl-C ends it\.", first)
     assert code == 0
