@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report, send_command
 from tests.cluster.processes import Group
 from tests.ports import free_ports
+from tests.runtime.certificates import make_authority, make_certificate
 from tests.trouble.inspection import assert_all_clean
 from tests.trouble.rawsocket import RawSocket
+from tests.trouble.stubborn import stubborn_callers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -115,6 +118,36 @@ async def test_sigterm_of_all_at_once_under_load_and_everything_is_there_again(
         child.start()
     await asyncio.to_thread(trio.wait_for_leader)
     assert_kept_in_order(busy, await stored(client, trio))
+
+
+def test_callers_who_neither_read_nor_hang_up_hold_no_end_up(
+    make_group: Callable[..., Group], tmp_path: Path
+) -> None:
+    """Broker and name server, on each of their ports, plain and by TLS: exit code 0 within seconds."""
+    files = make_certificate(make_authority(tmp_path), "server")
+    tls = {"mode": "permissive", "certificate": str(files.certificate), "key": str(files.key)}
+    group = make_group(1, tls=tls)
+    asking = encode(request(RequestCode.GET_BROKER_CLUSTER_INFO))
+    page = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    callers = [
+        (group.port, asking, True),
+        (group.raft_ports[1], page, True),
+        (group.http_ports[1], page, True),
+        (group.name_server_port, asking, False),
+    ]
+    with ExitStack() as stack:
+        for port, words, encrypted in callers:
+            stack.enter_context(stubborn_callers(port, words, tls=encrypted))
+        told_at = time.monotonic()
+        codes = []
+        for child in (group.brokers[1], group.name_server):
+            child.signal(signal.SIGTERM)
+            codes.append(child.wait(EXIT_TIMEOUT_S))
+        report(
+            f"SIGTERM with stubborn callers: exits {codes} after {time.monotonic() - told_at:.2f} s"
+        )
+
+    assert codes == [0, 0]
 
 
 async def test_a_leader_that_stood_still_answers_nothing_from_its_past(
