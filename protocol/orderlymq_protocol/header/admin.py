@@ -117,6 +117,15 @@ class GetConsumerRunningInfoHeader(Header):
     jstack_enable: bool = False
 
 
+@request_header(RequestCode.QUERY_CORRECTION_OFFSET)
+class QueryCorrectionOffsetHeader(Header):
+    """Offsets of a group compared with others."""
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
 @request_header(RequestCode.CONSUME_MESSAGE_DIRECTLY)
 class ConsumeMessageDirectlyHeader(Header):
     """Have one client consume one message now."""
