@@ -22,6 +22,8 @@ OPTION: Final = "--write-clients-table"
 JAVA: Final = "Java (rocketmq-client)"
 GO: Final = "Go (rocketmq-client-go)"
 NODE: Final = "Node (ali-ons)"
+CAMEL: Final = "Apache Camel (camel-rocketmq)"
+STREAM: Final = "Spring Cloud Stream (spring-cloud-starter-stream-rocketmq)"
 SPRING: Final = "Spring Boot (rocketmq-spring-boot-starter)"
 TOOL: Final = "mqadmin (rocketmq-tools)"
 EXAMPLES: Final = "Apache's examples (rocketmq-example)"
@@ -130,8 +132,9 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
         yield SUITE, ""
     if {"examples", "newest"} & set(fixtures):
         yield EXAMPLES, "" if "examples" in fixtures else module.VERSIONS[-1]
-    if "spring" in fixtures:
-        yield SPRING, ""
+    for fixture, client in (("spring", SPRING), ("stream", STREAM), ("camel", CAMEL)):
+        if fixture in fixtures:
+            yield client, ""
     # Before Java, whose client sends what the Go client consumes.
     if "go_program" in fixtures:
         found = re.search(r"rocketmq-client-go/v2 v(\S+)", (HERE / "go" / "go.mod").read_text())

@@ -124,7 +124,7 @@ class LocalCluster:
         try:
             backup = ("--from-backup", self.from_backup) if self.from_backup else ()
             self.command("up", "-f", str(manifest), "--detach", *backup)
-        except AssertionError:
+        except (AssertionError, subprocess.TimeoutExpired):
             # On a machine that stands still the supervisor may come up after the command has given up.
             self.down()
             raise

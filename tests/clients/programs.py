@@ -103,6 +103,12 @@ class Program:
         assert code == 0, f"exit code {code}: {self.events[-5:]} {''.join(self.noise[-20:])}"
         return self.events
 
+    def say(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
     def stop(self) -> list[Event]:
         """Close its standard input, which asks a consumer to end, and wait for the end."""
         assert self._process.stdin is not None
@@ -125,6 +131,11 @@ class Program:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
+
+
+def bodies(events: list[Event]) -> list[str]:
+    """Return the bodies of events."""
+    return [event["body"] for event in events]
 
 
 def options(**values: object) -> list[str]:

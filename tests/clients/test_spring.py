@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.clients.localcluster import LocalCluster
-from tests.clients.programs import Event, Program, missing, run_maven
+from tests.clients.programs import Program, bodies, missing, run_maven
 
 pytestmark = [
     pytest.mark.java,
@@ -52,15 +52,15 @@ def spring(
 def test_template_sends_reach_listeners(spring: Program) -> None:
     """Each way of sending arrives once at a group of its own, at a broadcast listener and at a lite pull."""
     for listener in ("all", "broadcast", "pulled"):
-        assert sorted(_bodies(spring.heard(listener, len(PLAIN)))) == sorted(PLAIN), listener
-    assert _bodies(spring.of("sent")) == ["SEND_OK"]
+        assert sorted(bodies(spring.heard(listener, len(PLAIN)))) == sorted(PLAIN), listener
+    assert bodies(spring.of("sent")) == ["SEND_OK"]
 
 
 def test_an_orderly_listener_gets_each_key_in_order(spring: Program) -> None:
     """A listener that throws gets the same message again before what follows it."""
-    got = _bodies(spring.heard("in-order", 12))
+    got = bodies(spring.heard("in-order", 12))
 
-    assert _bodies(spring.of("failed")) == ["key-1:4"]
+    assert bodies(spring.of("failed")) == ["key-1:4"]
     for key in range(3):
         of_key = [body for body in got if body.startswith(f"key-{key}:")]
         assert of_key == [f"key-{key}:{n}" for n in range(key, 12, 3)]
@@ -68,21 +68,17 @@ def test_an_orderly_listener_gets_each_key_in_order(spring: Program) -> None:
 
 def test_selectors_choose_what_a_listener_gets(spring: Program) -> None:
     """By tags and by SQL."""
-    assert sorted(_bodies(spring.heard("tagged", 2))) == ["converted", "oneway"]
-    assert _bodies(spring.heard("priced")) == ["priced"]
+    assert sorted(bodies(spring.heard("tagged", 2))) == ["converted", "oneway"]
+    assert bodies(spring.heard("priced")) == ["priced"]
 
 
 def test_transactions_are_committed_rolled_back_and_asked_about(spring: Program) -> None:
     """One commits, one rolls back, one does not know until it is asked."""
-    assert _bodies(spring.heard("checked")) == ["UNKNOWN"]
-    spring.until(lambda program: "UNKNOWN" in _bodies(program.of("all")))
-    assert "ROLLBACK" not in _bodies(spring.of("all"))
+    assert bodies(spring.heard("checked")) == ["UNKNOWN"]
+    spring.until(lambda program: "UNKNOWN" in bodies(program.of("all")))
+    assert "ROLLBACK" not in bodies(spring.of("all"))
 
 
 def test_a_reply_listener_answers_a_request(spring: Program) -> None:
     """The callback of `sendAndReceive` gets what the reply listener returned."""
-    assert _bodies(spring.heard("answered")) == ["answer to question"]
-
-
-def _bodies(events: list[Event]) -> list[str]:
-    return [event["body"] for event in events]
+    assert bodies(spring.heard("answered")) == ["answer to question"]

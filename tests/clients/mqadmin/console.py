@@ -27,10 +27,8 @@ class Console(Program):
 
     def run(self, *words: str, timeout_s: float = 60) -> str:
         """Run one command and return all that it prints."""
-        assert self._process.stdin is not None
         before = len(self.of("printed"))
-        self._process.stdin.write("\t".join([*words, "-n", self._name_server]) + "\n")
-        self._process.stdin.flush()
+        self.say("\t".join([*words, "-n", self._name_server]))
         text: str = self.heard("printed", before + 1, timeout_s=timeout_s)[-1]["text"]
 
         return text

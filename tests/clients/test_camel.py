@@ -1,0 +1,54 @@
+"""Apache Camel's component for RocketMQ: routes consume, reply and send."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.clients.localcluster import LocalCluster
+from tests.clients.programs import Program, bodies, missing, run_maven
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.cluster,
+    pytest.mark.long,
+    pytest.mark.timeout(240),
+]
+
+FOLDER: Final = Path(__file__).parent / "camel"
+#: It has the client 5.3.0.
+VERSION: Final = "4.8.0"
+
+
+@pytest.fixture(scope="module", params=[VERSION])
+def camel(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[Program]:
+    reason = missing("java", "mvn")
+    if reason:
+        pytest.skip(reason)
+    version = request.param
+    run_maven(FOLDER, version)
+    target = FOLDER / "target" / version
+    topics = (cluster.topic("Normal"), cluster.topic("Normal"), cluster.topic("Normal"))
+    command = [
+        *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
+        *("-cp", f"{target}/lib/*:{target}/classes"),
+        *("io.orderlymq.camel.Main", cluster.name_server, *topics),
+    ]
+    with Program(command) as program:
+        program.heard("ready", timeout_s=120)
+        yield program
+
+
+def test_routes_get_what_templates_send(camel: Program) -> None:
+    """A route gets all, one with tags its own; a message key arrives as a header."""
+    camel.heard("all", 3)
+
+    assert set(bodies(camel.of("all"))) >= {"tagged", "keyed", "not waited for"}
+    assert bodies(camel.heard("key")) == ["key-1"]
+    assert bodies(camel.heard("tagged")) == ["tagged"]
+
+
+def test_a_request_is_answered_through_a_reply_topic(camel: Program) -> None:
+    """The component's way of request and reply: by message keys."""
+    assert bodies(camel.heard("answered")) == ["answer to question"]
