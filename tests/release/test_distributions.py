@@ -23,6 +23,7 @@ BROUGHT = {"fast_depends": "faststream", "pydantic_core": "pydantic"}
 FOR_SERVERS = {
     "orderlymq_protocol/sealedsecrets.py",
     "orderlymq_runtime/process/loop.py",
+    "orderlymq_runtime/pages/callers.py",
     "orderlymq_runtime/pages/looplag.py",
     "orderlymq_runtime/pages/server.py",
     "orderlymq_runtime/pages/trafficmetrics.py",

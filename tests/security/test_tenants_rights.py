@@ -53,6 +53,7 @@ VERBS: Final = {
 }
 # What stands in a variable where a call is made, by module and text of the call's first argument.
 VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
+    ("forecast/reader", "resource"): OWN_KINDS,
     ("observe/inventory", "resource"): (*OWN_KINDS, resources.PODS),
     ("observe/inventory", "refused"): OWN_KINDS,
     ("observe/lister", "resource"): (

@@ -53,8 +53,8 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
     changed: dict[ClusterKey, list[Item]] = {}
     for each in resources:
         place = each.metadata.namespace or namespace
-        named = f"metadata.name={each.metadata.name}"
-        found = await api.list(resource_of({"kind": each.kind}), place, fields=named)
+        resource, named = resource_of({"kind": each.kind}), f"metadata.name={each.metadata.name}"
+        found = await api.list(resource, place, fields=named)
         item = item_of(each, place, found[0] if found else None)
         assert item.cluster is not None, "what only uses a Cluster was left out"
         changed.setdefault(item.cluster, []).append(item)
