@@ -23,8 +23,10 @@ def seconds(span: Duration) -> float:
     if isinstance(span, timedelta):
         return span.total_seconds()
     try:
-        is_span = not isinstance(span, bool | str) and not math.isnan(span)
-    except (TypeError, OverflowError):  # of a number with hundreds of digits
+        is_span = (
+            isinstance(span, int | float) and not isinstance(span, bool) and not math.isnan(span)
+        )
+    except OverflowError:  # of a number with hundreds of digits
         is_span = False
     if not is_span:
         raise SettingError(f"{span!r:.40} is no time span; give seconds or a timedelta")
