@@ -19,7 +19,7 @@ from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.send.responses import answer_places
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.replication.proposer import Proposer
-from orderlymq_broker.state import machine
+from orderlymq_broker.state import removals
 from orderlymq_broker.state.groups.lockrecords import LocksReleased
 from orderlymq_broker.state.groups.locks import Lock, LockTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
@@ -75,7 +75,7 @@ def _rows_stay(bed: Bed) -> None:
 )
 def _index_stays(bed: Bed) -> None:
     # A range that ends where it begins.
-    bed.put(machine, "prefix_end", lambda prefix: prefix)
+    bed.put(removals, "prefix_end", lambda prefix: prefix)
 
 
 @STATE.defect(

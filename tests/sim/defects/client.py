@@ -4,6 +4,7 @@ from typing import Any
 
 from orderlymq.consumer.core import parkedkeys as holding
 from orderlymq.consumer.core.events import OrderedResult, StartFound
+from orderlymq.consumer.core.locks import LockedQueues
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.processqueue import ProcessQueue
 from orderlymq.consumer.core.queuestate import QueueState
@@ -21,13 +22,13 @@ PRODUCER = Catalogue("SDK producer")
     STORMS["consumers"],
 )
 def _long_lease(bed: Bed) -> None:
-    real = OrderedConsumer._granted
+    real = LockedQueues._granted
 
-    def granted(self: OrderedConsumer, state: QueueState, *rest: Any) -> None:
+    def granted(self: LockedQueues, state: QueueState, *rest: Any) -> None:
         real(self, state, *rest)
         state.lease_until_ms += 20_000
 
-    bed.put(OrderedConsumer, "_granted", granted)
+    bed.put(LockedQueues, "_granted", granted)
 
 
 @CONSUMER.defect(
@@ -55,10 +56,10 @@ def _no_look(bed: Bed) -> None:
 
 @CONSUMER.defect("keep the cache under a new epoch", "an epoch begins at the committed offset")
 def _keep_cache(bed: Bed) -> None:
-    real = OrderedConsumer._granted
+    real = LockedQueues._granted
 
     def granted(
-        self: OrderedConsumer, state: QueueState, epoch: Any, asked_at_ms: int, now_ms: int
+        self: LockedQueues, state: QueueState, epoch: Any, asked_at_ms: int, now_ms: int
     ) -> None:
         if state.fetcher.next_offset >= 0:
             state.epoch = epoch
@@ -66,7 +67,7 @@ def _keep_cache(bed: Bed) -> None:
                 state.lease_until_ms = max(state.lease_until_ms, now_ms + 1)
         real(self, state, epoch, asked_at_ms, now_ms)
 
-    bed.put(OrderedConsumer, "_granted", granted)
+    bed.put(LockedQueues, "_granted", granted)
 
 
 @CONSUMER.defect("begin behind the committed offset", "nothing is skipped")

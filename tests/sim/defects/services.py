@@ -17,7 +17,7 @@ from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.topics import expansionphases
 from orderlymq_broker.state.transactions.halves import TransactionTable
 from orderlymq_broker.store.kv import Family
-from orderlymq_nameserver.routes import RouteRegistry
+from orderlymq_nameserver.answers import Answers
 from tests.broker.store.memory import MemoryStore
 from tests.sim.broker.disk import SimulatedStore
 from tests.sim.defects.planting import Bed, Catalogue
@@ -189,13 +189,13 @@ def _half_a_ticket(bed: Bed) -> None:
     {"every_us": 1_000_000, "troubles": ("crash all", "name server")},
 )
 def _forget_ordered(bed: Bed) -> None:
-    real = RouteRegistry.route
+    real = Answers.route
 
-    def route(self: RouteRegistry, topic: str) -> Any:
+    def route(self: Answers, topic: str) -> Any:
         found = real(self, topic)
         living = [name for name, _ in self._living()]
         if found is None or living:
             return found
         return type(found)((), (), None, {})
 
-    bed.put(RouteRegistry, "route", route)
+    bed.put(Answers, "route", route)
