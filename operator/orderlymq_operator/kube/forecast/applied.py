@@ -9,20 +9,25 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.observe.inventory import LAST_APPLIED
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.kinds import Resource
 
 
 def applied(manifest: Resource, found: Json) -> Json:
-    """Return *found*, an object of the API server, with spec and annotations as they are after the apply."""
+    """Return *found*, an object of the API server, with spec and annotations as they are after the apply.
+
+    Raises:
+        ApiError: The former manifest, which kubectl keeps in an annotation, cannot be read; kubectl refuses it, too.
+    """
     meta = found["metadata"]
     notes = meta.get("annotations") or {}
     spec = manifest.model_dump(mode="json", exclude_unset=True)["spec"]
     written = {"metadata": {"annotations": manifest.metadata.annotations}, "spec": spec}
-    present = {"metadata": {"annotations": notes}, "spec": found["spec"]}
+    present = {"metadata": {"annotations": notes}, "spec": found.get("spec") or {}}
     if LAST_APPLIED in notes:
-        after = _merged(present, json.loads(notes[LAST_APPLIED]), {}, written)
+        after = _merged(present, _former(notes[LAST_APPLIED], meta["name"]), {}, written)
     else:
         managers = meta.get("managedFields") or ()
         after = _merged(present, _owned(managers, "Apply"), _owned(managers, "Update"), written)
@@ -49,6 +54,17 @@ def _merged(present: Json, former: Json, others: Json, written: Json) -> Json:
         else:
             after[name] = value
     return after
+
+
+def _former(text: str, name: str) -> Json:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        what = f"the annotation {LAST_APPLIED} of {name} is no JSON object"
+        raise ApiError(f"{what}; remove it, or apply with --server-side", 0)
+    return found
 
 
 def _object(value: Any) -> Json:

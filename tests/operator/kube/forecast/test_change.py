@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.observe.inventory import LAST_APPLIED
 from orderlymq_operator.kube.resources import (
@@ -241,6 +242,20 @@ async def test_what_somebody_else_has_set_stays(small: SmallCluster) -> None:
 
     assert not said.effects, said.resources
     assert not any("logLevel" in each.text for each in added.effects)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000])
+async def test_a_former_manifest_that_cannot_be_read_is_named(
+    small: SmallCluster, text: str
+) -> None:
+    """Anybody with the right may write the annotation."""
+    found = small.server.find(CLUSTERS, *KEY)
+    assert found is not None
+    meta = {**found["metadata"], "annotations": {LAST_APPLIED: text}}
+    small.server.put(CLUSTERS, {**found, "metadata": meta})
+
+    with pytest.raises(ApiError, match="of demo is no JSON object; remove it"):
+        await _forecast(small, _cluster())
 
 
 async def test_a_backup_to_begin_with_is_refused_later(small: SmallCluster) -> None:
