@@ -240,6 +240,14 @@ def run_maven(folder: Path, version: str, options: Sequence[str] = ()) -> None:
             stamp.touch()
 
 
+def framework(folder: Path, version: str, *words: str) -> list[str]:
+    """Build the program around a Java framework in *folder*; return the command, to which *words* belong: options, class, arguments."""
+    run_maven(folder, version)
+    target = folder / "target" / version
+    lean = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1")
+    return [*lean, "-cp", f"{target}/lib/*:{target}/classes", *words]
+
+
 def missing(*tools: str) -> str | None:
     """Say which of *tools* this machine lacks, or None."""
     lacking = [tool for tool in tools if shutil.which(tool) is None]

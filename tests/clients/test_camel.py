@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.clients.localcluster import LocalCluster
-from tests.clients.programs import Program, bodies, missing, run_maven
+from tests.clients.programs import Program, bodies, framework, missing
 
 pytestmark = [
     pytest.mark.java,
@@ -26,16 +26,9 @@ def camel(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[Pro
     reason = missing("java", "mvn")
     if reason:
         pytest.skip(reason)
-    version = request.param
-    run_maven(FOLDER, version)
-    target = FOLDER / "target" / version
     topics = (cluster.topic("Normal"), cluster.topic("Normal"), cluster.topic("Normal"))
-    command = [
-        *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
-        *("-cp", f"{target}/lib/*:{target}/classes"),
-        *("io.orderlymq.camel.Main", cluster.name_server, *topics),
-    ]
-    with Program(command) as program:
+    words = ("io.orderlymq.camel.Main", cluster.name_server, *topics)
+    with Program(framework(FOLDER, request.param, *words)) as program:
         program.heard("ready", timeout_s=120)
         yield program
 

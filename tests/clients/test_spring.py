@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.clients.localcluster import LocalCluster
-from tests.clients.programs import Program, bodies, missing, run_maven
+from tests.clients.programs import Program, bodies, framework, missing
 
 pytestmark = [
     pytest.mark.java,
@@ -34,17 +34,11 @@ def spring(
     if reason:
         pytest.skip(reason)
     version = request.param
-    run_maven(FOLDER, version)
-    target = FOLDER / "target" / version
     # The offsets of a broadcast group are kept there: those of another run name the same topics.
     home = tmp_path_factory.mktemp("home")
     topics = (cluster.topic("Ordered"), cluster.topic("Normal"), cluster.topic("Normal"))
-    command = [
-        *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}"),
-        *("-cp", f"{target}/lib/*:{target}/classes"),
-        *("io.orderlymq.spring.Main", cluster.name_server, *topics),
-    ]
-    with Program(command) as program:
+    words = (f"-Duser.home={home}", "io.orderlymq.spring.Main", cluster.name_server, *topics)
+    with Program(framework(FOLDER, version, *words)) as program:
         program.heard("ready", timeout_s=120)
         yield program
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from tests.clients.localcluster import LocalCluster
-from tests.clients.programs import Program, bodies, missing, run_maven
+from tests.clients.programs import Program, bodies, framework, missing
 
 pytestmark = [
     pytest.mark.java,
@@ -26,16 +26,9 @@ def stream(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[Pr
     reason = missing("java", "mvn")
     if reason:
         pytest.skip(reason)
-    version = request.param
-    run_maven(FOLDER, version)
-    target = FOLDER / "target" / version
-    command = [
-        *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
-        *("-cp", f"{target}/lib/*:{target}/classes"),
-        *("io.orderlymq.stream.Main", cluster.name_server),
-        *(cluster.topic("Ordered"), cluster.topic("Normal")),
-    ]
-    with Program(command) as program:
+    topics = (cluster.topic("Ordered"), cluster.topic("Normal"))
+    words = ("io.orderlymq.stream.Main", cluster.name_server, *topics)
+    with Program(framework(FOLDER, request.param, *words)) as program:
         program.heard("ready", timeout_s=120)
         yield program
 
