@@ -90,7 +90,7 @@ class Canary:
         self.takeovers = 0
         self._probes = {lane: _Probes() for lane in lanes}
         self._troubles: deque[Trouble] = deque(maxlen=100)
-        self._stranger_at: float | None = None
+        self._foreign_at: float | None = None
         self._observed = observed
 
     # -- what the sender reports
@@ -152,7 +152,7 @@ class Canary:
     def foreign(self, lane: Lane, at: float) -> None:
         """Note a message of another run; those of a former run are delivered before our own."""
         if self.ledgers[lane].highest:
-            self._stranger_at = at
+            self._foreign_at = at
 
     def took_over(self) -> None:
         """Note that one consumer ended and its queues went to the other."""
@@ -177,7 +177,7 @@ class Canary:
             more = f"; {len(self._troubles) - 1} more" if len(self._troubles) > 1 else ""
             text = f"{worst.lane}: {worst.text}{more}"
             return Verdict("False", worst.kind.value, text)
-        if self._stranger_at is not None and now - self._stranger_at < self.limits.stale_s:
+        if self._foreign_at is not None and now - self._foreign_at < self.limits.stale_s:
             text = (
                 "another canary sends to the same topics; stop one, or give it a prefix of its own"
             )
