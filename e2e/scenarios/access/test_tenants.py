@@ -24,7 +24,7 @@ DENIED: tuple[Right, ...] = (
 def _granted(operator: Operator, place: str, rights: Iterable[Right]) -> set[Right]:
     """Ask the API server itself, all at once: `kubectl auth can-i` says no of kinds that it does not know."""
     reviews = {right: _review(operator, place, right) for right in rights}
-    command = ("kubectl", "create", "-f", "-", "-o", 'jsonpath={.status.allowed}{"\n"}')
+    command = ("kubectl", "create", "-f", "-", "-o", r'jsonpath={.status.allowed}{"\n"}')
     answers = operator.machine.run(*command, stdin="\n".join(map(json.dumps, reviews.values())))
     return {
         right for right, answer in zip(reviews, answers.split(), strict=True) if json.loads(answer)
