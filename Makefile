@@ -67,7 +67,7 @@ test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of
 
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.s3 ## Run the tests of the Spark pipelines, also against an S3 server; SHORT=1 leaves out what takes minutes
-	@$(BIN)/python -m pytest tests/spark $(if $(SHORT),-m "not long") $(AGAIN)
+	@$(BIN)/python -m pytest tests/spark -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder $(if $(SHORT),-m "not long") $(AGAIN)
 
 .PHONY: kill-spark
 kill-spark: $(VENV)/.dev ## Kill Spark's drivers, executors and workers KILLS times (default 200) by SEED, check what they leave
