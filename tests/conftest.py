@@ -47,14 +47,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 WITH_OTHERS = ("tests/clients/", "tests/spark/")
 # Modules that take longest, longest first; `--durations=0` tells.
 LONGEST = (
-    "tests/docs/test_tutorials.py",
     "tests/sim/test_defects.py",
+    "tests/release/test_chart.py",
+    "tests/docs/test_sections.py",
+    "tests/docs/test_guides.py",
+    "tests/docs/test_tutorials.py",
     "tests/console/test_browser.py",
     "tests/console/test_standstill.py",
     "tests/cluster/test_queueexpansion.py",
     "tests/console/test_troubles.py",
     "tests/operator/test_secured.py",
-    "tests/release/test_chart.py",
     "tests/operator/test_commands.py",
     "tests/operator/local/test_supervisor.py",
     "tests/cluster/test_outside.py",

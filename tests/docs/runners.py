@@ -8,15 +8,18 @@ stands. Anything else fails `test_runners.py`. A runner is a file and a name in 
 
 import ast
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+
 ROOT: Final = Path(__file__).parents[2]
 
 TUTORIALS: Final = "tests/docs/test_tutorials.py::test_a_tutorial_does_what_it_says"
-GUIDES: Final = "tests/docs/test_tutorials.py::test_a_guide_does_what_it_says"
-SECTIONS: Final = "tests/docs/test_tutorials.py::test_what_a_guide_says_of_a_laptop_is_what_happens"
+GUIDES: Final = "tests/docs/test_guides.py::test_a_guide_does_what_it_says"
+SECTIONS: Final = "tests/docs/test_sections.py::test_what_a_guide_says_of_a_laptop_is_what_happens"
 SHARED: Final = "tests/docs/test_tutorials.py::test_pages_that_share_a_cluster_do_what_they_say"
 BUCKET: Final = "tests/docs/test_tutorials.py::test_a_backup_goes_to_a_bucket_as_the_guide_says"
 FRAGMENTS: Final = "tests/docs/test_fragments.py::test_every_program_of_the_guide_for_python"
@@ -67,6 +70,11 @@ def places(runner: str) -> list[tuple[Path, str]]:
     ]
 
 
+def each(runner: str) -> Iterable[object]:
+    """Return the parameters of a test that follows each of its places."""
+    return [pytest.param(*place, id=place[0].stem) for place in places(runner)]
+
+
 class Runner(NamedTuple):
     """Where the nearest run of a block is, and why the block is not run as it stands."""
 
@@ -85,7 +93,7 @@ _SUBMITTED: Final = Runner(
 )
 ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
     ("README.md", "make run"): Runner(
-        "tests/docs/test_tutorials.py::laptop",
+        TUTORIALS,
         "it installs and compiles first; the tutorial runs the same cluster and demo",
     ),
     ("README.md", "docker build -t orderlymq:dev ."): Runner(

@@ -1,18 +1,16 @@
-"""The tutorials and how-to guides that need nothing but this project work, command by command."""
+"""The tutorials, and pages that share a cluster or a bucket, work command by command."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.backup.s3server import NoServer, s3_server
-from tests.docs.runners import BUCKET, GUIDES, SECTIONS, SHARED, TUTORIALS, places
-from tests.docs.tutorial import Reader
+from tests.docs.runners import BUCKET, SHARED, TUTORIALS, each, places
+from tests.docs.tutorial import UP, Reader
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
-UP: Final = "orderlymq up -f examples/quickstart.yaml --detach"
 # What the pages that share a cluster have before them: a certificate, a second manifest, a message in a backup, an open transaction.
 _BEFORE: Final = """
 openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=console.example -keyout tls.key -out tls.crt 2>/dev/null
@@ -32,31 +30,10 @@ END
 """
 
 
-def each(runner: str) -> Iterable[object]:
-    """Return the places that *runner* follows, under their pages' names."""
-    return [pytest.param(*place, id=place[0].stem) for place in places(runner)]
-
-
 @pytest.mark.parametrize(("page", "section"), each(TUTORIALS))
 def test_a_tutorial_does_what_it_says(page: Path, section: str, tmp_path: Path) -> None:
     """Each command ends well, and prints what the page shows."""
     Reader(tmp_path).follow(page, section=section)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("page", "section"), each(GUIDES))
-def test_a_guide_does_what_it_says(page: Path, section: str, tmp_path: Path) -> None:
-    """As a tutorial: it makes a cluster of its own."""
-    Reader(tmp_path).follow(page, section=section)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("page", "section"), each(SECTIONS))
-def test_what_a_guide_says_of_a_laptop_is_what_happens(
-    page: Path, section: str, tmp_path: Path
-) -> None:
-    """The parts for Kubernetes are scenarios of e2e/, as far as they can be played on one machine."""
-    Reader(tmp_path).follow(page, section=section, before=UP)
 
 
 @pytest.mark.long

@@ -182,11 +182,11 @@ def test_what_cannot_come_up_is_said_after_the_time_out(
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
 
     result = _run(
-        "up", "-f", str(manifest), "--detach", "--data-dir", str(directory), "--timeout", "3"
+        "up", "-f", str(manifest), "--detach", "--data-dir", str(directory), "--timeout", "10"
     )
 
     assert result.returncode == 1
-    assert re.search(r"after 3 s \(.*demo-0.*logs", result.stderr.replace("\n", " "))
+    assert re.search(r"after 10 s \(.*demo-0.*logs", result.stderr.replace("\n", " "))
     assert "no disk" in directory.log("demo-0-1").read_text()
 
 
