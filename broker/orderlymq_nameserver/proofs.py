@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import ORDER_NAMESPACE
-from orderlymq_protocol.signing import (
+from orderlymq_protocol.signature import (
     KEY,
     SERVER,
     ReplayGuard,

@@ -20,7 +20,7 @@ from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
 from tests.broker.test_app import ready, running
 from tests.ports import free_ports
-from tests.runtime.sockets.test_listening import needs_ipv6
+from tests.runtime.sockets.test_listener import needs_ipv6
 
 HOST = "::1"
 

@@ -11,7 +11,7 @@ from orderlymq_broker.processors.admin.access import ADMIN_CODES, OPERATOR_CODES
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_protocol.signing import Signer
+from orderlymq_protocol.signature import Signer
 from tests.broker.processors.driver import ALICE, Shell, settings
 from tests.broker.processors.requests import create
 

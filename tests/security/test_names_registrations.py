@@ -12,7 +12,7 @@ from orderlymq_nameserver.registrations import Identity
 from orderlymq_protocol.body.catalogue import QueueData, RegisterBrokerBody, TopicRouteData
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.names import ORDER_NAMESPACE
-from orderlymq_protocol.signing import Signer
+from orderlymq_protocol.signature import Signer
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key

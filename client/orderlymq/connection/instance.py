@@ -44,7 +44,7 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_protocol.signing import Signer
+from orderlymq_protocol.signature import Signer
 from orderlymq_runtime.remoting.client import ConnectionLost, RemotingClient, RemotingError
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer

@@ -3,7 +3,7 @@ Signatures of requests: version 2 of ours, then RocketMQ's, which brokers with a
 
 RocketMQ's (AclClientRPCHook) is over the values of all header fields in the order of their names, then the body;
 HMAC-SHA1 and Base64 of it travel as `Signature` beside `AccessKey` (and `SecurityToken`). It covers
-version 2, which stands in `orderlymq_protocol.signing` and which RocketMQ's own brokers take for any other fields.
+version 2, which stands in `orderlymq_protocol.signature` and which RocketMQ's own brokers take for any other fields.
 """
 
 import hmac
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from orderlymq.errors import SettingError
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.signing import ROCKETMQ_SIGNATURE
+from orderlymq_protocol.signature import ROCKETMQ_SIGNATURE
 from orderlymq_runtime.remoting.signedcalls import new_signer
 from orderlymq_runtime.security.cleartext import SecretInClear, check_protection
 

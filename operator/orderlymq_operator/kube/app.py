@@ -43,7 +43,7 @@ from orderlymq_operator.plan.permissions import DriverPolicy
 from orderlymq_operator.resources.kinds import KINDS, Pipeline
 from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.pages.server import HealthServer
-from orderlymq_runtime.sockets.listening import EVERY_ADDRESS
+from orderlymq_runtime.sockets.listener import EVERY_ADDRESS
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from orderlymq_runtime.remoting.server import listening_failed
 from orderlymq_runtime.security.cleartext import stays_here
 from orderlymq_runtime.security.tls import SniffingListener
 from orderlymq_runtime.sockets.inputbudget import InputBudget
-from orderlymq_runtime.sockets.listening import listening_socket
+from orderlymq_runtime.sockets.listener import listening_socket
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.remoting.turns import Turns
 from orderlymq_runtime.security.tls import ServerTls, SniffingListener
 from orderlymq_runtime.sockets.inputbudget import InputBudget
-from orderlymq_runtime.sockets.listening import EVERY_ADDRESS, listening_socket
+from orderlymq_runtime.sockets.listener import EVERY_ADDRESS, listening_socket
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)

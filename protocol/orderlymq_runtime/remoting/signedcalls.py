@@ -1,7 +1,7 @@
 """
 Signed calls: a server that has begun again tells its new mark, and the request is signed with it once more.
 
-What is signed stands in `orderlymq_protocol.signing`.
+What is signed stands in `orderlymq_protocol.signature`.
 """
 
 import secrets
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.signing import Signer
+from orderlymq_protocol.signature import Signer
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 

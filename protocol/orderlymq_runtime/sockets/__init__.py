@@ -2,5 +2,5 @@
 Sockets below every protocol: addresses, dialing, listening, and the budget of unfinished input.
 
 Nothing here knows commands, TLS or HTTP.
-Begin with `listening` for servers and with `dial` for clients.
+Begin with `listener` for servers and with `dial` for clients.
 """

@@ -2,7 +2,7 @@
 
 from orderlymq.connection.signatures import RequestSigner, signed
 from orderlymq_protocol.frame.command import request
-from orderlymq_protocol.signing import SERVER, verified
+from orderlymq_protocol.signature import SERVER, verified
 
 
 def _sign(ext: dict[str, str], body: bytes, access_key: str = "RocketMQ") -> dict[str, str]:

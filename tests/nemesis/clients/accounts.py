@@ -5,7 +5,7 @@ from typing import Final
 
 from orderlymq.connection.signatures import RequestSigner
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.signing import is_signed
+from orderlymq_protocol.signature import is_signed
 from orderlymq_runtime.remoting.client import RemotingClient
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from orderlymq.connection.signatures import signed
 from orderlymq_broker.server.router import Line
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.signing import Signer
+from orderlymq_protocol.signature import Signer
 from orderlymq_runtime.remoting.client import (
     ConnectFailed,
     ConnectionLost,

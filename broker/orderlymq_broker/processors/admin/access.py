@@ -9,7 +9,7 @@ letters are read with a right to their group, taking and giving back queue locks
 group, and changes of accounts and of the cluster need an administrator.
 
 What only our own operator and command ask (`OPERATOR_CODES`) always needs a signature of version 2
-(``signing.py`` of the protocol), of the operator's account or, with access control, of an administrator. Neither an
+(``signature.py`` of the protocol), of the operator's account or, with access control, of an administrator. Neither an
 address nor a signature of RocketMQ's form proves anything there. A broker without an operator's account and without
 access control serves it unsigned: one that somebody starts alone, never one of `orderlymq up` or the operator.
 Accounts stand in ``state/admin/access.py``; the commands for them in ``accounts.py``.
@@ -51,7 +51,7 @@ from orderlymq_protocol.names import (
     is_retry_topic,
     reply_topic,
 )
-from orderlymq_protocol.signing import (
+from orderlymq_protocol.signature import (
     KEY,
     ROCKETMQ_SIGNATURE,
     SERVER,

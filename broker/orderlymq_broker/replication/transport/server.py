@@ -55,7 +55,7 @@ from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.closelog import CloseLog
 from orderlymq_runtime.remoting.server import PortInUseError
 from orderlymq_runtime.security.tls import PeerTls, SniffingListener
-from orderlymq_runtime.sockets.listening import EVERY_ADDRESS, listening_socket
+from orderlymq_runtime.sockets.listener import EVERY_ADDRESS, listening_socket
 
 _log = logging.getLogger(__name__)
 

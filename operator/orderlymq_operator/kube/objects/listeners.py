@@ -12,7 +12,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.resources import SERVICES, TLS_ROUTES, Json
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener, named
-from orderlymq_runtime.sockets.listening import EVERY_ADDRESS
+from orderlymq_runtime.sockets.listener import EVERY_ADDRESS
 
 # A key of the name servers' ConfigMap, so a file in their settings folder.
 ADDRESSES_FILE: Final = "addresses.json"

@@ -11,7 +11,7 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXT_OVERLAP
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, SEALED_LENGTH_MAX, seal
-from orderlymq_protocol.signing import Signer
+from orderlymq_protocol.signature import Signer
 from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.requests import create, send_ext
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_protocol.signing import (
+from orderlymq_protocol.signature import (
     DIFFERENCE_MS_MAX,
     SERVER,
     SIGNATURE,

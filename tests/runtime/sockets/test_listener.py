@@ -10,7 +10,7 @@ from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.security.tls import ServerTls, following_client
 from orderlymq_runtime.sockets.addresses import join_address, plain_host, split_address
-from orderlymq_runtime.sockets.listening import listening_socket
+from orderlymq_runtime.sockets.listener import listening_socket
 from tests.runtime.certificates import make_authority, make_certificate
 from tests.runtime.peers import Recorder, echo
 
