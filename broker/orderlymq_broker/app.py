@@ -30,7 +30,7 @@ from orderlymq_broker.server.adminrequests import AdminRequests
 from orderlymq_broker.server.assignment import Assigning
 from orderlymq_broker.server.backups import BackupRequests
 from orderlymq_broker.server.clientdeath.liveness import Liveness, is_of_another_machine
-from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
+from orderlymq_broker.server.forwarder import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
 from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
+from orderlymq_broker.server.forwarder import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.router import Admission, Line, Router
 from orderlymq_raft import RoleChange
 from orderlymq_raft.types import NodeId

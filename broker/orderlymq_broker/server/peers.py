@@ -2,7 +2,7 @@
 What the replicas of a group say to each other, as one process hears it and sends it.
 
 The rules: messages of raft go to the loop and come from it; frames of clients that a peer has passed on go to the two ends
-of forwarding (``forwarding.py``); where a peer is called is noted as soon as it says so. While a snapshot replaces the
+of forwarding (``forwarder.py``); where a peer is called is noted as soon as it says so. While a snapshot replaces the
 store there is nobody to hear, so nothing reaches the loop.
 """
 
@@ -16,7 +16,7 @@ from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frameheaders import Purpose
 from orderlymq_broker.replication.transport.frames import Frame, FrameKind
 from orderlymq_broker.replication.transport.server import Transport
-from orderlymq_broker.server.forwarding import Inbox, Outbox
+from orderlymq_broker.server.forwarder import Inbox, Outbox
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.store.kv import Batch
 from orderlymq_raft import InstallSnapshot, Message

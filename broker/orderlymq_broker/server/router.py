@@ -7,7 +7,7 @@ wait here in the order they came, and a leader asks the others to confirm it; wh
 replica leads, those on connections that were accepted here are passed on to it. Order on one
 connection is kept across all of it. What has waited is worked off in turns (``turns.py``), before anything that is
 read meanwhile.
-``replication/loop.py`` runs what is served here, ``forwarding.py`` carries what is not.
+``replication/loop.py`` runs what is served here, ``forwarder.py`` carries what is not.
 """
 
 import asyncio
@@ -178,7 +178,7 @@ class Router:
         self._on_handled = handled
         self._on_lost = lost
 
-    # -- what the server calls, and `forwarding` for lines of other replicas ---------------------
+    # -- what the server calls, and `forwarder` for lines of other replicas ---------------------
 
     def __len__(self) -> int:
         return len(self._lines)

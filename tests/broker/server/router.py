@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
-from orderlymq_broker.server.forwarding import Inbox, Outbox
+from orderlymq_broker.server.forwarder import Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
 from orderlymq_broker.server.router import Line, Router
 from orderlymq_protocol.frame.command import RemotingCommand

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
+from orderlymq_broker.server.forwarder import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import SETTLE_S, Leadership
 from orderlymq_broker.server.router import Admission, Line, Router
 from orderlymq_raft import NotLeader, ProposalRefused
