@@ -33,7 +33,7 @@ from orderlymq_protocol.names import dlq_topic
 from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.security.clustersecret import new_cluster_secret
 from orderlymq_testing.faults import Delay, Replica
-from orderlymq_testing.recording import Recording
+from orderlymq_testing.history import Recording
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_testing.recording import Recording
+from orderlymq_testing.history import Recording
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.printing import print_message
+from orderlymq.cli.printer import print_message
 from orderlymq.cli.session import SPAN, connected, parse_moment, say
 from orderlymq.connection import troubles
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult

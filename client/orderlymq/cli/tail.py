@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.printing import print_message
+from orderlymq.cli.printer import print_message
 from orderlymq.cli.session import SPAN, connected, say
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BodyUnreadable, BrokerError, PullError

@@ -8,7 +8,7 @@ import pytest
 
 from orderlymq.cli import session
 from orderlymq.cli.findings import lines
-from orderlymq.cli.printing import print_message
+from orderlymq.cli.printer import print_message
 from orderlymq.cli.session import iso, print_table, say
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.message.properties import SHARDING_KEY
