@@ -79,7 +79,7 @@ VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
     ("reconcile/pipeline", "made"): MADE_FOR_PIPELINES,
     ("reconcile/pipeline", "resource"): (*FORMS, ROLES, ROLE_BINDINGS),
     ("reconcile/pipeline", "workload"): FORMS,
-    ("reconcile/scaling", "resource"): (
+    ("reconcile/groupremoval", "resource"): (
         resources.SERVICES,
         resources.CONFIG_MAPS,
         resources.BUDGETS,

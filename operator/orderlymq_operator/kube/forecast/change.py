@@ -31,7 +31,7 @@ from orderlymq_operator.kube.observe.desired import DesiredState, desired_state,
 from orderlymq_operator.kube.observe.gateway import has_routes
 from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.observe.listeners import outside_view, told_addresses
-from orderlymq_operator.kube.reconcile import scaling, volumes
+from orderlymq_operator.kube.reconcile import groupremoval, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.reconcile.wanted import (
@@ -125,7 +125,7 @@ def _forecast(
     present: Present, before: DesiredState | None, after: DesiredState, item: Item
 ) -> Forecast:
     live, cluster = present.live, after.desired.cluster
-    desired = scaling.with_standing_groups(after.desired, live)
+    desired = groupremoval.with_standing_groups(after.desired, live)
     pulling = with_pull_secrets(desired.cluster, _pull_secrets(cluster, live))
     desired = replace(desired, cluster=pulling)
     environment, steps = _environment(cluster, desired, live)
@@ -346,7 +346,7 @@ def _beside(
 
 def _draining(cluster: Cluster, live: Live) -> Iterator[Effect]:
     """Yield what becomes of the groups above spec.groups."""
-    surplus = scaling.surplus_groups(cluster, live)
+    surplus = groupremoval.surplus_groups(cluster, live)
     for group in reversed(surplus):
         text = f"group {group} takes no more messages, and goes when nothing is retained in it; the highest goes first"
         yield Effect("Removes", text, (group,))

@@ -44,7 +44,7 @@ from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Ite
 from orderlymq_operator.kube.observe.listeners import needs_nodes
 from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S, Lister
 from orderlymq_operator.kube.observe.nodes import Nodes
-from orderlymq_operator.kube.reconcile import scaling, volumes
+from orderlymq_operator.kube.reconcile import groupremoval, volumes
 from orderlymq_operator.kube.reconcile.accepted import (
     carried_out,
     image_of,
@@ -309,9 +309,9 @@ class ClusterReconciler:
         backend = scope.backend
         failed, work = await execute(backend, actions, self._metrics)
         work += await volumes.settle(backend, scope.found, observed)
-        surplus = scaling.surplus_groups(scope.cluster, scope.live)
+        surplus = groupremoval.surplus_groups(scope.cluster, scope.live)
         try:
-            work += await scaling.settle(self._api, backend, surplus, scope.found, observed)
+            work += await groupremoval.settle(self._api, backend, surplus, scope.found, observed)
         except AdminError as error:
             failed.append(error)
         if backend.held:
@@ -346,7 +346,7 @@ class ClusterReconciler:
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         cluster, tls_waits = with_tls_step(cluster, live)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
-        state.desired = with_canary(scaling.with_standing_groups(state.desired, live))
+        state.desired = with_canary(groupremoval.with_standing_groups(state.desired, live))
         groups = state.desired.cluster.group_names
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
@@ -396,7 +396,7 @@ class ClusterReconciler:
         found.restored = restored_condition(item, backup_id)
         if cluster.spec.canary.enabled:
             found.order = self.orders.get((item.namespace, item.name), SILENT)
-        found.scale_down = scaling.refused(cluster, live)
+        found.scale_down = groupremoval.refused(cluster, live)
         found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
         told = previous_conditions(item).get("FaultTolerant")
         if found.tolerance.status == "Unknown" and told is not None:

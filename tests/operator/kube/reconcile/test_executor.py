@@ -16,7 +16,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import group_set
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
-from orderlymq_operator.kube.reconcile import scaling
+from orderlymq_operator.kube.reconcile import groupremoval
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.executor import execute
 from orderlymq_operator.kube.reconcile.status import Findings
@@ -234,7 +234,7 @@ async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
     observed = Observed(groups={"demo-0": ObservedGroup(1, {}, {}, {})})
 
     async def settle() -> Json | None:
-        await scaling.settle(backend.api, backend, ("demo-0",), Findings(), observed)
+        await groupremoval.settle(backend.api, backend, ("demo-0",), Findings(), observed)
         return server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
 
     place.deposed = True

@@ -1,6 +1,6 @@
 from orderlymq_operator.kube.objects.cluster import group_set
 from orderlymq_operator.kube.observe.cluster import Live
-from orderlymq_operator.kube.reconcile.scaling import (
+from orderlymq_operator.kube.reconcile.groupremoval import (
     held_text,
     ordered_topics,
     planned_groups,
