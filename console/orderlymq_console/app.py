@@ -32,7 +32,7 @@ from orderlymq_console.settings import Account, ConsoleSettings, local_account
 from orderlymq_console.web.changes import add_changes
 from orderlymq_console.web.guard import guard
 from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SESSIONS, SETTINGS, VIEWERS
-from orderlymq_console.web.rendering import Renderer, static_files
+from orderlymq_console.web.renderer import Renderer, static_files
 from orderlymq_console.web.sessions import Sessions
 from orderlymq_console.web.signin import add_sign_in
 from orderlymq_console.web.viewers import Viewers

@@ -17,10 +17,10 @@ from orderlymq_console.pages.groups import group
 from orderlymq_console.pages.message import of_group
 from orderlymq_console.pages.overview import overview, raft
 from orderlymq_console.pages.topics import topic
-from orderlymq_console.pages.waiting import waiting
+from orderlymq_console.pages.undelivered import waiting
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import SHOWN_MAX, TAKING_OVER, StatusReport
-from orderlymq_console.web.rendering import Renderer, Who
+from orderlymq_console.web.renderer import Renderer, Who
 from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import LaneShown, LaneTable, QueueLanes

@@ -13,10 +13,10 @@ from orderlymq_console.models import Figure
 from orderlymq_console.pages.blocked import Parts
 from orderlymq_console.pages.bodies import SHOWN_MAX, show
 from orderlymq_console.pages.groups import exact_lag
-from orderlymq_console.pages.listing import PAGE_SIZE, cut, search
+from orderlymq_console.pages.pagination import PAGE_SIZE, cut, search
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_console.status import StatusReport
-from orderlymq_console.web.rendering import isotime, moment, number, size, span
+from orderlymq_console.web.renderer import isotime, moment, number, size, span
 from orderlymq_console.web.signin import local_target
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper

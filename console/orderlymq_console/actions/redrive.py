@@ -15,8 +15,8 @@ from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BrokerUnreachable, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
+from orderlymq_console.actions.backlog import backlog_of
 from orderlymq_console.actions.plan import Changed, Plan
-from orderlymq_console.actions.waiting import waiting_in
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.letters import Letter, is_sent, letter_at, read_letters
@@ -62,7 +62,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         raise BadParameter(
             f"group {group} has no offset in {topic}, so its letters are not from there; send them with `orderlymq message resend`"
         )
-    wait = await waiting_in(reader.admin, group, await _queues_of(reader, topic, key))
+    backlog = await backlog_of(reader.admin, group, await _queues_of(reader, topic, key))
     # After the lag: where that is 0, all letters are stored.
     found, stuck, rest = await _waiting(reader, group, topic, key, parked)
     if key in stuck:
@@ -91,9 +91,9 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             "What is sent to the key meanwhile may come between them: stop its senders before.",
             f"The letters stay in {dlq_topic(group)}. A repeat sends none of them twice while the topic keeps them.",
         ),
-        stamp=f"{_place(found[0])}-{_place(found[-1])}:{len(found)}:{_digest(found)}:{wait.mark}",
+        stamp=f"{_place(found[0])}-{_place(found[-1])}:{len(found)}:{_digest(found)}:{backlog.mark}",
         form={"all": "1"} if key is None else {"key": key},
-        consent=wait.consent,
+        consent=backlog.consent,
         following=tuple(message_row(each, "auto", bodies.SHOWN_MAX) for each in following),
         letters=tuple(found),
     )

@@ -8,8 +8,8 @@ its messages are among the letters; a release before that needs a second consent
 from typing import Final
 
 from orderlymq.admin.operations import ParkedKey
+from orderlymq_console.actions.backlog import Backlog, backlog_of
 from orderlymq_console.actions.plan import Changed, Plan
-from orderlymq_console.actions.waiting import Waiting, waiting_in
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.pages.messages import following_rows
@@ -47,8 +47,8 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
     if not parked or lanes.concurrency == BY_KEY:
         raise NotThere(f"group {group} has not parked key {key} of {topic}")
 
-    wait = await waiting_in(reader.admin, group, [each.queue for each in parked])
-    return _of_key(group, parked, wait)
+    backlog = await backlog_of(reader.admin, group, [each.queue for each in parked])
+    return _of_key(group, parked, backlog)
 
 
 async def release(reader: ClusterReader, plan: Plan, how: str) -> int:
@@ -111,7 +111,7 @@ def _waiting(rows: tuple[MessageRow, ...], count: int) -> tuple[MessageRow, ...]
     return rows[: max(1, count)]
 
 
-def _of_key(group: str, parked: list[ParkedKey], wait: Waiting) -> Plan:
+def _of_key(group: str, parked: list[ParkedKey], backlog: Backlog) -> Plan:
     first = parked[0]
     letters = sum(each.behind for each in parked) + len(parked)
     return Plan(
@@ -129,9 +129,9 @@ def _of_key(group: str, parked: list[ParkedKey], wait: Waiting) -> Plan:
             f"{each.queue.broker_name}:{each.queue.queue_id}:{each.first_offset}:{each.behind}"
             for each in parked
         )
-        + f":{wait.mark}",
+        + f":{backlog.mark}",
         form={"key": first.key, "how": "release"},
-        consent=wait.consent,
+        consent=backlog.consent,
     )
 
 

@@ -7,7 +7,7 @@ from orderlymq.errors import TopicNotFound
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.messagemodels import DeadLetterRow, DeadLettersPage
 from orderlymq_console.models import Figure, bounded
-from orderlymq_console.pages.listing import cut, search
+from orderlymq_console.pages.pagination import cut, search
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusReport
 from orderlymq_protocol.names import DLQ_PREFIX, is_dlq_topic

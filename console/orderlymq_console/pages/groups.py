@@ -20,8 +20,8 @@ from orderlymq_console.models import (
 from orderlymq_console.pages import changes, findings
 from orderlymq_console.pages.blocked import Parts, group_parts, standing
 from orderlymq_console.pages.lags import group_lag
-from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.pages.pagination import cut, search
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusReport
 from orderlymq_protocol.body.clients import ConsumerConnection

@@ -18,8 +18,8 @@ from orderlymq_console.models import (
 )
 from orderlymq_console.pages.findings import HOT_KEY, HOT_QUEUE
 from orderlymq_console.pages.lags import lag_rows
-from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.pages.pagination import cut, search
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusReport
 from orderlymq_protocol.body.config import TopicConfig

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from orderlymq_console.settings import Account
 from orderlymq_console.web.keys import SESSIONS
-from orderlymq_console.web.rendering import Who
+from orderlymq_console.web.renderer import Who
 from orderlymq_console.web.sessions import COOKIE, Session, TooManyWrong
 
 SAFE_METHODS: Final = ("GET", "HEAD")

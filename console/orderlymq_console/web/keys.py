@@ -7,7 +7,7 @@ from aiohttp import web
 from orderlymq_console.audit import Audit
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.settings import ConsoleSettings
-from orderlymq_console.web.rendering import Renderer
+from orderlymq_console.web.renderer import Renderer
 from orderlymq_console.web.sessions import Sessions
 from orderlymq_console.web.viewers import Viewers
 

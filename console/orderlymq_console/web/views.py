@@ -24,7 +24,7 @@ from orderlymq_console.pages.messages import messages
 from orderlymq_console.pages.overview import overview, raft
 from orderlymq_console.pages.pipelines import pipeline, pipelines
 from orderlymq_console.pages.topics import topic, topics
-from orderlymq_console.pages.waiting import waiting
+from orderlymq_console.pages.undelivered import waiting
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.web.events import stream
 from orderlymq_console.web.identity import who_looks

@@ -12,8 +12,8 @@ from typing import Any
 from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_protocol.plurals import counted
+from orderlymq_spark.explain.backlog import Backlog, of_archive, of_mirror, of_topic
 from orderlymq_spark.explain.rates import START_S, rate_of
-from orderlymq_spark.explain.waiting import Waiting, of_archive, of_mirror, of_topic
 from orderlymq_spark.jobs.catalogue import CATALOGUE
 from orderlymq_spark.offsets import describe_missing
 from orderlymq_spark.options import SourceOptions, parse_source
@@ -94,15 +94,15 @@ def explain(pipeline: Pipeline) -> Explanation:
     """
     spec = pipeline.spec
     options = _options(pipeline)
-    waiting = _waiting(pipeline, options)
+    backlog = _backlog(pipeline, options)
     return Explanation(
         pipeline.name,
         spec.type,
-        waiting.what,
+        backlog.what,
         tuple(_plan(pipeline)),
-        _cost(pipeline, options, waiting),
+        _cost(pipeline, options, backlog),
         tuple(_guarantees(pipeline)),
-        tuple(_warnings(options, waiting)),
+        tuple(_warnings(options, backlog)),
     )
 
 
@@ -118,7 +118,7 @@ def _options(pipeline: Pipeline) -> SourceOptions | None:
     return None if source is None else parse_source(source.all_options())
 
 
-def _waiting(pipeline: Pipeline, options: SourceOptions | None) -> Waiting:
+def _backlog(pipeline: Pipeline, options: SourceOptions | None) -> Backlog:
     spec = pipeline.spec
     if isinstance(spec, MirrorSpec):
         return of_mirror(spec)
@@ -129,7 +129,7 @@ def _waiting(pipeline: Pipeline, options: SourceOptions | None) -> Waiting:
         except TopicNotFound:
             if not isinstance(spec, DeadLetterSpec | RedriveSpec):
                 raise
-            return Waiting(f"no dead letters: {spec.group} has had none", 0, 0, 0)
+            return Backlog(f"no dead letters: {spec.group} has had none", 0, 0, 0)
     path = spec.path if isinstance(spec, CompactSpec) else getattr(spec, "archive", None)
     assert path is not None, "what reads no topic reads an archive"
     return of_archive(path)
@@ -183,24 +183,24 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
         yield f"the run {end}; {kept} kept in {spec.checkpoint}"
 
 
-def _cost(pipeline: Pipeline, options: SourceOptions | None, waiting: Waiting) -> Cost:
+def _cost(pipeline: Pipeline, options: SourceOptions | None, backlog: Backlog) -> Cost:
     spec = pipeline.spec
     kind = spec.type
     if kind == "order-audit" and options is None:
         kind = "order-audit of an archive"
     rate = rate_of(kind)
-    work = waiting.size_bytes if kind == "compact" else waiting.messages
+    work = backlog.size_bytes if kind == "compact" else backlog.messages
     start_s = 0 if isinstance(spec, MirrorSpec) else START_S
     seconds = None
     if rate is not None and work is not None:
         seconds = round(start_s + work / rate.per_second, 1)
     batches = None
-    if isinstance(spec, StreamSpec) and options is not None and waiting.messages is not None:
-        limit = options.offsets_max or (None if options.bytes_max else waiting.messages)
-        batches = None if limit is None else math.ceil(waiting.messages / max(1, limit))
+    if isinstance(spec, StreamSpec) and options is not None and backlog.messages is not None:
+        limit = options.offsets_max or (None if options.bytes_max else backlog.messages)
+        batches = None if limit is None else math.ceil(backlog.messages / max(1, limit))
     measured = "" if rate is None else rate.conditions
     return Cost(
-        waiting.messages, waiting.size_bytes, waiting.parts, batches, seconds, start_s, measured
+        backlog.messages, backlog.size_bytes, backlog.parts, batches, seconds, start_s, measured
     )
 
 
@@ -220,14 +220,14 @@ def _guarantees(pipeline: Pipeline) -> Iterator[str]:
             yield "a letter whose key was overtaken is treated as onOvertaken says"
 
 
-def _warnings(options: SourceOptions | None, waiting: Waiting) -> Iterator[str]:
-    if waiting.missing or waiting.removed:
+def _warnings(options: SourceOptions | None, backlog: Backlog) -> Iterator[str]:
+    if backlog.missing or backlog.removed:
         effect = (
             "the run ends with an error"
             if options is None or options.fail_on_data_loss
             else "they are written down"
         )
-        yield f"{describe_missing(waiting.missing, waiting.removed)}: {effect}"
+        yield f"{describe_missing(backlog.missing, backlog.removed)}: {effect}"
     if options is None:
         return
     if options.partitions_min or options.records_max:

@@ -29,8 +29,8 @@ _START_FILE: Final = "orderlymq-start.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """What is there to do.
+class Backlog:
+    """The work that is left to a pipeline.
 
     Attributes:
         what: it is, for people.
@@ -49,7 +49,7 @@ class Waiting:
     removed: tuple[MessageQueue, ...] = ()
 
 
-def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
+def of_topic(options: SourceOptions, checkpoint: Location | None) -> Backlog:
     """Return what waits in the queues of a source, after what a checkpoint says is done.
 
     Raises:
@@ -70,7 +70,7 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
     messages = sum(part.size for part in parts)
     where = "the beginning of what is asked for" if done is None else "where the checkpoint ends"
     topics = ", ".join(sorted({queue.topic for queue in queues}))
-    return Waiting(
+    return Backlog(
         f"{messages} messages of {topics} in {len(queues)} queues, from {where}",
         messages,
         round(messages * _mean_bytes(access, parts)),
@@ -80,7 +80,7 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
     )
 
 
-def of_mirror(spec: MirrorSpec) -> Waiting:
+def of_mirror(spec: MirrorSpec) -> Backlog:
     """Return what the target of a mirror lacks.
 
     Raises:
@@ -89,7 +89,7 @@ def of_mirror(spec: MirrorSpec) -> Waiting:
     mirror = mirror_of(spec)
     parts = mirror.look()
     messages = sum(part.size for part in parts)
-    return Waiting(
+    return Backlog(
         f"{messages} messages of {', '.join(mirror.topics)} in {len(mirror.ends)} queues, from where the target ends",
         messages,
         round(messages * _mean_bytes(mirror.source, parts)),
@@ -97,13 +97,13 @@ def of_mirror(spec: MirrorSpec) -> Waiting:
     )
 
 
-def of_archive(path: Location) -> Waiting:
+def of_archive(path: Location) -> Backlog:
     """Return the files of an archive."""
     files = published(path)
     sizes = path.each(lambda each: path_of(path, each).size(), files)
     messages = sum(each.size for each in files)
     text = f"{len(files)} files with {messages} offsets in {path}"
-    return Waiting(text, messages, sum(sizes), len({each.queue for each in files}))
+    return Backlog(text, messages, sum(sizes), len({each.queue for each in files}))
 
 
 def _done(checkpoint: Location) -> Any:

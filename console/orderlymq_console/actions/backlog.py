@@ -12,8 +12,8 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Messages at a place that a group has not consumed; *count* is None where nobody can tell."""
+class Backlog:
+    """Messages at a place that a group has not consumed; *count* is None where it is unknown."""
 
     place: str
     count: int | None
@@ -40,7 +40,7 @@ class Waiting:
         )
 
 
-async def waiting_in(admin: AdminClient, group: str, queues: Sequence[MessageQueue]) -> Waiting:
+async def backlog_of(admin: AdminClient, group: str, queues: Sequence[MessageQueue]) -> Backlog:
     """Return what waits in queues of one topic.
 
     Raises:
@@ -52,7 +52,7 @@ async def waiting_in(admin: AdminClient, group: str, queues: Sequence[MessageQue
         place = f"{len(queues):,} queues of {first.topic}"
     progress = await admin.progress(group, first.topic)
     if any(queue not in progress for queue in queues):
-        return Waiting(place, None)
+        return Backlog(place, None)
     behind = [progress[queue].broker_offset - progress[queue].consumer_offset for queue in queues]
 
-    return Waiting(place, sum(max(0, each) for each in behind))
+    return Backlog(place, sum(max(0, each) for each in behind))
