@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.doing import KINDS, START_TIMEOUT_S, Running
+from bench.execution import KINDS, START_TIMEOUT_S, Running
 from bench.layers import limits
 from bench.peers.catalogue import PEERS
 from bench.peers.nodes import Peer, Ports

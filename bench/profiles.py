@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.compare import PORTS, running
-from bench.doing import Running
+from bench.execution import Running
 from bench.peers.nodes import Node, Ports
 from bench.peers.ours import OrderlyMQ
 from bench.works import FULL, QUEUES, WORKS

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import uvloop
-from bench.doing import START_TIMEOUT_S, Figures, Running, busy_percent, memory, sent
+from bench.execution import START_TIMEOUT_S, Figures, Running, busy_percent, memory, sent
 from bench.program import Program
 from bench.works import QUEUES, Work
 

@@ -23,7 +23,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from tests.cluster.messaging import send_command
+from tests.cluster.bareclient import send_command
 from tests.cluster.processes import Group
 
 from orderlymq_protocol.codes import RequestCode, ResponseCode

@@ -1,4 +1,4 @@
-"""What is measured: every work by name, with its figures and what they mean. Pure; bench/doing.py does it."""
+"""What is measured: every work by name, with its figures and what they mean. Pure; bench/execution.py does it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Work:
     """One line of the comparison.
 
     Attributes:
-        kind: the function of bench/doing.py that does it.
+        kind: the function of bench/execution.py that does it.
         words: what that function is told.
         remoting: only for peers that speak RocketMQ's protocol, because the bench writes frames itself.
         by_wire: also for the load program on the wire.

@@ -21,7 +21,7 @@ from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_operator.resources.cluster.cluster import Config
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Use
-from tests.broker.processors.administering import AdminShell
+from tests.broker.processors.adminshell import AdminShell
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 

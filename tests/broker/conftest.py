@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker.processors.administering import AdminShell
+from tests.broker.processors.adminshell import AdminShell
 from tests.broker.processors.driver import Shell
 
 

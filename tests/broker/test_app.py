@@ -24,7 +24,7 @@ from orderlymq_raft.types import HardState, NodeId
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.settingsfile import SettingsError
 from tests.broker.processors.requests import heartbeat_body
-from tests.cluster.messaging import Sender, pull_all, send_command
+from tests.cluster.bareclient import Sender, pull_all, send_command
 from tests.ports import free_ports
 
 

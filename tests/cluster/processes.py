@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from orderlymq.connection.administrator import CLUSTER_SECRET_VARIABLE
 from orderlymq_runtime.security.clustersecret import make_cluster_secret
-from tests.cluster.forking import MODULES, Forked
+from tests.cluster.forks import MODULES, Forked
 from tests.ports import free_ports
 
 START_TIMEOUT_S = 20.0

@@ -15,7 +15,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import PullMessageHeader
 from orderlymq_runtime.remoting.client import ConnectionLost, RemotingClient, RemotingError
-from tests.cluster.messaging import (
+from tests.cluster.bareclient import (
     Sender,
     assert_kept_in_order,
     invoke,

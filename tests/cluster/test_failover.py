@@ -9,7 +9,7 @@ import pytest
 
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.client.fakecluster import until
-from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report
+from tests.cluster.bareclient import Sender, assert_kept_in_order, pull_all, report
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]

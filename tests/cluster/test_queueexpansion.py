@@ -20,7 +20,7 @@ from orderlymq.oracle.verdict import Event, Kind, Verdict, judge
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.clients.localcluster import LocalCluster
-from tests.cluster.messaging import invoke, report, send_command
+from tests.cluster.bareclient import invoke, report, send_command
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from orderlymq_runtime.remoting.client import RemotingClient
-from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report
+from tests.cluster.bareclient import Sender, assert_kept_in_order, pull_all, report
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]

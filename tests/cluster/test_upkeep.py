@@ -9,7 +9,7 @@ import pytest
 
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_runtime.remoting.client import RemotingClient
-from tests.cluster.messaging import invoke, pull_all, send_command
+from tests.cluster.bareclient import invoke, pull_all, send_command
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]

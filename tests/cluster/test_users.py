@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orderlymq_runtime.remoting.client import RemotingClient
-from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all
+from tests.cluster.bareclient import Sender, assert_kept_in_order, pull_all
 from tests.cluster.processes import Group
 
 pytestmark = [

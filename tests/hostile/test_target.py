@@ -1,7 +1,7 @@
 """The group under attack: what its history needs for the promise to apply."""
 
 from orderlymq_protocol.codes import RequestCode
-from tests.broker.processors.administering import AdminShell
+from tests.broker.processors.adminshell import AdminShell
 from tests.broker.processors.requests import properties, send
 from tests.hostile.target import JUDGED_TOPIC, topic_ext
 

@@ -6,7 +6,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_protocol.frame.command import RemotingCommand
-from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, settings
 from tests.broker.processors.requests import create, heartbeat, lock, pull, send
 from tests.hostile.shapes import CLIENTS, GROUPS, QUEUES, TOPICS

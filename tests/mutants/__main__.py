@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from tests.mutants.areas import AREAS, Area
-from tests.mutants.making import Mutant, mutants_of
+from tests.mutants.mutant import Mutant, mutants_of
 from tests.mutants.record import NOTICED, ROOT, Record
 from tests.mutants.trials import Trials, Verdict
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tests.mutants.making import Mutant
+from tests.mutants.mutant import Mutant
 from tests.mutants.trials import Verdict
 
 ROOT: Final = Path(__file__).parents[2]

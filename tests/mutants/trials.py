@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.mutants.making import Mutant
-from tests.mutants.planting import NotPlanted, plant
+from tests.mutants.mutant import Mutant
+from tests.mutants.patch import NotPlanted, plant
 
 # A mutant that loops takes CPU time, or memory, without end. The baseline is that of all tests with the tracer.
 CPU_PER_BASELINE: Final = 2

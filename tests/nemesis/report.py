@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.nemesis.cluster import TOPIC
 from tests.nemesis.faults import Outcome
 from tests.nemesis.figures import SECOND, Figures, figures, gaps, lags_s
-from tests.nemesis.invariants.ruling import of_topic
+from tests.nemesis.invariants.breaches import of_topic
 from tests.nemesis.picture import draw
 from tests.nemesis.run import Record
 from tests.nemesis.schedule import Ability, Kind

@@ -25,17 +25,17 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from tests.clients.programs import Java
-from tests.cluster.messaging import pull_all
+from tests.cluster.bareclient import pull_all
 from tests.nemesis.clients.denials import Administrator
 from tests.nemesis.clients.programs import BY_KEY, GROUPS, Client, Trade, make_clients
 from tests.nemesis.cluster import BESIDES, QUEUES, TOPIC, Cluster, NoLeaderError
 from tests.nemesis.faults import Nemesis, Outcome
 from tests.nemesis.invariants import delays, rights, transactions
+from tests.nemesis.invariants.breaches import Ruling, of_topic
 from tests.nemesis.invariants.delays import DELAY_MAX_S, LATER
-from tests.nemesis.invariants.ruling import Ruling, of_topic
 from tests.nemesis.invariants.transactions import DEALS
 from tests.nemesis.schedule import Fault, Plan, Track, schedule
-from tests.nemesis.watching import Watch
+from tests.nemesis.watch import Watch
 
 # A queue whose Java holder was killed without proof of its death stands still for 60 s, its successor
 # asks every 20 s.

@@ -10,7 +10,7 @@ from tests.nemesis.cluster import Cluster
 from tests.nemesis.ground import ioerrors
 from tests.nemesis.ground.ground import Loopback
 from tests.nemesis.ground.ioerrors import IoErrors
-from tests.nemesis.watching import EXIT_STORE_FAILED
+from tests.nemesis.watch import EXIT_STORE_FAILED
 from tests.ports import free_row
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]

@@ -14,7 +14,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.extensions import EXT_OVERLAP
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
-from tests.cluster.messaging import send_command
+from tests.cluster.bareclient import send_command
 from tests.ports import free_ports
 
 OPERATOR = ("operator", "operator-secret")

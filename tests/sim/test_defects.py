@@ -3,8 +3,8 @@
 import pytest
 
 from tests.sim.defects.catalogue import DEFECTS
-from tests.sim.defects.hunting import DOCUMENT, hunt, read_caught, written
-from tests.sim.defects.planting import Bed
+from tests.sim.defects.defect import Bed
+from tests.sim.defects.search import DOCUMENT, hunt, read_caught, written
 
 pytestmark = pytest.mark.long
 

@@ -10,7 +10,7 @@ import pytest
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from tests.cluster.messaging import send_command
+from tests.cluster.bareclient import send_command
 from tests.cluster.processes import Child, Group
 from tests.trouble.rawsocket import RawSocket, memory_bytes
 

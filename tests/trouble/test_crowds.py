@@ -12,7 +12,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.client import RemotingClient
-from tests.cluster.messaging import Sender, report, send_command
+from tests.cluster.bareclient import Sender, report, send_command
 from tests.cluster.processes import Group
 from tests.trouble.rawsocket import RawSocket, memory_bytes
 

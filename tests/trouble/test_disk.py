@@ -11,7 +11,7 @@ import pytest
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
-from tests.cluster.messaging import Sender, pull_all, report, send_command
+from tests.cluster.bareclient import Sender, pull_all, report, send_command
 from tests.cluster.processes import Group
 from tests.trouble.inspection import assert_clean
 from tests.trouble.smalldisk import fill, free, mounted

@@ -14,7 +14,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import encode
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
-from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report, send_command
+from tests.cluster.bareclient import Sender, assert_kept_in_order, pull_all, report, send_command
 from tests.cluster.processes import Group
 from tests.ports import free_ports
 from tests.runtime.certificates import make_authority, make_certificate

@@ -13,7 +13,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode, SerializeType
 from orderlymq_protocol.frame.codec import encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import REQUEST_HEADERS, SendMessageHeader
-from tests.cluster.messaging import send_command
+from tests.cluster.bareclient import send_command
 from tests.cluster.processes import Group
 from tests.trouble.rawsocket import RawSocket
 

@@ -20,7 +20,7 @@ from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import store_path
-from tests.cluster.messaging import send_command
+from tests.cluster.bareclient import send_command
 from tests.cluster.processes import Group
 from tests.ports import free_ports
 from tests.trouble.inspection import wait_until_open

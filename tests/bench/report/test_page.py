@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from bench.doing import divided
+from bench.execution import divided
 from bench.peers.catalogue import PEERS
 from bench.report.results import Line, Results
 from bench.works import FULL, QUICK

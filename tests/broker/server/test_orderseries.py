@@ -7,7 +7,7 @@ from orderlymq_broker.processors.observe.watch import LOOK_MS
 from orderlymq_broker.server import orderseries
 from orderlymq_broker.server.orderseries import backlog_series, order_series
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
-from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.lanes.member import Member, lead, produce
 from tests.broker.processors.requests import create, heartbeat, lock, send, unlock

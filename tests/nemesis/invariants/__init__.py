@@ -2,5 +2,5 @@
 What must hold beside the order, read from a history; the order is the oracle's.
 
 Pure: no process and no clock.
-Begin with `ruling`.
+Begin with `breaches`.
 """

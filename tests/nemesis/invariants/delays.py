@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from orderlymq.oracle.verdict import Event, Kind
-from tests.nemesis.invariants.ruling import Breach, Ruling, by_order, of_topic, zeros
+from tests.nemesis.invariants.breaches import Breach, Ruling, by_order, of_topic, zeros
 
 LATER: Final = "later"
 LATER_QUEUES: Final = 4

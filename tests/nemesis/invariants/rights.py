@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from orderlymq.oracle.verdict import Event, Kind
-from tests.nemesis.invariants.ruling import Breach, Ruling, of_topic, zeros
+from tests.nemesis.invariants.breaches import Breach, Ruling, of_topic, zeros
 
 GUARDED: Final = "guarded"
 #: A leader that was cut off knows nothing of the newest accounts, and answers clients that still reach it until

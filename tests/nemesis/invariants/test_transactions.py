@@ -3,7 +3,7 @@
 import pytest
 
 from orderlymq.oracle.verdict import Event, Kind
-from tests.nemesis.invariants.ruling import Ruling
+from tests.nemesis.invariants.breaches import Ruling
 from tests.nemesis.invariants.transactions import (
     DEALS,
     Step,

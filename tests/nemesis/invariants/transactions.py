@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from orderlymq.oracle.verdict import Event, Kind
-from tests.nemesis.invariants.ruling import Breach, Ruling, by_order, of_topic, zeros
+from tests.nemesis.invariants.breaches import Breach, Ruling, by_order, of_topic, zeros
 
 DEALS: Final = "deals"
 _LATER: Final = "later-"

@@ -4,8 +4,8 @@ from typing import Final
 
 from tests.sim.defects.broker import PROCESSORS, STATE
 from tests.sim.defects.client import CONSUMER, PRODUCER
+from tests.sim.defects.defect import Defect
 from tests.sim.defects.lanes import LANES
-from tests.sim.defects.planting import Defect
 from tests.sim.defects.raft import LOOP, RAFT
 from tests.sim.defects.services import DISKS, NAMES, SERVICES
 

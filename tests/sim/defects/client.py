@@ -9,7 +9,7 @@ from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.processqueue import ProcessQueue
 from orderlymq.consumer.core.queuestate import QueueState
 from orderlymq.producer.sendoutcome import Attempts
-from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.defects.defect import Bed, Catalogue
 from tests.sim.plan import STORMS
 
 CONSUMER = Catalogue("SDK consumer")

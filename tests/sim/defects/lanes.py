@@ -14,7 +14,7 @@ from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Report
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import LaneTable
-from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.defects.defect import Bed, Catalogue
 from tests.sim.invariants.lanes import GROUP
 from tests.sim.plan import STORMS
 

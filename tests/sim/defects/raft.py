@@ -23,7 +23,7 @@ from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import Index
 from tests.broker.store.memory import MemoryStore
 from tests.sim.broker import replica
-from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.defects.defect import Bed, Catalogue
 from tests.sim.plan import STORMS
 
 RAFT = Catalogue("raft")

@@ -20,7 +20,7 @@ from orderlymq_broker.store.kv import Family
 from orderlymq_nameserver.answers import Answers
 from tests.broker.store.memory import MemoryStore
 from tests.sim.broker.disk import SimulatedStore
-from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.defects.defect import Bed, Catalogue
 from tests.sim.plan import STORMS
 
 SERVICES = Catalogue("services")

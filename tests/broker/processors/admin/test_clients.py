@@ -7,7 +7,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.message.record import iter_records
-from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, TOOL
 from tests.broker.processors.requests import heartbeat, heartbeat_body, properties, send, send_ext
 

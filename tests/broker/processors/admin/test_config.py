@@ -8,7 +8,7 @@ import pytest
 from orderlymq_broker.core.livesettings import LIVE, text_of
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Kind, Use
 from orderlymq_protocol.names import TRACE_TOPIC
-from tests.broker.processors.administering import AdminShell, create_topic, golden
+from tests.broker.processors.adminshell import AdminShell, create_topic, golden
 from tests.broker.processors.driver import settings
 from tests.broker.processors.requests import heartbeat, pull, send, send_ext
 

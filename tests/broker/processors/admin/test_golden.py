@@ -7,7 +7,7 @@ import pytest
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import OffsetsReset
 from orderlymq_protocol.body import fastjson
-from tests.broker.processors.administering import AdminShell, create_topic, golden, missing, shape
+from tests.broker.processors.adminshell import AdminShell, create_topic, golden, missing, shape
 from tests.broker.processors.driver import ALICE
 from tests.broker.processors.requests import create, heartbeat, send
 from tests.protocol.golden import GoldenFrame

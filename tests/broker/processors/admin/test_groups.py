@@ -9,7 +9,7 @@ from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from tests.broker.processors.administering import AdminShell, create_topic, golden
+from tests.broker.processors.adminshell import AdminShell, create_topic, golden
 from tests.broker.processors.driver import START_MS
 from tests.broker.processors.requests import (
     bodies,

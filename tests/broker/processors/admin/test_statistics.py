@@ -22,7 +22,7 @@ from orderlymq_broker.state.records import (
     OffsetsReset,
 )
 from orderlymq_protocol.message.tags import tags_code
-from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import START_MS
 from tests.broker.processors.requests import create, heartbeat, pull, send, send_ext
 

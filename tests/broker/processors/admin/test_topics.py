@@ -12,7 +12,7 @@ from orderlymq_broker.state.records import GroupSet, OffsetsReset, TopicDeleted,
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import START_MS, settings
 from tests.broker.processors.requests import create, heartbeat, lock, offset_of, send
 from tests.nameserver.registrations import core, queues_of_go

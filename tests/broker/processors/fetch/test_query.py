@@ -11,7 +11,7 @@ from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicS
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from tests.broker.processors.driver import START_MS, Shell, settings
-from tests.broker.processors.reading import Counting
+from tests.broker.processors.readcounter import ReadCounter
 from tests.broker.processors.requests import bodies, create, properties, send, send_ext
 from tests.broker.store.memory import MemoryStore
 
@@ -241,7 +241,7 @@ def test_no_more_is_read_than_an_answer_holds_and_a_few_messages(shell: Shell) -
     size = 1 << 20
     for _ in range(24):
         send(shell, body=bytes(size), props=properties(KEYS="all"), e=0)
-    reader = shell.core.context.reader = Counting(shell.store)
+    reader = shell.core.context.reader = ReadCounter(shell.store)
 
     assert len(find(shell, "all")) == BODY_SIZE_MAX // size - 1
     assert reader.size <= BODY_SIZE_MAX + (LOADED_COUNT + 1) * (size + 1_000)

@@ -17,7 +17,7 @@ from orderlymq_broker.state.topics.expansionphases import blockers
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from tests.broker.processors.administering import AdminShell
+from tests.broker.processors.adminshell import AdminShell
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.requests import (
     create,

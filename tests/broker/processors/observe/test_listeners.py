@@ -21,7 +21,7 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
-from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS
 from tests.broker.processors.requests import (
     BROKER,

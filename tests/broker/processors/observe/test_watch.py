@@ -16,7 +16,7 @@ from orderlymq_broker.processors.observe.messages import (
 from orderlymq_broker.processors.observe.status import REPEAT_MS, SHOWN_MAX
 from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS, STEP_WORK_MAX
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted, OffsetsReset
-from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell
 from tests.broker.processors.lanes.member import Member, lead, produce
 from tests.broker.processors.requests import create, heartbeat, lock, send

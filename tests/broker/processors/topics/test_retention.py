@@ -9,7 +9,7 @@ from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_u64
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.halves import begin, found
-from tests.broker.processors.reading import Counting
+from tests.broker.processors.readcounter import ReadCounter
 from tests.broker.processors.requests import bodies, create, properties, pull, send, send_ext
 
 HOUR_MS = 3_600_000
@@ -210,7 +210,7 @@ def test_the_floor_is_found_by_whole_messages() -> None:
         shell.wall_ms += 1_000
     pairs = shell.store.scan(Family.MESSAGES, b"", b"\xff" * 9, limit=10_000)
     begins = [decode_u64(key) for key, _ in pairs]
-    reader = shell.core.context.reader = Counting(shell.store)
+    reader = shell.core.context.reader = ReadCounter(shell.store)
 
     for number in range(count + 1):
         reader.count = 0

@@ -1,5 +1,5 @@
 """
-Which seed catches each defect: ``python -m tests.sim.defects.hunting`` finds them again.
+Which seed catches each defect: ``python -m tests.sim.defects.search`` finds them again.
 
 A defect that is still caught at its seed on record is left there, which takes one run. For the others it tries seeds
 one after the other until a law is broken, writes what it found to ``caught.json`` (used by the tests) and the table
@@ -19,7 +19,7 @@ from typing import Final
 from rich.console import Console
 
 from tests.sim.defects.catalogue import DEFECTS
-from tests.sim.defects.planting import Defect
+from tests.sim.defects.defect import Defect
 from tests.sim.world import simulate
 
 CAUGHT: Final = Path(__file__).with_name("caught.json")

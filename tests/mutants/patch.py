@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tests.mutants.making import Mutant
+from tests.mutants.mutant import Mutant
 
 
 class NotPlanted(Exception):  # noqa: N818 - named by what came of it

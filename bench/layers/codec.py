@@ -1,7 +1,7 @@
 """
 What one frame costs: decode and encode of a send with a 1 KiB body, and of its reply.
 
-Run `python bench/layers/framing.py`; prints microseconds per frame, best of several rounds, on one core.
+Run `python bench/layers/codec.py`; prints microseconds per frame, best of several rounds, on one core.
 """
 
 import sys

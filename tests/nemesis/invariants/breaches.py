@@ -1,4 +1,4 @@
-"""What a law beside those of order says about a history: what was broken, how much was tried. Pure."""
+"""Breaches of the laws beside those of order, and how much of each feature was tried. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ from orderlymq_broker.store.kv import Family
 from tests.broker.store.memory import MemoryStore
 
 
-class Counting:
+class ReadCounter:
     """Reads *store*; *count* messages of *size* bytes were read."""
 
     def __init__(self, store: MemoryStore) -> None:
