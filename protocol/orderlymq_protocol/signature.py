@@ -17,6 +17,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -114,11 +115,12 @@ class ReplayGuard:
     younger than they were.
 
     Args:
-        mark: of this start of this server; no other start may have it.
+        mark: of this start of this server; no other start may have it, nor one that begins with it and a slash.
     """
 
     def __init__(self, mark: str, *, capacity: int = NONCES_MAX) -> None:
         self.mark = mark
+        self._marks = (f"{mark}/{number}" for number in count(1))
         self._capacity = capacity
         self._taken: set[tuple[str, str]] = set()
         self._by_time: list[tuple[int, str, str]] = []
@@ -131,7 +133,8 @@ class ReplayGuard:
         """Take a request whose signature is right.
 
         Raises:
-            SignAgain: It was signed for another start of this server, or is older than what is remembered.
+            SignAgain: It was signed for another start of this server, or is older than what is remembered; the mark is
+                another one after the clock was set back.
             SignatureRefused: The clocks differ too much, or it was taken before.
         """
         if stamp.server != self.mark:
@@ -143,6 +146,13 @@ class ReplayGuard:
                 f"the signer's clock is {abs(difference_ms) / 1000:.0f} s {side} this server's; at most "
                 f"{DIFFERENCE_MS_MAX // 1000} s are allowed: set the clocks"
             )
+        if now_ms <= self._forgotten_ms:
+            # The clock was ahead when it forgot: all that is signed now is older, and would be refused until then.
+            self.mark = next(self._marks)
+            self._taken.clear()
+            self._by_time.clear()
+            self._forgotten_ms = -1
+            raise SignAgain("the clock of this server was set back; sign the request again")
         self._forget(now_ms - DIFFERENCE_MS_MAX - 1)
         if stamp.time_ms <= self._forgotten_ms:
             raise SignAgain("younger requests were taken already; sign it again")

@@ -135,6 +135,24 @@ def test_another_start_of_the_server_takes_nothing_of_the_former() -> None:
     guard.take(verified(_signed(signer), [SECRET]), NOW_MS)
 
 
+def test_a_server_whose_clock_was_ahead_takes_requests_again() -> None:
+    """All clocks were an hour ahead and are right again: what is signed anew is taken, what was taken is not."""
+    signer, guard = _signer(), ReplayGuard("mark")
+    before, ahead = (Stamp("ann", "mark", "n", NOW_MS + ms) for ms in (0, 3_600_000))
+    guard.take(before, NOW_MS)
+    guard.take(ahead, NOW_MS + 3_600_000)
+
+    with pytest.raises(SignAgain):
+        guard.take(Stamp("ann", "mark", "m", NOW_MS), NOW_MS)
+
+    command = _signed(signer)
+    assert signer.learn("broker", command.reply(1, ext={SERVER: guard.mark}), command.ext)
+    guard.take(verified(_signed(signer), [SECRET]), NOW_MS)
+    for stamp, now_ms in ((before, NOW_MS), (ahead, NOW_MS + 3_600_000)):
+        with pytest.raises(SignAgain):
+            guard.take(stamp, now_ms)
+
+
 def test_a_signer_does_not_sign_again_for_ever() -> None:
     """A refusal of what has the present mark is final, and so is one without a mark."""
     signer = _signer()

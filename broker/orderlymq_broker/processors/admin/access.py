@@ -201,14 +201,15 @@ class AccessControl:
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "this replica does not lead its group yet; ask the group's leader",
             )
-        ext = {SERVER: self._guard.mark}
         if not is_signed(request.ext):
             text = (
                 f"request code={request.code} needs a signature of version 2 by the operator's account or an "
                 "administrator; use `orderlymq` with the credentials of one, or where `orderlymq up` runs "
                 "(ORDERLYMQ_DATA_DIR names its data directory)"
             )
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, EXCEPTION + text, ext)
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, EXCEPTION + text, {SERVER: self._guard.mark}
+            )
         access_key = request.ext.get(KEY, "")
         account = self._account(access_key)
         if account is None:
@@ -220,8 +221,9 @@ class AccessControl:
             self._check_permissions(request, account)
             self._guard.take(stamp, wall_ms)
         except SignatureRefused as refused:
+            # Read here, because the guard may have begun another one.
             raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, EXCEPTION + str(refused), ext
+                ResponseCode.SYSTEM_ERROR, EXCEPTION + str(refused), {SERVER: self._guard.mark}
             ) from refused
 
         return access_key
