@@ -15,6 +15,7 @@ from typing import Any, Final
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.quotas.gate import check_account, check_address
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -99,7 +100,8 @@ class BrokerCore:
         self.rotation = SecretRotation(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
-        self.checks = CheckService(self.context, self.access.may_publish)
+        self.ages = MessageAge(state)
+        self.checks = CheckService(self.context, self.access.may_publish, self.ages)
         self.transactions = TransactionProcessor(self.context, self.checks)
         self.timers = TimerService(self.context)
         self.sends = SendProcessor(self.context, self.transactions, self.timers)
@@ -123,6 +125,7 @@ class BrokerCore:
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
+            self.ages,
             (
                 self.delays.first_waiting,
                 self.timers.first_waiting,
@@ -315,6 +318,7 @@ class BrokerCore:
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
         self.access.start(now.wall_ms)
+        self.ages.start(now)
         self.locks.start(now)
         self.lanes.start(now)
         self.rebalance.start(now)

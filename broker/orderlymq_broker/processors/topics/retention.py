@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.records import DedupTrimmed, Outcome, QueueFloor, RetentionAdvanced
 from orderlymq_broker.state.topics.queues import Queue
@@ -41,15 +42,20 @@ _KEYS_END: Final = b"\xff" * 9
 class RetentionService:
     """Moves the floors of the log, of the queues and of the duplicate window."""
 
-    def __init__(self, context: Context, waiting: Sequence[Callable[[], int | None]] = ()) -> None:
+    def __init__(
+        self,
+        context: Context,
+        ages: MessageAge,
+        waiting: Sequence[Callable[[], int | None]] = (),
+    ) -> None:
         """Each of *waiting* tells the physical offset of the oldest message that must stay, or None."""
         self._context = context
+        self._ages = ages
         self._waiting = waiting
-        self._began = Now(0, 0)
-        self._last_ms = 0  # store time of the last message before this leadership
         self._next_round_ms = 0
         self._next_trim_ms = 0
         self._floor = 0
+        self._outlived = 0
         self._round: Iterator[Queue] | None = None
         # Trims of this round that are under way in the log.
         self._trims = 0
@@ -57,7 +63,6 @@ class RetentionService:
     def start(self, now: Now) -> None:
         """Begin to lead: an unfinished round of another leader is begun again."""
         self._round = None
-        self._began, self._last_ms = now, self._context.state.last_timestamp
         self._next_round_ms = self._next_trim_ms = now.monotonic_ms
 
     def look_now(self, now: Now) -> None:
@@ -67,12 +72,13 @@ class RetentionService:
     def tick(self, now: Now) -> list[Effect]:
         """Do one step of a round, or begin one when it is time."""
         storage = self._context.settings.storage
-        effects = self._trim_window(self._certain(now, storage.dedup_window_ms))
+        effects = self._trim_window(self._ages.certain(now, storage.dedup_window_ms))
         if self._round is None:
             if now.monotonic_ms < self._next_round_ms:
                 return effects
             self._next_round_ms = now.monotonic_ms + self._context.settings.timers.retention_scan_ms
-            self._floor = self.find_floor(self._certain(now, storage.retention_ms).wall_ms)
+            self._outlived = self._ages.outlived(now, storage.retention_ms)
+            self._floor = self.find_floor(self._ages.certain(now, storage.retention_ms).wall_ms)
             if not self._floor:
                 return effects
             self._round = iter(list(self._context.state.topics.queues()))
@@ -86,7 +92,9 @@ class RetentionService:
         It notes what keeps them from going, for those who hand that on while the disk is full.
         """
         state, storage = self._context.state, self._context.settings.storage
-        floor = self._first_from(state.oldest_kept_ms(wall_ms, storage.retention_ms))
+        floor = max(
+            self._outlived, self._first_from(state.oldest_kept_ms(wall_ms, storage.retention_ms))
+        )
         if storage.retention_size is not None:
             floor = max(floor, self._boundary(state.physical_end - storage.retention_size))
         waiting = min(
@@ -102,19 +110,6 @@ class RetentionService:
             return 0
 
         return floor
-
-    def _certain(self, now: Now, age_ms: int) -> Now:
-        """Return the time by which a message is *age_ms* old for certain, also when this replica's clock is ahead.
-
-        It has come so far since the last message before this leadership at least. When that is older than *age_ms*
-        itself, only messages are left whose store times are of the clock that is asked now.
-        """
-        led_ms = now.monotonic_ms - self._began.monotonic_ms
-        from_ms = self._last_ms
-        if led_ms > age_ms:
-            from_ms = max(from_ms, self._began.wall_ms)
-
-        return Now(min(now.wall_ms, from_ms + led_ms), now.monotonic_ms)
 
     # -- steps -------------------------------------------------------------------------------------
 

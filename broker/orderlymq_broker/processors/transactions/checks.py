@@ -15,6 +15,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal, Send
+from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties, properties_of
 from orderlymq_broker.core.requestcontext import Context
@@ -51,20 +52,18 @@ from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPI
 # more bytes than one proposal of the delay levels, or one message.
 COUNT_MAX: Final = 512
 
+# How often a half is looked at that is old by a clock that may be ahead.
+_DOUBTS_PER_AGE: Final = 256
 
-def due_ms(half: Half, *, timeout_ms: int, interval_ms: int, old_ms: int) -> int:
-    """Return the wall time of the next check of a half, or of its giving up, at *old_ms*, when it is as old as messages get.
 
-    Whatever immunity its producer asks for: an open half keeps the messages of all topics from going.
-    """
+def check_ms(half: Half, *, timeout_ms: int, interval_ms: int) -> int:
+    """Return the wall time of the next check of a half."""
     opened = half.opened
     if half.checks:
-        next_ms = half.checked_ms + interval_ms
-    else:
-        wait_ms = timeout_ms if opened.immunity_ms < 0 else opened.immunity_ms
-        next_ms = opened.opened_ms + wait_ms
+        return half.checked_ms + interval_ms
+    wait_ms = timeout_ms if opened.immunity_ms < 0 else opened.immunity_ms
 
-    return min(next_ms, old_ms)
+    return opened.opened_ms + wait_ms
 
 
 class CheckService:
@@ -73,8 +72,11 @@ class CheckService:
     Life cycle: ``start`` when leading begins reads the table; ``watch`` adds what comes after.
     """
 
-    def __init__(self, context: Context, may_publish: Callable[[Peer, str], bool]) -> None:
+    def __init__(
+        self, context: Context, may_publish: Callable[[Peer, str], bool], ages: MessageAge
+    ) -> None:
         self._context = context
+        self._ages = ages
         self._may_publish = may_publish
         # Per producer group and topic, which have the same producers to ask, a heap of (due wall time, offset); what has
         # ended leaves when met, or when there is too much of it.
@@ -137,15 +139,21 @@ class CheckService:
     # -- what is due -------------------------------------------------------------------------------
 
     def _due_ms(self, half: Half) -> int:
+        """Return the wall time of the next check of a half, or of its giving up, when it is as old as messages get.
+
+        Whatever immunity its producer asks for: an open half keeps the messages of all topics from going.
+        """
+        return min(self._check_ms(half), self._old_ms(half) - self._ahead_ms(half))
+
+    def _check_ms(self, half: Half) -> int:
         timers = self._context.settings.timers
-        due = due_ms(
+        next_ms = check_ms(
             half,
             timeout_ms=timers.transaction_timeout_ms,
             interval_ms=timers.transaction_check_interval_ms,
-            old_ms=self._old_ms(half),
         )
 
-        return due - self._ahead_ms(half)
+        return next_ms - self._ahead_ms(half)
 
     def _ahead_ms(self, half: Half) -> int:
         """Return how far the clock was ahead from which a half waits."""
@@ -165,6 +173,13 @@ class CheckService:
         since_ms = max(half.opened.opened_ms, context.state.restored_ms)
 
         return since_ms + context.settings.storage.retention_ms
+
+    def _is_old(self, half: Half, now: Now) -> bool:
+        """Tell whether a half is as old as messages get, whatever clocks have shown."""
+        age_ms = self._context.settings.storage.retention_ms
+        is_outlived = half.opened.physical < self._ages.outlived(now, age_ms)
+
+        return is_outlived or self._ages.certain(now, age_ms).wall_ms >= self._old_ms(half)
 
     def _take(
         self,
@@ -195,16 +210,22 @@ class CheckService:
                 heappop(heap)
                 continue
             really = self._due_ms(half)
-            is_old = half.checks >= maximum or now.wall_ms >= self._old_ms(half)
+            is_old = half.checks >= maximum or self._is_old(half, now)
             stays = context.disk_full and not (is_old and half.opened.physical < room_end)
             end -= stays
-            if (
-                (really > due and not self._ahead_ms(half))
-                or offset in context.view.ending
-                or stays
-            ):
+            ahead = self._ahead_ms(half) > 0
+            # The clock says that it is old, and may be ahead: then it is asked about like any other.
+            doubted = not (is_old or ahead) and really <= now.wall_ms < self._check_ms(half)
+            if (really > due and not ahead) or offset in context.view.ending or stays or doubted:
                 heappop(heap)
-                later = now.wall_ms + context.settings.timers.transaction_scan_ms
+                pause_ms = context.settings.timers.transaction_scan_ms
+                later = now.wall_ms + pause_ms
+                if doubted:
+                    pause_ms = max(
+                        pause_ms, context.settings.storage.retention_ms // _DOUBTS_PER_AGE
+                    )
+                    # One moment for all entries of a half.
+                    later = (now.wall_ms // pause_ms + 1) * pause_ms
                 heappush(heap, (max(really, later), offset))
                 continue
             if is_old:

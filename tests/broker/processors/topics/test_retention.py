@@ -115,6 +115,27 @@ def test_a_leader_whose_clock_is_ahead_drops_nothing_too_early(*, from_the_start
     assert kept(shell) == 1
 
 
+def test_messages_stored_by_a_clock_that_was_ahead_go_in_time() -> None:
+    """After a moment ten years ahead, store times stay there; messages go when their leader has led for the retention since."""
+    shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
+    create(shell, TopicSet("orders", 1, 1, order=True))
+    right_ms = shell.wall_ms
+    shell.set_clock(right_ms + 87_600 * HOUR_MS)
+    send(shell, body=bytes(MIB))
+    shell.pass_time(1_000)
+    shell.set_clock(right_ms + 1_000)
+    shell.pass_time(30 * 60_000, step=10_000)
+    send(shell, body=bytes(MIB))
+    shell.pass_time(29 * 60_000, step=10_000)
+
+    early = kept(shell)
+    shell.pass_time(5 * 60_000, step=10_000)
+    first_gone = kept(shell)
+    shell.pass_time(30 * 60_000, step=10_000)
+
+    assert (early, first_gone, kept(shell)) == (2, 1, 0)
+
+
 def test_what_waits_for_its_delay_is_kept_and_delivered() -> None:
     """A message handed over for two hours survives a retention of one."""
     shell = filled(StorageSettings(retention_ms=HOUR_MS))

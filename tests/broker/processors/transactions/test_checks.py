@@ -55,6 +55,39 @@ def test_a_clock_that_was_ahead_delays_no_question(orders: Shell) -> None:
     assert asked == {"U1", "U2"}
 
 
+def test_no_half_is_given_up_because_a_clock_is_ahead(orders: Shell) -> None:
+    """Its producer is asked, and decides."""
+    join(orders)
+    half = begin(orders, b"half")
+    orders.pass_time(5_000)
+
+    orders.set_clock(orders.wall_ms + 3_650 * DAY_MS)
+    orders.pass_time(1_000)
+
+    assert len(questions(orders)) == 1
+    assert orders.state.transactions.given_up == {}
+    assert end(orders, half, COMMIT).code == 0
+    assert found(orders) == [b"half"]
+
+
+def test_a_half_of_a_clock_that_was_ahead_is_given_up_in_time() -> None:
+    """Nobody answers for it: after the retention it keeps the messages of other topics no longer."""
+    storage = StorageSettings(retention_ms=100_000)
+    shell = with_orders(Shell(settings(storage=storage)).lead())
+    right_ms = shell.wall_ms
+    shell.set_clock(right_ms + 3_650 * DAY_MS)
+    begin(shell, b"half")
+    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.set_clock(right_ms)
+
+    shell.pass_time(95_000, step=1_000)
+    waits = len(shell.state.transactions.open)
+    shell.pass_time(15_000, step=1_000)
+
+    assert (waits, len(shell.state.transactions.open)) == (1, 0)
+    assert len(shell.state.transactions.given_up) == 1
+
+
 def test_the_producer_is_asked_after_the_timeout_with_the_message_it_sent(orders: Shell) -> None:
     """Topic and queue are the real ones, the offsets are those by which it ends the transaction."""
     join(orders)
