@@ -9,6 +9,8 @@ the pods must share one, as the nodes of kind do.
 
 import asyncio
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -57,7 +59,9 @@ class History:
 
 
 async def serve(path: Path) -> None:
-    """Write what comes until the process is ended."""
+    """Write what comes until SIGTERM or SIGINT; what was answered stands in the file then."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, os._exit, 0)
     with path.open("ab", buffering=0) as file:
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
