@@ -41,7 +41,7 @@ from orderlymq_backup.storage import Storage, open_storage
 from orderlymq_broker import settings as broker
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.replica import Identity
-from orderlymq_runtime.process.loop import interrupted_by_termination
+from orderlymq_runtime.process.ending import interrupted_by_termination
 from orderlymq_runtime.settingsfile import SettingsError
 
 _C = TypeVar("_C", bound=Callable[..., Any])

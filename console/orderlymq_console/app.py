@@ -6,9 +6,7 @@ Life cycle: `Console.start` listens, `close` ends viewers, questions and connect
 
 import asyncio
 import contextlib
-import faulthandler
 import functools
-import signal
 import ssl
 import sys
 import threading
@@ -50,8 +48,6 @@ _KEEP_ALIVE_S: Final = 75.0
 # How long the rest of a request is read that was answered before its end, and how long a handshake may take.
 _LINGER_S: Final = 2.0
 _HANDSHAKE_S: Final = 10.0
-# From SIGTERM to the end of the process, whatever hangs: Kubernetes kills later, and tells nobody where it hung.
-_END_MAX_S: Final = 12.0
 # So often it looks while nobody else does, to know what changed in the last hour: one request a minute for each leader.
 _LOOK_S: Final = 60.0
 
@@ -158,17 +154,15 @@ class Console(Lifecycle):
         self.viewers.closing.set()
 
 
-async def run(
+async def serve(
     settings: ConsoleSettings,
     started: Callable[[Console], None],
     audit_log: IO[str],
     parent: IO[bytes] | None = None,
 ) -> None:
-    """Serve until SIGTERM, or *parent* ends: a pipe whose other end is held by who started this."""
+    """Serve until it is cancelled, or *parent* ends: a pipe whose other end is held by who started this."""
     raise_limit()
     is_over = asyncio.Event()
-    # The first process of a container is deaf to a signal without a handler.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _terminate, is_over)
     async with Console(settings, audit_log) as console:
         started(console)
         if parent is not None:
@@ -176,11 +170,6 @@ async def run(
             # A read of a pipe cannot be cancelled, so its thread must not hold the end up.
             threading.Thread(target=_read_out, args=(parent, over), daemon=True).start()
         await is_over.wait()
-
-
-def _terminate(is_over: asyncio.Event) -> None:
-    faulthandler.dump_traceback_later(_END_MAX_S, exit=True)
-    is_over.set()
 
 
 def _read_out(parent: IO[bytes], over: Callable[[], object]) -> None:

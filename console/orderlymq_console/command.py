@@ -1,10 +1,8 @@
-"""`orderlymq console`: serve the console until Ctrl-C."""
+"""`orderlymq console`: serve the console until Ctrl-C or SIGTERM."""
 
-import asyncio
-import contextlib
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 import click
 
@@ -12,6 +10,9 @@ from orderlymq.cli.session import print_json_line, reporting
 
 if TYPE_CHECKING:
     from orderlymq_console.app import Console
+
+# From a signal to the end of the process, whatever hangs.
+_END_MAX_S: Final = 12.0
 
 
 @click.command()
@@ -96,13 +97,14 @@ def console(  # noqa: PLR0913 - what a user may say
     elsewhere it needs accounts.
     """
     try:
-        from orderlymq_console.app import run  # noqa: PLC0415 - help and completion cost nothing of it
+        from orderlymq_console.app import serve  # noqa: PLC0415 - help and completion cost nothing of it
         from orderlymq_console.settings import (  # noqa: PLC0415 - the same
             ConsoleSettings,
             parse_cluster,
             parse_listen,
             read_accounts,
         )
+        from orderlymq_runtime.process import ending  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"the console needs {error.name}; install orderlymq-console beside orderlymq"
@@ -123,9 +125,8 @@ def console(  # noqa: PLR0913 - what a user may say
         pipelines_of=None if pipelines_of is None else parse_cluster(pipelines_of),
     )
     started = _started_json if output == "json" else _started
-    with contextlib.suppress(KeyboardInterrupt):
-        parent = sys.stdin.buffer if end_with_input else None
-        asyncio.run(run(settings, started, audit_log or sys.stderr, parent))
+    parent = sys.stdin.buffer if end_with_input else None
+    ending.run(serve(settings, started, audit_log or sys.stderr, parent), close_max_s=_END_MAX_S)
 
 
 def _started(running: "Console") -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from orderlymq_operator.local.directory import DataDirectory, State, write_file
 from orderlymq_operator.local.errors import FailedError, RefusedError
 from orderlymq_operator.local.processes import replica_program
-from orderlymq_runtime.process.loop import interrupted_by_termination
+from orderlymq_runtime.process.ending import interrupted_by_termination
 
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 

@@ -1,0 +1,185 @@
+"""
+How a process ends: by the signals that ask for it.
+
+The first SIGTERM, SIGINT or SIGHUP cancels the main coroutine once, which then hands over and closes what it
+owns; a second one ends the process immediately, for someone is waiting, and so does a close that takes too
+long, which says what it waited for. Exit codes follow the shell's custom: 0 after an asked-for end,
+128 + signal when it was forced. The end is watched by a thread of its own: a close may hang in a call that
+keeps the event loop, and a thread that does not return keeps the interpreter.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+_log = logging.getLogger(__name__)
+
+# A terminal that is closed hangs up on what runs in it; `nohup` lets a process ignore that.
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+# Before Kubernetes loses patience, which kills after 30 s and learns nothing.
+CLOSE_MAX_S: Final = 20.0
+
+# When even the watching thread cannot run, because a call keeps the interpreter, the kernel's clock ends it.
+FORCE_AFTER_S: Final = 1.0
+
+
+def run(
+    main: Coroutine[Any, Any, int | None],
+    *,
+    close_max_s: float = CLOSE_MAX_S,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> int:
+    """Run *main* until it returns or a signal ends it; return the exit code.
+
+    Exceptions of *main* pass through; being cancelled by a signal is a normal end (0). From the signal to
+    the end of the process it may take *close_max_s* seconds.
+    """
+    ending = _Ending(close_max_s)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(_supervise(main, ending))
+    finally:
+        ending.release()
+
+
+@contextmanager
+def interrupted_by_termination() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does while the block runs, for a command without `run`, so that it cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+async def _supervise(main: Coroutine[Any, Any, int | None], ending: "_Ending") -> int:
+    task = asyncio.create_task(main, name="main")
+    ending.watch(asyncio.get_running_loop(), task.cancel)
+    try:
+        return await task or 0
+    except asyncio.CancelledError:
+        if not ending.signalled:
+            raise
+        return 0
+
+
+class _Ending:
+    """The thread that hears signals and sees to it that one of them ends the process.
+
+    Life cycle: `watch` on the event loop, `release` when that is closed. After a signal it watches until
+    the process is gone.
+    """
+
+    def __init__(self, close_max_s: float) -> None:
+        self.signalled = False
+        self._close_max_s = close_max_s
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._former: dict[signal.Signals, Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def watch(self, loop: asyncio.AbstractEventLoop, cancel: Callable[[], object]) -> None:
+        """Begin: the first signal calls *cancel* on *loop*."""
+        self._loop = loop
+        is_deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        heard = [each for each in _SIGNALS if each is not signal.SIGHUP or not is_deaf]
+        self._former = {number: signal.signal(number, _noted) for number in heard}
+        # The interpreter writes the number of each signal there, whatever the main thread does meanwhile.
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._thread = threading.Thread(
+            target=self._run, args=(cancel,), name="signals", daemon=True
+        )
+        self._thread.start()
+
+    def release(self) -> None:
+        """Leave signals as they were, unless one has come: then the process ends, one way or another."""
+        if self.signalled:
+            return
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        # uvloop has put back what was there; asyncio leaves ours, which would be a file of somebody else soon.
+        current = signal.set_wakeup_fd(-1)
+        if current != self._writer:
+            signal.set_wakeup_fd(current)
+        os.write(self._writer, b"\0")
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _run(self, cancel: Callable[[], object]) -> None:
+        number = self._next(None)
+        if number is None or self._loop is None:
+            return
+        self.signalled = True
+        faulthandler.dump_traceback_later(self._close_max_s + FORCE_AFTER_S, exit=True)
+        _log.info("%s: shutting down", number.name)
+        self._loop.call_soon_threadsafe(cancel)
+        again = self._next(self._close_max_s)
+        if again is None:
+            _log.error(
+                "not closed within %g s: leaving immediately; what is under way:%s",
+                self._close_max_s,
+                _under_way(self._loop),
+            )
+        else:
+            number = again
+            _log.warning("%s again: leaving immediately", number.name)
+        logging.shutdown()
+        os._exit(128 + number)
+
+    def _next(self, timeout_s: float | None) -> signal.Signals | None:
+        """Wait for a signal; None when there was none in time, or the watching is over."""
+        while True:
+            readable, _, _ = select.select([self._reader], [], [], timeout_s)
+            if not readable:
+                return None
+            byte = os.read(self._reader, 1)[0]
+            if byte == 0:
+                return None
+            if byte in _SIGNALS:
+                return signal.Signals(byte)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the signal's number is in the pipe already."""
+
+
+def _under_way(loop: asyncio.AbstractEventLoop) -> str:
+    """Return where each task and each thread stands."""
+    frames = sys._current_frames()
+    threads = {
+        f"thread {thread.name}": traceback.format_stack(frames[thread.ident])
+        for thread in threading.enumerate()
+        if thread.ident in frames and thread is not threading.current_thread()
+    }
+    try:
+        tasks = {f"task {task.get_name()}": _stack_of(task) for task in asyncio.all_tasks(loop)}
+    except RuntimeError:
+        tasks = {}  # the loop has made or ended one meanwhile, so it does not hang
+    return "".join(f"\n{name}\n{''.join(stack)}" for name, stack in {**tasks, **threads}.items())
+
+
+def _stack_of(task: "asyncio.Task[Any]") -> list[str]:
+    """Return where *task* waits, down to the innermost coroutine."""
+    frames = []
+    inner: Any = task.get_coro()
+    while inner is not None and getattr(inner, "cr_frame", None) is not None:
+        frames.append((inner.cr_frame, inner.cr_frame.f_lineno))
+        inner = inner.cr_await
+    return traceback.StackSummary.extract(iter(frames)).format()
