@@ -71,6 +71,8 @@ def _run(given: argparse.Namespace, report: DriverReport) -> int:
         return _failed(report, error, UNUSABLE)
     except (OrderlyMQError, OSError, ValueError) as error:
         return _failed(report, error, FAILED)
+    except KeyboardInterrupt:
+        return _failed(report, OrderlyMQError("stopped by a signal; run it again"), FAILED)
     except Exception as error:
         # Spark raises many kinds; the reader of the log needs the whole of it.
         traceback.print_exc()

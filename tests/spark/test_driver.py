@@ -185,6 +185,24 @@ def test_a_manifest_that_cannot_be_used_ends_with_a_code_of_its_own(tmp_path: Pa
     assert "did you mean codec?" in said["last_error"]
 
 
+def test_a_signal_ends_a_run_that_waits(tmp_path: Path) -> None:
+    """Law: a finite run hears SIGTERM, also as a container's first process; the code is 1, and the last word says why."""
+    file = tmp_path / "pipeline.json"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
+        spec = {"type": "dead-letters", "bootstrap": bootstrap, "group": "billing"}
+        file.write_text(json.dumps(manifest(tmp_path) | {"spec": spec}))
+        words = ["--manifest", str(file), "--termination-log", str(tmp_path / "end")]
+        with subprocess.Popen([sys.executable, "-m", "orderlymq_spark.driver", *words]) as process:
+            connection, _ = silent.accept()
+            with connection:
+                process.terminate()
+                code = process.wait(timeout=30)
+
+    assert code == 1
+    assert "stopped by a signal" in json.loads((tmp_path / "end").read_text())["last_error"]
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final
 
+from orderlymq_runtime.process.ending import interrupted_by_termination
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import Pipeline
 
@@ -80,7 +81,10 @@ def run(pipeline: Pipeline, spark: SparkStarter) -> Outcome:
 
     Raises:
         OrderlyMQError: It failed; the text says what to do.
+        KeyboardInterrupt: A signal came where the job does not listen for one itself.
     """
-    module = import_module(f"orderlymq_spark.jobs.{CATALOGUE[pipeline.spec.type].module}")
-    outcome: Outcome = module.run(pipeline.name, pipeline.spec, spark)
-    return outcome
+    # The first process of a container is deaf to a signal without a handler.
+    with interrupted_by_termination():
+        module = import_module(f"orderlymq_spark.jobs.{CATALOGUE[pipeline.spec.type].module}")
+        outcome: Outcome = module.run(pipeline.name, pipeline.spec, spark)
+        return outcome
