@@ -40,7 +40,7 @@ They stand in a Cluster's `spec.config`. Times may be written as `6s` or, as in 
 milliseconds; sizes as `4Mi` or as a number of bytes (in a Kubernetes manifest as text: `6s`, `"4194304"`).
 
 *Live* keys change while the cluster runs. Brokers read them again from the manifest: within a second on a laptop, within two minutes on
-Kubernetes, whose kubelet copies the file. `mqadmin updateBrokerConfig -b BROKER -k KEY -v VALUE` (code 25) changes them at once. Such a change goes
+Kubernetes, whose kubelet copies the file. `mqadmin updateBrokerConfig -b BROKER -k KEY -v VALUE` (code 25) changes them immediately. Such a change goes
 through the raft log: it holds for the whole group, also after a fail-over, until the manifest says something new about the same key.
 Other keys need new replicas, which an apply starts one by one.
 """
