@@ -1,5 +1,5 @@
 """
-docs/evidence/features.md tells of every row of the features catalogue whether it is tested, and by which tests.
+docs/evidence/features.md shows for every row of the features catalogue whether it is tested, and by which tests.
 
 `python -m tests.test_features_page` writes the page again from ``features.txt``, whose lines name tests by the
 beginning of their names; a line that names a test which does not exist, or two, is an error.

@@ -138,7 +138,7 @@ def write(storage: Storage, backup: Backup) -> None:
 
 
 def remove_damaged(storage: Storage, backup: Backup) -> str:
-    """Remove the damaged files of *backup*, so that no new backup counts on them; return what to tell people."""
+    """Remove the damaged files of *backup*, so that no new backup counts on them; return what to report."""
     files = {file.sha256: file for part in backup.parts for file in part.files}
     # Read again, because one may have been misread, or stored again meanwhile.
     found = {digest: _digest(storage, digest) for digest in files}

@@ -81,7 +81,7 @@ _WORKDIR: Final = click.option(
 @click.pass_context
 def backup(context: click.Context) -> None:
     """Make backups of a cluster, look at them, verify and restore them."""
-    # Who is told to end gives its copies back and takes away the mark of a running backup.
+    # A process that is asked to end gives its copies back and takes away the mark of a running backup.
     context.with_resource(interrupted_by_termination())
 
 
@@ -258,7 +258,7 @@ def restore_command(
     """Make the data directories of replicas from a backup, before they start for the first time.
 
     `orderlymq up --from-backup` does it for a cluster of this machine. Restore every replica of a group from the
-    same backup, and each one once. Unless all of the cluster are restored at once, --id must name it.
+    same backup, and each one once. Unless all of the cluster are restored together, --id must name it.
     """
     made = []
     with reported(report), _errors():

@@ -41,7 +41,7 @@ class KeyEvent(Model):
     """Something in the life of a key.
 
     Attributes:
-        source: who tells it: the message or its copy, a trace of a client, or what this console has seen.
+        source: where it comes from: the message or its copy, a trace of a client, or what this console has seen.
         who: the producer group, consumer group or broker group that it is about; empty where it is the message alone.
         offset: of the message in its queue; None where it is about the key or its queue.
     """

@@ -77,9 +77,9 @@ class MessageGroup(Model):
 
     Attributes:
         state: in a sentence.
-        tries, last_error: of its listener, as far as anybody tells.
+        tries, last_error: of its listener, as far as it is reported.
         since_ms: since when it is so, where that is known.
-        event: what happened then, in a few words; empty where others tell it.
+        event: what happened then, in a few words; empty where other fields say it.
         link: where to look further.
     """
 

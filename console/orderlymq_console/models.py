@@ -53,7 +53,7 @@ def bounded(value: float, missing: str) -> Figure:
 
 
 class Pod(Model):
-    """The pod behind an address on Kubernetes, as a list of *age_seconds* ago tells it.
+    """The pod behind an address on Kubernetes, as a list of *age_seconds* ago shows it.
 
     Attributes:
         name: empty where it is not known; *unknown* says why.
@@ -126,7 +126,7 @@ class Replica(Model):
 
 
 class BrokerGroup(Model):
-    """A broker group; every figure is None when its leader does not tell it.
+    """A broker group; every figure is None when its leader does not report it.
 
     Attributes:
         unknown: why nothing is known of it; empty when its leader answers.
@@ -246,7 +246,7 @@ class HotSpot(Model):
 
 
 class TopicPage(Page):
-    """One topic; *messages_in* is per second, over the last minute, and *ordered* None while no name server tells it."""
+    """One topic; *messages_in* is per second, over the last minute, and *ordered* None while no name server reports it."""
 
     topic: str
     ordered: bool | None
@@ -294,7 +294,7 @@ class MemberRow(Model):
 
 
 class MemberQueue(Model):
-    """What a member says of a queue that it consumes; None where it does not tell."""
+    """What a member reports of a queue that it consumes; None where it does not report it."""
 
     topic: str
     broker_group: str
@@ -308,7 +308,7 @@ class MemberQueue(Model):
 
 
 class MemberTopic(Model):
-    """How a member's listener did with a topic in the last minute; None where it does not tell.
+    """How a member's listener did with a topic in the last minute; None where the member does not report it.
 
     Attributes:
         call_ms: how long a call took on average.
@@ -327,9 +327,9 @@ class MemberPage(Page):
 
     Attributes:
         unknown: why it says nothing; empty when it answers.
-        is_suspended: its program has suspended it; None where it does not tell.
-        threads: that its listener may use at the same time; None where it does not tell.
-        busy: of them at work, as its stacks tell.
+        is_suspended: its program has suspended it; None where it is not reported.
+        threads: that its listener may use at the same time; None where it is not reported.
+        busy: of them at work, as its stacks show.
         stacks: of its threads, as its own language writes them.
     """
 

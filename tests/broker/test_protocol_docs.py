@@ -70,7 +70,7 @@ REMARKS: Final = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: (
         "by the offset id of a half message, or of its copy in `TRANS_CHECK_MAX_TIME_TOPIC`"
     ),
-    RequestCode.SEND_REPLY_MESSAGE: "stored, and pushed with 326; the code tells of the push",
+    RequestCode.SEND_REPLY_MESSAGE: "stored, and pushed with 326; the code reports the push",
     RequestCode.SEND_REPLY_MESSAGE_V2: "as 324",
     RequestCode.QUERY_ASSIGNMENT: (
         "what an operator has decided (20507), else strategies `AVG` and `AVG_BY_CIRCLE`; over all groups; null for who is no member"

@@ -65,14 +65,14 @@ class MessageOperations(Operations):
         """Send a dead letter to its original topic again, as a new message.
 
         Raises:
-            SettingError: The message does not tell its original topic and none is given.
+            SettingError: The message does not name its original topic and none is given.
             BodyUnreadable: Its body cannot be inflated.
         """
         if message.unreadable:
             raise BodyUnreadable(message.queue, message.queue_offset, message.unreadable)
         target = topic or properties.origin_topic(message.properties)
         if not target:
-            raise SettingError(f"{message!r} does not tell its original topic; pass one")
+            raise SettingError(f"{message!r} does not name its original topic; pass one")
         own = {name: value for name, value in message.properties.items() if name not in _OF_LETTERS}
         fresh = Message(
             topic=target,

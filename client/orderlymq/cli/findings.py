@@ -19,7 +19,7 @@ _WAY_OUT: Final = {
 
 
 def findings(statuses: Iterable[Mapping[str, Any]], group: str) -> dict[str, Any]:
-    """Return what the brokers found about *group*; ``lagSeconds`` is None when nobody tells it."""
+    """Return what the brokers found about *group*; ``lagSeconds`` is None when no broker reports it."""
     found: dict[str, Any] = {"lagSeconds": None, **{kind: [] for kind in _OF_GROUP}}
     found["duplicates"] = []
     for status in statuses:
@@ -48,7 +48,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     said += [
         f"Failing: message {row['messageId']} of {row['topic']}, key {row['key']}, failed "
         f"{counted(row['tries'], 'time')}{', a dead letter' if row['dead'] else ''}. "
-        f"`orderlymq message show {row['messageId']} --topic {row['topic']}` tells what it is."
+        f"`orderlymq message show {row['messageId']} --topic {row['topic']}` shows it."
         for row in found["failing"]
     ]
     said += [
@@ -82,7 +82,7 @@ def _way_out(row: Mapping[str, Any]) -> str:
 
 def _listener(row: Mapping[str, Any]) -> str:
     """Return what the consumer reports of its listener; brokers of earlier releases do not ask."""
-    words = str(row.get("listener") or "its consumer tells nothing of its listener")
+    words = str(row.get("listener") or "its consumer reports nothing of its listener")
     called = row.get("listenerCalled")
     if called and row.get("listenerRunning"):
         return words.replace("was called", f"was called at {_time(called)}")

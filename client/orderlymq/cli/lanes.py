@@ -1,4 +1,4 @@
-"""The lanes of a group by key, as `orderlymq group show` tells them: data, and lines for people. Pure."""
+"""The lanes of a group by key, as `orderlymq group show` prints them: data, and lines for people. Pure."""
 
 from typing import Any, Final
 

@@ -76,7 +76,7 @@ class CommandTable(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is meant; an unknown one is told the nearest name."""
+        """Find the command that is meant; the error of an unknown one shows the nearest name."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and args[0] in _ELSEWHERE:
             distribution = _ELSEWHERE[args[0]]

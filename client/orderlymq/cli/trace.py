@@ -41,7 +41,7 @@ async def trace(
 ) -> None:
     """Show the life of a message: sent, stored, consumed, tried again, given up.
 
-    MESSAGE_ID is the id that the client made. Clients write traces only when they are told to (Java:
+    MESSAGE_ID is the id that the client made. Clients write traces only when it is switched on (Java:
     enableMsgTrace; SDK: trace=True); what the brokers store is shown in any case with --topic.
     """
     async with AdminClient(name_server) as admin:

@@ -165,7 +165,7 @@ class ControlClient:
         except TimeoutError as error:
             raise UnreachableError(
                 f"the supervisor of {self._directory} (process {contact.pid}) is busy: no answer within {_TIMEOUT_S:g} s. "
-                "What was asked may happen yet; `orderlymq plan` tells what is left"
+                "What was asked may happen yet; `orderlymq plan` shows what is left"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(

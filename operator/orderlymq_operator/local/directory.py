@@ -85,7 +85,7 @@ class DataDirectory:
         return self.path / "settings" / f"{process}.json"
 
     def run_record(self, process: str) -> Path:
-        """Return the file that tells the process id of *process*."""
+        """Return the file that has the process id of *process*."""
         return self.path / "run" / f"{process}.json"
 
     def run_records(self) -> list[Path]:

@@ -31,7 +31,7 @@ from orderlymq_runtime.sockets.addresses import join_address
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process to keep: what to run, with which settings, and where it tells how it is.
+    """One process to keep: what to run, with which settings, and where it reports its state.
 
     Attributes:
         ports: what it binds, or may bind when it leads, by what for.

@@ -3,7 +3,7 @@ Warnings of the API server about a change, as it is made or tried with `--dry-ru
 
 Each is a validation of a ValidatingAdmissionPolicy of the chart, whose binding warns. An expression is true where there is
 nothing to warn of. They see one object before and after and nothing of the cluster, so they name what may follow;
-`kubectl orderlymq plan` tells what does.
+`kubectl orderlymq plan` shows what does.
 """
 
 from collections.abc import Iterator

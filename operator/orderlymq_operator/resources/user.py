@@ -169,7 +169,7 @@ class User(Model):
 
 
 def fingerprint(access_key: str, secret: str) -> str:
-    """Return a text that changes with the secret and does not tell it; brokers compute the same."""
+    """Return a text that changes with the secret and does not reveal it; brokers compute the same."""
     digest = hmac.digest(secret.encode(), access_key.encode(), hashlib.sha256)
     return digest.hex()[:FINGERPRINT_LENGTH]
 

@@ -59,7 +59,7 @@ async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
 
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         result = await admin.resend(told)
-        with pytest.raises(SettingError, match="does not tell its original topic; pass one"):
+        with pytest.raises(SettingError, match="does not name its original topic; pass one"):
             await admin.resend(untold)
 
         sent = await admin.view_message(result.offset_message_id)

@@ -109,7 +109,7 @@ def test_a_blocked_queue_tells_what_its_listener_said() -> None:
         "failed 12 times, last with ValueError: no such order, called last at 2023-11-14T22:14"
         in said
     )
-    assert "its consumer tells nothing of its listener" in unsaid
+    assert "its consumer reports nothing of its listener" in unsaid
 
 
 def test_a_holder_that_is_away_has_no_log_to_read() -> None:

@@ -3,7 +3,7 @@ What consumers say of their listeners where a queue stands still: tries, last er
 
 The rules: only members whose queues are nearly called blocked are asked, each once per look and a few at a
 time, and only clients known to answer; what they say is a hint for people and decides nothing; an answer
-that is no answer is none. RocketMQ's clients tell when the listener was called last and how much is cached,
+that is no answer is none. RocketMQ's clients report when the listener was called last and how much is cached,
 our SDK also how often the first message failed and with which error.
 """
 
@@ -22,7 +22,7 @@ from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.plurals import counted
 
-# Members that are asked per look: an answer tells all queues of the member at once.
+# Members that are asked per look: one answer reports all queues of the member.
 ASKED_MAX: Final = 16
 TIMEOUT_MS: Final = 4_000
 ERROR_LENGTH_MAX: Final = 300
@@ -32,7 +32,7 @@ RUNNING_INFO_VERSION: Final = 62
 _ANSWERING: Final = frozenset(
     {LanguageCode.JAVA, LanguageCode.CPP, LanguageCode.PYTHON, LanguageCode.GO}
 )
-# What is told of a queue: by our name, the client's, and the type.
+# What is reported of a queue: by our name, the client's, and the type.
 _NUMBERS: Final = (
     ("listenerTries", "omqTries"),
     ("listenerCalled", "lastConsumeTimestamp"),
@@ -188,7 +188,7 @@ def in_words(row: Mapping[str, Any]) -> str:
         ),
         (
             tries is None and cached is not None,
-            f"its consumer has {counted(cached or 0, 'message')} of it and tells no errors",
+            f"its consumer has {counted(cached or 0, 'message')} of it and reports no errors",
         ),
     )
 

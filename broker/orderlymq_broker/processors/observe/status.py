@@ -172,7 +172,7 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "failing": (
         ("group", "messageId", "dead"),
         "message {messageId} of {topic} with key {key} failed in group {group} "
-        "(tries: {tries}, dead letter: {dead}); orderlymq message show {messageId} --topic {topic} tells what it is, a "
+        "(tries: {tries}, dead letter: {dead}); orderlymq message show {messageId} --topic {topic} shows it, a "
         "dead letter is sent again with orderlymq message resend",
     ),
     "expiring": (
@@ -187,7 +187,7 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "duplicates": (
         ("clientId",),
-        "client id {clientId} of groups {groups} is used on two connections at once, {addresses}: two "
+        "client id {clientId} of groups {groups} is used on two connections at the same time, {addresses}: two "
         "processes with one id consume the same queues; give each an instance name of its own",
     ),
     "notHolding": (

@@ -35,7 +35,7 @@ from orderlymq_protocol.names import is_retry_topic, is_system_group
 LOOK_MS: Final = 5_000
 # A queue without progress for so long stands still: RocketMQ's orderly listeners try again each second.
 BLOCKED_MS: Final = 30_000
-# From then on its consumer is asked what its listener does, so that the first warning can tell.
+# From then on its consumer is asked what its listener does, so that the first warning has it.
 ASKED_MS: Final = BLOCKED_MS - 2 * LOOK_MS
 # Renewals come at a third of the lease: with less than that left two of them were missed.
 EXPIRING_PART: Final = 3
@@ -375,11 +375,11 @@ class Watch:
             yield work
 
     def _blocked_row(self, suspect: Suspect, queue: Queue, known: _Progress) -> Row:
-        """Return what is told of a queue that stands still and is shown."""
+        """Return what is reported of a queue that stands still and is shown."""
         said = self._listeners.said_of(suspect)
         held = self._holder(suspect)
         silent = (
-            "its consumer tells nothing of its listener"
+            "its consumer reports nothing of its listener"
             if held["connected"] is not False
             else "its holder is not connected"
         )

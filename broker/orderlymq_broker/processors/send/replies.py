@@ -2,7 +2,7 @@
 Answers of request-reply calls (324, 325): pushed to the client that asked (326), and stored.
 
 The rules: the replier is answered when both are decided, the push by the asking client, the store
-by the log; the code tells of the push alone (RocketMQ ReplyMessageProcessor), since a reply that was
+by the log; the code reports the push alone (RocketMQ ReplyMessageProcessor), since a reply that was
 delivered has done its work; an asking client is known by its heartbeat as a producer, and a reply to
 one that is gone is stored and refused. What waits for the answer keeps no body. The caller's patience is the caller's: nothing is kept for it.
 """

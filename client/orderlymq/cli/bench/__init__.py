@@ -1,6 +1,6 @@
 """
 `orderlymq bench`: measure a cluster with sends and deliveries of the SDK, and judge their order.
 
-Begin with `command`. `load` sends and consumes; `order` and `latencies` are pure and keep what they are told in
+Begin with `command`. `load` sends and consumes; `order` and `latencies` are pure and keep what they are given in
 little room, however long a run is.
 """

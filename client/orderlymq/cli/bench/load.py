@@ -91,7 +91,7 @@ class Run:
         )
 
     async def go(self, tell: Callable[[Progress], None]) -> None:
-        """Send until the time is over, consume what was sent, tell the progress of each second.
+        """Send until the time is over, consume what was sent, report the progress of each second.
 
         Raises:
             OrderlyMQError: What no repetition of a send cures.

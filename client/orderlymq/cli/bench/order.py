@@ -38,7 +38,7 @@ class OrderCheck:
         self._acknowledged[key] = number
 
     def delivered(self, key: int, number: int) -> bool:
-        """Note a delivery; tell whether it is the first of its message."""
+        """Note a delivery; return whether it is the first of its message."""
         last = self._delivered[key]
         if number <= last:
             self.repeats += 1

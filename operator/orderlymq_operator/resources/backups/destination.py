@@ -1,7 +1,7 @@
 """
 Where backups are kept: a folder of a volume claim, or a bucket that speaks S3's protocol.
 
-Rule: a manifest never holds credentials, it names the Secret that does. `place` is what `orderlymq backup` is told.
+Rule: a manifest never holds credentials, it names the Secret that does. `place` is what `orderlymq backup` gets.
 """
 
 from typing import Annotated, Final, Self
@@ -81,7 +81,7 @@ class Destination(Model):
 
     @property
     def place(self) -> str:
-        """What `orderlymq backup` is told in a pod."""
+        """What `orderlymq backup` gets in a pod."""
         if self.object_store is not None:
             return self.object_store.url
         assert self.pvc is not None, "one of both is there"

@@ -89,7 +89,7 @@ class Gateway(Model):
         description="Its listener, of protocol TLS and mode Passthrough; all that fit when absent.",
     )
     port: Annotated[int, Field(ge=1, le=65535)] = Field(
-        default=443, description="Port of that listener, which clients are told."
+        default=443, description="Port of that listener, which clients get."
     )
 
 
@@ -132,7 +132,7 @@ class Listener(Model):
     )
     advertised_host: Host | None = Field(
         default=None,
-        description="Host that clients are told, in place of what is found: an address of a node, or the balancer's. "
+        description="Host that clients get, in place of what is found: an address of a node, or the balancer's. "
         '"{service}" in it becomes the name of the group, or of the name servers (<cluster>-nameserver).',
     )
     node_port: Annotated[int, Field(ge=1024, le=NODE_PORT_MAX)] | None = Field(

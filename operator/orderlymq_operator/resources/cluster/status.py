@@ -1,7 +1,7 @@
 """
-What the status of a Cluster tells; `kube.reconcile.status` fills it.
+What the status of a Cluster reports; `kube.reconcile.status` fills it.
 
-How many groups and replicas it may tell of is how many a spec may ask for.
+It may report as many groups and replicas as a spec may ask for.
 """
 
 from typing import Annotated, Final, Literal

@@ -111,8 +111,8 @@ REASONS: Final = (
         (CLUSTER,),
         ("ListenersReady",),
         "False",
-        "The gateway has not accepted a TLSRoute of a listener; the message has its words. Addresses that were told before are "
-        "still told.",
+        "The gateway has not accepted a TLSRoute of a listener; the message has its words. Addresses that were published before "
+        "stay published.",
         "Do what the message says: spec.listeners[].gateway must name a Gateway with a listener of protocol TLS and mode "
         "Passthrough whose allowedRoutes admit the namespace of the Cluster and whose hostname fits advertisedHost.",
     ),

@@ -51,7 +51,7 @@ REASONS: Final = (
         ("Balanced",),
         "False",
         "Raft groups know different members, who then assign the queues differently; the message names the groups.",
-        "None when it passes: the members are told to look again. If it stays, a client does not reach every group.",
+        "None when it passes: the members are asked to look again. If it stays, a client does not reach every group.",
     ),
     Reason(
         "MembersIdle",

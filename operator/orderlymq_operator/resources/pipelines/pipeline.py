@@ -51,7 +51,7 @@ from orderlymq_operator.resources.workload import (
 Backend = Literal["pod", "kubernetes", "sparkApplication"]
 # Everything of a Pipeline is called NAME-pipeline; a CronJob leaves 11 characters to its Jobs.
 NAME_MAX: Final = 40
-QUEUES_MAX: Final = 4096  # whose offsets a status tells
+QUEUES_MAX: Final = 4096  # whose offsets a status has
 
 
 class PipelineSpec(Model):

@@ -240,7 +240,7 @@ def test_one_client_id_on_two_connections_is_told_with_both_addresses(admin: Adm
         "addresses": [f"{ALICE.host}:{ALICE.port}", f"{BOB.host}:{BOB.port}"],
         "groups": ["billing"],
     }
-    (text,) = warnings(admin, "on two connections at once")
+    (text,) = warnings(admin, "on two connections at the same time")
     assert "instance name" in text
     assert series(admin, "duplicate_clients") == {(): 1}
 
