@@ -68,7 +68,7 @@ class KvTable:
         return dict(sorted(self._tables.get(namespace, {}).items()))
 
     def put(self, namespace: str, key: str, value: str) -> bool:
-        """Set one value; tell whether it is another one than before.
+        """Set one value; return whether it is another one than before.
 
         Raises:
             KvError: It could not be saved, or all values together are too large; nothing has changed.
@@ -92,7 +92,7 @@ class KvTable:
         return True
 
     def delete(self, namespace: str, key: str) -> bool:
-        """Forget one value; tell whether there was one.
+        """Forget one value; return whether there was one.
 
         Raises:
             KvError: The change could not be saved; nothing has changed.

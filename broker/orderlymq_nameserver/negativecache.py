@@ -1,10 +1,10 @@
 """
-Connections that were told that a topic does not exist: they alone see the queues that new topics are made after (TBW102).
+Connections that asked for a topic that does not exist: they alone see the queues that new topics are made after (TBW102).
 
 RocketMQ's producers ask for their topic, and for TBW102 when that fails, whatever the reason: no such topic, no
 answer in time, no connection. Then they write to four queues of their topic for half a minute. A topic that
 exists and has more would be written to in other queues than before, and the order of its keys would
-be broken. The rule: TBW102 has queues only for a connection that was told a moment ago that a topic does not
+be broken. The rule: TBW102 has queues only for a connection that was answered a moment ago that a topic does not
 exist. Everybody else sees its brokers, as idle producers need them, and no queue: such a send fails in the
 client with "no route info", and its repeat asks for the topic again. The Go client sees them always: it asks for
 TBW102 only when a name server has answered for the topic, but asks the next name server; and it keeps an empty route. So a
@@ -18,13 +18,13 @@ NEGATIVE_TTL_MS: Final = 10_000
 
 
 class NegativeCache:
-    """When each connection was last told that a topic does not exist (ms, by the clock of the caller)."""
+    """When each connection was last answered that a topic does not exist (ms, by the clock of the caller)."""
 
     def __init__(self) -> None:
         self._at_ms: dict[int, int] = {}
 
     def note(self, connection: int, now_ms: int) -> None:
-        """Note that a connection was told so."""
+        """Note that a connection got this answer."""
         self._at_ms[connection] = now_ms
 
     def closed(self, connection: int) -> None:
@@ -32,6 +32,6 @@ class NegativeCache:
         self._at_ms.pop(connection, None)
 
     def is_fresh(self, connection: int, now_ms: int) -> bool:
-        """Tell whether a connection was told so a moment ago; several threads may share it."""
+        """Return whether a connection got this answer a moment ago; several threads may share it."""
         at_ms = self._at_ms.get(connection)
         return at_ms is not None and now_ms - at_ms < NEGATIVE_TTL_MS

@@ -45,7 +45,7 @@ _PLAIN: Final = frozenset(
 )
 
 
-class OutsideAddressMissing(LookupError):  # noqa: N818 - the name that clients are told
+class OutsideAddressMissing(LookupError):  # noqa: N818 - the name that clients see
     """A group has no address for clients of a listener."""
 
 

@@ -109,7 +109,7 @@ class NameServerCore:
         properties: what code 319 shows; code 318 refuses to change them.
         began_ms: when this name server began, by the clock of `handle`; None: long ago.
         proofs: judges what has to be signed; without it nothing has to be.
-        make_room: is told how many bytes a compressed body may become before it is inflated.
+        make_room: gets how many bytes a compressed body may become before it is inflated.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class NameServerCore:
             return request.reply(
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"the body of a request {request.code} has {len(request.body)} bytes; "
-                f"at most {BODY_SIZE_MAX} are read: send less at once",
+                f"at most {BODY_SIZE_MAX} are read: send less in one request",
             )
         try:
             self._admit(request, wall_ms)
@@ -241,7 +241,7 @@ class NameServerCore:
     def _holds_already(self, request: RemotingCommand) -> bool:
         """Tell whether what is asked is so already: then it may be asked without a signature.
 
-        RocketMQ's tools delete a topic at brokers, and ask here what those have told already.
+        RocketMQ's tools delete a topic at brokers, and ask here for what those have reported already.
         """
         topic = request.ext.get("topic", "")
         if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
@@ -258,9 +258,9 @@ class NameServerCore:
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
         """Tell whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.
 
-        A name server that has just begun may not have heard of the topic yet. Who is told that a topic
+        A name server that has just begun may not have heard of the topic yet. A client that is answered that a topic
         does not exist asks next for what topics are made after; see `negativecache`. Nor may it have heard
-        of every group that the list of an ordered topic names: keys move for who is told of some. A topic
+        of every group that the list of an ordered topic names: keys move for a client that gets only some. A topic
         that is listed exists, for however long none of its groups has registered.
         """
         if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or request.body:

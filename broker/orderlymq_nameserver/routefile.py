@@ -3,7 +3,7 @@ The file that keeps the routes of ordered topics over a restart of the name serv
 
 The rule: until a group registers again it stands in the routes as it did, as if the name server had not ended: a shorter
 list of queues would move keys. What the group registers then is believed, whatever its version. Only names of brokers that
-sign are kept. A file that cannot be used is as good as none: the groups tell the same.
+sign are kept. A file that cannot be used is as good as none: the groups report the same.
 """
 
 import logging

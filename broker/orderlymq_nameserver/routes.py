@@ -359,7 +359,7 @@ class RouteRegistry(Answers):
         return lost
 
     def _drop_silent(self, name: str) -> bool:
-        """Drop the entries of a broker that no connection keeps; tell whether there were any."""
+        """Drop the entries of a broker that no connection keeps; return whether there were any."""
         broker = self._brokers[name]
         silent = [number for number, entry in broker.entries.items() if not entry.sessions]
         for number in silent:

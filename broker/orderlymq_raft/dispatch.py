@@ -1,7 +1,7 @@
 """
 Where a message goes: first the rules about terms, then one handler for each kind.
 
-Rules kept: a newer term is entered before anything else is looked at, an older one is told
+Rules kept: a newer term is entered before anything else is looked at, an older one is answered
 that its time is over (raft paper section 5.1); a candidate cannot force a newer term on who
 hears a leader (thesis 4.2.3). Messages that break the rules never come here (violations.py). Handlers: election.py, replication.py, follower.py.
 """
@@ -75,7 +75,7 @@ def is_unknown(state: RaftState, sender: NodeId) -> bool:
     """
     Return whether *sender* belongs to no membership in the log, and need not be heard.
 
-    While a leader is heard, that one tells who was added. Without one, a member of which this log
+    While a leader is heard, it says who was added. Without one, a member of which this log
     does not know yet may be the only one to lead (thesis 4.1). A replica that joins knows nobody.
     """
     if not (state.config.check_quorum and election.in_lease(state)):

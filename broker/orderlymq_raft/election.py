@@ -1,7 +1,7 @@
 """
 How a leader is chosen: time-outs, pre-votes, votes, and leader stickiness.
 
-Rules kept: one vote per term, durable before it is told (raft paper section 5.2); only a log
+Rules kept: one vote per term, durable before it is sent (raft paper section 5.2); only a log
 at least as complete as the voter's gets it (5.4.1); nobody raises its term before a majority
 would elect it (thesis 9.6); who hears a leader does not help to replace it (thesis 4.2.3).
 """

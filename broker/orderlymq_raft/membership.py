@@ -29,7 +29,7 @@ from orderlymq_raft.types import (
 )
 
 _LOAD_BYTES_MAX = 4 * 1024 * 1024
-"""How much of the log is read at once at the start; what is not a membership is let go."""
+"""How much of the log is read in one piece at the start; what is not a membership is let go."""
 
 
 def propose(state: RaftState, change: MembershipChange) -> Index:

@@ -213,7 +213,7 @@ class Node:
 
         It cannot tell a group that begins from a disk that was lost. While its log holds nothing but
         the openings of terms it elects, and is elected by, others of its kind alone; with more it stands
-        for no election and votes for nobody. A recovering leader tells no commit index: it
+        for no election and votes for nobody. A recovering leader sends no commit index: it
         bootstraps the group when its shell calls this with False.
         """
         state = self._state

@@ -87,7 +87,7 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
         if _is_stuck(state, progress):
             _send_empty(state, message.sender, progress)
     if progress.told_commit == NO_INDEX and _owes_commit(state, progress):
-        # Only an append tells one that lost its log that it is complete.
+        # Only an append shows a replica that lost its log that it is complete.
         _send_empty(state, message.sender, progress)
     progress.match_at_heartbeat = progress.match
     _count_again(state)
@@ -202,7 +202,7 @@ def _send_snapshot(state: RaftState, peer: NodeId, progress: Progress) -> None:
 
 def _is_stuck(state: RaftState, progress: Progress) -> bool:
     """
-    Return whether only an empty append can tell what the peer has.
+    Return whether only an empty append can show what the peer has.
 
     One at the end of what was sent is refused when something before it was lost, and accepted
     when only the answers were.
@@ -244,7 +244,7 @@ def _count_again(state: RaftState) -> None:
         progress = state.progress[peer]
         progress.counts_from_round = 0
         state.append_wanted = True
-        # Only an append tells it that its log is complete.
+        # Only an append shows it that its log is complete.
         _send_empty(state, peer, progress)
     if proven:
         maybe_commit(state)

@@ -30,7 +30,7 @@ VOTERS_MAX = 7
 """Beyond seven voters each commit waits for more machines than any failure budget asks for."""
 
 LEARNERS_MAX = 7
-"""Learners cost the leader as much network as voters; a whole group may be replaced at once."""
+"""Learners cost the leader as much network as voters; a whole group may be replaced in one change."""
 
 _MEMBERSHIP_VERSION = 1
 _MEMBERSHIP_HEADER = struct.Struct(">BBB")
@@ -89,7 +89,7 @@ class Membership:
     def __post_init__(self) -> None:
         if self.voters & self.learners:
             both = sorted(self.voters & self.learners)
-            raise ValueError(f"nodes {both} are voters and learners at once; name each node once")
+            raise ValueError(f"nodes {both} are both voters and learners; name each node once")
         if len(self.voters) > VOTERS_MAX:
             raise ValueError(
                 f"{len(self.voters)} voters are too many; a group has at most {VOTERS_MAX}"

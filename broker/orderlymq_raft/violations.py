@@ -3,7 +3,7 @@ Messages that no replica sends which keeps raft's rules: found before they chang
 
 Rules kept: a message is for this replica and from another one; a term has one leader; entries follow each other, with
 terms that do not fall; what is committed is never contradicted; nobody acknowledges what was not sent. A violation is
-the sender's fault, so it is told to who brought the message, and this replica goes on. Types and sizes are for the
+the sender's fault, so it is reported to the caller that brought the message, and this replica goes on. Types and sizes are for the
 shell to check. What follows from a message that keeps the rules: dispatch.py.
 """
 
@@ -57,7 +57,7 @@ def check(state: RaftState, message: Message) -> None:
         raise ProtocolViolation(
             f"node {message.sender} speaks of term {message.term}, this is term {state.term}"
         )
-    # What a leader of an earlier term still sends may contradict what is committed since; it is told so (dispatch.py).
+    # What a leader of an earlier term still sends may contradict what is committed since; dispatch.py answers it.
     if message.term >= state.term:
         _check_content(state, message)
     elif isinstance(message, InstallSnapshot):

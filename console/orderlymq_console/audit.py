@@ -2,7 +2,7 @@
 The audit log: who did what to what, when, and what became of it.
 
 Rules: the line that says what is going to be done is written before it is done; when it cannot be written, nothing is done. When
-the line that says what became of it cannot be written, it is done all the same, and its account is told. A line is one JSON object,
+the line that says what became of it cannot be written, it is done all the same, and the missing line is reported. A line is one JSON object,
 and stands there whole or not at all. The last ones stand on a page, too; the log itself is a file or standard error.
 """
 

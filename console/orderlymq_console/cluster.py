@@ -29,7 +29,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 T = TypeVar("T")
 
 NAME_SERVERS: Final = "name servers"
-# The catalogues of 10,000 topics and 5,000 groups are megabytes, and change seldom. A leader's status tells the version of
+# The catalogues of 10,000 topics and 5,000 groups are megabytes, and change seldom. A leader's status has the version of
 # its topics and the number of its groups; a change of one of them asks again soon.
 TOPICS_S: Final = 60.0
 GROUPS_S: Final = 10.0
@@ -77,11 +77,11 @@ class Answers(Generic[T]):
         """Return a sum over all answers, which is a lower bound when one is missing.
 
         Args:
-            count: the part of one answer; None when it does not tell it.
-            missing: why one answer does not tell it, or may tell less than there is; empty when it tells all.
+            count: the part of one answer; None when it does not have it.
+            missing: why one answer does not have it, or may have less than there is; empty when it has all.
         """
-        told = [count(value) for _, value in self.known()]
-        counts = [each for each in told if each is not None]
+        found = [count(value) for _, value in self.known()]
+        counts = [each for each in found if each is not None]
         reasons = {reason for _, value in self.known() if (reason := missing(value))}
         reason = self.unknown or "; ".join(sorted(reasons))
         if not counts:
@@ -182,7 +182,7 @@ class ClusterReader:
         client = self.admin.at(name, address)
         if about != "status" and (silence := self.silence(name)) is not None:
             return silence
-        # A status waits for no other question: it tells who is silent.
+        # A status waits for no other question: it shows who is silent.
         of: Hashable = (about, name) if about == "status" else name
         return await self.collector.read(
             (about, name), lambda: ask(client), of=of, every_s=every_s, mark=mark
@@ -205,8 +205,8 @@ class ClusterReader:
 
     async def _status(self, client: AdminClient) -> StatusReport:
         ((name, address),) = (await client.brokers()).items()
-        told = StatusReport.model_validate(await client.group_status(address))
-        return self._standstills.told(name, told)
+        status = StatusReport.model_validate(await client.group_status(address))
+        return self._standstills.reported(name, status)
 
     async def topics(self) -> Answers[dict[str, TopicConfig]]:
         """Return the topics of every broker group."""
@@ -293,7 +293,7 @@ class Standstills:
     def __init__(self) -> None:
         self._known: dict[str, dict[tuple[str, str, int, int], BlockedReport]] = {}
 
-    def told(self, name: str, status: StatusReport) -> StatusReport:
+    def reported(self, name: str, status: StatusReport) -> StatusReport:
         """Return a status with what it cannot know yet, and with the time at which each standstill really began."""
         known = self._known.get(name, {})
         blocked = () if status.examined is None else status.examined.blocked

@@ -64,7 +64,7 @@ class _Turns:
     Attributes:
         is_one: all of them ask one broker group.
         waiting: those under way are among them.
-        answered: how many were, so that a question tells whether it alone had no answer.
+        answered: how many were, so that a question shows whether it alone had no answer.
         silence: that nobody answered any of the last ones.
     """
 

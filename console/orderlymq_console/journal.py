@@ -1,8 +1,8 @@
 """
 What changed in the cluster, and when: leaders, replicas, disks, standstills, and the holders of queue locks.
 
-Rules: two looks are compared, so a change between them has the time of the second look, unless the broker tells a better one;
-what came and went between them is not seen, and epochs tell how many holders that were. All of it is this process's memory,
+Rules: two looks are compared, so a change between them has the time of the second look, unless the broker reports a better one;
+what came and went between them is not seen, and epochs show how many holders there were. All of it is this process's memory,
 bounded, and gone with it: brokers keep no history.
 """
 
@@ -106,7 +106,7 @@ class Journal:
         before = self._facts.get(name, {})
         after = dict(_silence(reason)) if status is None else dict(_facts(status, self._now_ms()))
         if status is None or status.examined is None:
-            # Of what is not told now nothing has changed.
+            # A part that is not reported now counts as unchanged.
             kept = before if status is None else _examined(before)
             after = {**{about: fact for about, fact in kept.items() if about != "silent"}, **after}
         elif status.blocked_unknown:

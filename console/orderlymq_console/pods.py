@@ -82,7 +82,7 @@ class Pods:
 class PodNames:
     """What is known of pods now: a list, or why there is none, and its age."""
 
-    told: PodList | None
+    listed: PodList | None
     unknown: str
     age_s: float
 
@@ -91,20 +91,20 @@ class PodNames:
         if not address:
             return None
         name, unknown = "", self.unknown
-        if self.told is not None:
-            names = self.told.names.get(_normal(address.rpartition(":")[0]), ())
+        if self.listed is not None:
+            names = self.listed.names.get(_normal(address.rpartition(":")[0]), ())
             name = names[0] if len(names) == 1 else ""
-            unknown = "" if name else _why(self.told, len(names))
+            unknown = "" if name else _why(self.listed, len(names))
         return Pod(name=name, unknown=unknown, age_seconds=round(self.age_s, 1))
 
 
-def _why(told: PodList, count: int) -> str:
+def _why(listed: PodList, count: int) -> str:
     if count:
         return f"{count} pods have this address"
-    if told.is_cut:
-        return f"{told.namespace} has more than {PODS_MAX:,} pods, and it is none of the first"
+    if listed.is_cut:
+        return f"{listed.namespace} has more than {PODS_MAX:,} pods, and it is none of the first"
     return (
-        f"no pod of {told.namespace} has this address for itself; pods of other namespaces, and those on the network "
+        f"no pod of {listed.namespace} has this address for itself; pods of other namespaces, and those on the network "
         "of a node, are not listed"
     )
 

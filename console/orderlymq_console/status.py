@@ -1,8 +1,8 @@
 """
 What a leader says of its broker group (request 20500), read and checked.
 
-Rule: members that nobody here knows are ignored. A replica whose store is being replaced tells nothing of its groups: what
-is None then is "not told". A status in another form is refused as a whole, and the broker group is unknown then.
+Rule: members that nobody here knows are ignored. A replica whose store is being replaced reports nothing of its groups: what
+is None then is "not reported". A status in another form is refused as a whole, and the broker group is unknown then.
 """
 
 from typing import Annotated, Any, Final
@@ -30,7 +30,7 @@ class BlockedReport(_Report):
     """A queue of a group without progress for 30 s though there are messages and members.
 
     Attributes:
-        connected: whether the leader has a connection of the holder; None where it does not tell, or nobody holds the queue.
+        connected: whether the leader has a connection of the holder; None where it is not reported, or nobody holds the queue.
     """
 
     group: str
@@ -250,7 +250,7 @@ class StatusReport(BaseModel):
 
     @property
     def untold(self) -> str:
-        """Say why nothing is told of topics, groups and messages; empty where it is."""
+        """Say why nothing is reported of topics, groups and messages; empty where it is."""
         return TAKING_OVER if self.watch is None else ""
 
     @property

@@ -1,5 +1,5 @@
 """
-How many of a member's listener threads are at work, as its stacks tell.
+How many of a member's listener threads are at work, as its stacks show.
 
 Java's clients and the Python SDK name these threads alike. One that waits for work stands in its pool; any other is in the listener, or in
 what it calls.

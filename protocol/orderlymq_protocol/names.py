@@ -114,9 +114,9 @@ def dlq_topic(group: str) -> str:
 
 
 def redrive_key(letter: tuple[str, str, int], offset: int, *, message_id: str, target: str) -> str:
-    """Return the unique key of the message that a dead letter is redriven to a topic as, whoever does it.
+    """Return the unique key of the message that a dead letter is redriven to a topic as, the same for every program that does it.
 
-    The brokers' index tells by it whether the letter was sent. *letter* is its queue: topic, broker, number.
+    By it the brokers' index shows whether the letter was sent. *letter* is its queue: topic, broker, number.
     """
     place = "\x00".join(map(str, (*letter, offset, message_id, target)))
     return blake2b(place.encode(), digest_size=16).hexdigest().upper()

@@ -5,7 +5,7 @@ RocketMQ's own signature covers the values of the header fields and the body. A 
 signed deletion, and it is good for ever. Version 2 covers the request code, the names and values of all fields,
 the body, a time and a nonce. It also covers a mark of the server: a server makes a new one each time that it begins
 to serve, so nothing that another server or an earlier start has seen is good here. A request without the
-present mark is refused, the refusal tells the mark, and the signer signs again.
+present mark is refused, the refusal has the mark, and the signer signs again.
 
 It stands in fields beside RocketMQ's signature, which is made last and covers it: without these fields that
 one is wrong. Pure: times are given. `Signer` signs, `ReplayGuard` and `verified` judge.
@@ -212,7 +212,7 @@ class Signer:
         return fields
 
     def learn(self, server: str, answer: RemotingCommand, sent: Mapping[str, str]) -> bool:
-        """Remember the mark that a refusal tells; return whether the request is to be signed again."""
+        """Remember the mark of a refusal; return whether the request is to be signed again."""
         mark = answer.ext.get(SERVER, "")
         if answer.code == 0 or not mark or len(mark) > 256:
             return False

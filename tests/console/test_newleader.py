@@ -15,27 +15,27 @@ from tests.console.readings import ROW, Readings, told
 def test_what_stood_still_before_is_kept_until_the_new_leader_knows() -> None:
     """And has the time since when it really stands, at the same offset alone."""
     standstills = Standstills()
-    standstills.told("a", told(ROW))
+    standstills.reported("a", told(ROW))
 
-    unexamined = standstills.told("a", told(leader=2, known=False, examined=0))
-    young = standstills.told("a", told(leader=2, known=False))
-    again = standstills.told("a", told({**ROW, "since": 99_000}, leader=2))
-    moved = standstills.told("a", told({**ROW, "offset": 8, "since": 200_000}, leader=2))
+    unexamined = standstills.reported("a", told(leader=2, known=False, examined=0))
+    young = standstills.reported("a", told(leader=2, known=False))
+    again = standstills.reported("a", told({**ROW, "since": 99_000}, leader=2))
+    moved = standstills.reported("a", told({**ROW, "offset": 8, "since": 200_000}, leader=2))
 
     assert [(row.offset, row.since) for row in unexamined.blocked] == [(7, 1_000)]
     assert [(row.offset, row.since) for row in young.blocked] == [(7, 1_000)]
     assert (young.blocked_unknown != "", again.blocked_unknown) == (True, "")
     assert [(row.offset, row.since) for row in again.blocked] == [(7, 1_000)]
     assert [(row.offset, row.since) for row in moved.blocked] == [(8, 200_000)]
-    assert standstills.told("a", told(leader=2)).blocked == ()
+    assert standstills.reported("a", told(leader=2)).blocked == ()
 
 
 def test_a_queue_that_the_new_leader_names_elsewhere_is_not_kept_beside_it() -> None:
     """One queue stands at one offset."""
     standstills = Standstills()
-    standstills.told("a", told(ROW))
+    standstills.reported("a", told(ROW))
 
-    (row,) = standstills.told("a", told({**ROW, "offset": 9}, leader=2, known=False)).blocked
+    (row,) = standstills.reported("a", told({**ROW, "offset": 9}, leader=2, known=False)).blocked
 
     assert row.offset == 9
 

@@ -133,7 +133,7 @@ async def test_no_page_waits_for_the_api_server(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, pods):
         reader = ClusterReader(AdminClient("127.0.0.1:1"), collector, None, pods)
         found = [await reader.pods() for _ in range(10)]
-        assert {each is not None and each.told is not None for each in found} == {True}
+        assert {each is not None and each.listed is not None for each in found} == {True}
         assert server.asked == 1
 
         server.answers.clear()
@@ -142,7 +142,7 @@ async def test_no_page_waits_for_the_api_server(tmp_path: Path) -> None:
         kept = await reader.pods()
         assert time.monotonic() - began < 20 * PODS_WAIT_S
         assert kept is not None
-        assert (kept.told is not None, kept.age_s) == (True, KEPT_S - 1)
+        assert (kept.listed is not None, kept.age_s) == (True, KEPT_S - 1)
 
         now_s += 2
         late = await reader.pods()

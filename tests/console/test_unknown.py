@@ -1,4 +1,4 @@
-"""What a broker group does not tell is unknown on every page: never nobody, nothing or zero."""
+"""What a broker group does not report is unknown on every page: never nobody, nothing or zero."""
 
 import dataclasses
 from collections.abc import AsyncIterator

@@ -515,4 +515,4 @@ def test_a_large_body_is_not_read(code: int) -> None:
 
     reply = core().handle(request(code, ext, b"[" + b"{}," * BODY_SIZE_MAX + b"{}]"), 1, 0)
 
-    assert (reply.code, "send less at once" in (reply.remark or "")) == (1, True)
+    assert (reply.code, "send less in one request" in (reply.remark or "")) == (1, True)

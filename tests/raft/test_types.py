@@ -52,7 +52,7 @@ def test_seven_learners_are_the_most() -> None:
 
 def test_nobody_is_voter_and_learner() -> None:
     """Each node is named once."""
-    with pytest.raises(ValueError, match=r"nodes \[2\] are voters and learners at once"):
+    with pytest.raises(ValueError, match=r"nodes \[2\] are both voters and learners"):
         Membership(frozenset({NodeId(1), NodeId(2)}), frozenset({NodeId(2), NodeId(3)}))
 
 

@@ -60,7 +60,7 @@ def excess(request: RemotingCommand) -> str:
 
     return (
         f"the body of a request {request.code} has {len(request.body)} bytes; at most {maximum} are read: "
-        f"send less at once"
+        f"send less in one request"
     )
 
 

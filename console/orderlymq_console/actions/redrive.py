@@ -48,7 +48,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         raise BadParameter("key must name the key whose dead letters are sent again")
     if not parameters.text("topic"):
         raise BadParameter(
-            "these dead letters do not tell the topic that they were sent to; send each with "
+            "these dead letters do not name the topic that they were sent to; send each with "
             "`orderlymq message resend ID --topic TOPIC`"
         )
     topic = parameters.name("topic")

@@ -29,7 +29,7 @@ ASKED_MAX: Final = 20
 SHOWN_MAX: Final = 200
 _NAMED_MAX: Final = 20
 STANDING: Final = ("held", "dying", "parked")
-# What brokers of RocketMQ tell, and brokers that do not know a group.
+# What brokers of RocketMQ report, and brokers that do not know a group.
 _NO_LOCKS: Final[dict[MessageQueue, QueueLock]] = {}
 _NO_KEYS: Final[list[ParkedKey]] = []
 
@@ -113,7 +113,7 @@ async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
     rows.sort(key=lambda row: (row.state == "parked", row.kind != "queue", row.since_ms))
 
     return BlockedPage(
-        sources=reader.sources(statuses, *(told for each in parts.values() for told in each.all)),
+        sources=reader.sources(statuses, *(part for each in parts.values() for part in each.all)),
         rows=tuple(rows[:SHOWN_MAX]),
         troubles=tuple(
             trouble
@@ -183,8 +183,8 @@ def queue_row(broker_group: str, row: BlockedReport, parts: Parts | None) -> Sta
 
 def _as_of(lock: QueueLock, row: BlockedReport) -> BlockedReport:
     """Return what the leader has said with what the lock says now."""
-    told = {"connected": lock.is_connected, "lease_millis": lock.lease_ms}
-    return row.model_copy(update=told)
+    lease = {"connected": lock.is_connected, "lease_millis": lock.lease_ms}
+    return row.model_copy(update=lease)
 
 
 def cure(row: BlockedReport) -> str:

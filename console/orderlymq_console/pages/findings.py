@@ -153,23 +153,23 @@ def of_silence(name: str, reason: str, last: StatusReport | None) -> Trouble:
 
 def of_transactions(name: str, status: StatusReport) -> Iterator[Trouble]:
     """Yield transactions that nobody decides."""
-    told = status.transactions
-    if told is None:
+    counts = status.transactions
+    if counts is None:
         return
-    groups = [group for group, each in sorted(told.groups.items()) if each.open or each.given_up]
+    groups = [group for group, each in sorted(counts.groups.items()) if each.open or each.given_up]
     whose = f" of the producer groups {', '.join(groups[:3])}" if groups else ""
-    age_s = 0.0 if told.oldest_millis is None else time.time() - told.oldest_millis / 1000
-    if told.given_up:
+    age_s = 0.0 if counts.oldest_millis is None else time.time() - counts.oldest_millis / 1000
+    if counts.given_up:
         yield Trouble(
             severity="warning",
-            text=f"{name}: given up: {counted(told.given_up, 'half message')}{whose}, which no producer decided.",
+            text=f"{name}: given up: {counted(counts.given_up, 'half message')}{whose}, which no producer decided.",
             todo=DECIDE,
             link=WAITING,
         )
-    elif told.open and age_s >= UNDECIDED_S:
+    elif counts.open and age_s >= UNDECIDED_S:
         yield Trouble(
             severity="warning",
-            text=f"{name}: {counted(told.open, 'half message')}{whose} without a decision, the oldest since {age_s / 60:.0f} minutes.",
+            text=f"{name}: {counted(counts.open, 'half message')}{whose} without a decision, the oldest since {age_s / 60:.0f} minutes.",
             todo=DECIDE,
             link=WAITING,
         )

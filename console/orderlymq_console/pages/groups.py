@@ -184,7 +184,7 @@ async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[Messag
 
 
 def exact_lag(parts: Parts, otherwise: Figure, wanted: Collection[str]) -> Figure:
-    """Return the lag over all queues of the topics that members want, where any is online; each broker group tells its own."""
+    """Return the lag over all queues of the topics that members want, where any is online; each broker group reports its own."""
     if not any(True for _ in parts.progress.known()):
         return otherwise
     return parts.progress.total(
@@ -228,8 +228,8 @@ def _members(connections: Answers[list[ConsumerConnection]], parts: Parts) -> tu
         for lock in table.values():
             held[lock.client_id] = held.get(lock.client_id, 0) + 1
     found: dict[str, MemberRow] = {}
-    for name, told in connections.known():
-        for each in (member for connection in told for member in connection.connection_set):
+    for name, known in connections.known():
+        for each in (member for connection in known for member in connection.connection_set):
             before = found.get(each.client_id)
             found[each.client_id] = MemberRow(
                 client_id=each.client_id,

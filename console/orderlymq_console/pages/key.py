@@ -29,35 +29,35 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
         lambda: explain_key(reader.admin, topic, wanted, groups_max=GROUPS_MAX),
         timeout_s=_TIMEOUT_S,
     )
-    told = reading.value
+    explanation = reading.value
     source = Source(
-        name=told.queue.broker_name if told is not None else "brokers",
+        name=explanation.queue.broker_name if explanation is not None else "brokers",
         age_seconds=round(reader.collector.age_s(reading), 1),
         unknown=reading.unknown,
     )
-    if told is None:
+    if explanation is None:
         return KeyPage(sources=(source,), topic=topic, key=wanted, unknown=reading.unknown)
-    life, pods = await asyncio.gather(life_of(reader, told), reader.pods())
+    life, pods = await asyncio.gather(life_of(reader, explanation), reader.pods())
 
     return KeyPage(
         sources=(source, *life.sources),
         topic=topic,
         key=wanted,
-        ordered=told.is_ordered,
-        broker_group=told.queue.broker_name,
-        queue=told.queue.queue_id,
-        queues=told.queues,
-        head=told.min_offset,
-        end=told.max_offset,
-        groups=tuple(_group(each, told, pods) for each in told.groups),
-        groups_left_out=told.groups_left_out,
+        ordered=explanation.is_ordered,
+        broker_group=explanation.queue.broker_name,
+        queue=explanation.queue.queue_id,
+        queues=explanation.queues,
+        head=explanation.min_offset,
+        end=explanation.max_offset,
+        groups=tuple(_group(each, explanation, pods) for each in explanation.groups),
+        groups_left_out=explanation.groups_left_out,
         messages=life.messages,
         events=life.events,
         unsure=life.unsure,
     )
 
 
-def _group(each: GroupAndKey, told: KeyExplanation, pods: PodNames | None) -> KeyGroup:
+def _group(each: GroupAndKey, explanation: KeyExplanation, pods: PodNames | None) -> KeyGroup:
     committed, lock, lane = each.committed, each.lock, each.lane
     holder = None if lock is None else lock.client_id
     parked_since_ms = None if each.parked is None else each.parked.since_ms
@@ -67,20 +67,20 @@ def _group(each: GroupAndKey, told: KeyExplanation, pods: PodNames | None) -> Ke
     nothing = Figure()
     return KeyGroup(
         group=each.group,
-        state=_state(each, told),
+        state=_state(each, explanation),
         holder=holder,
         holder_address=None if lock is None else lock.address or None,
         holder_pod=None if lock is None or pods is None else pods.at(lock.address),
         epoch=None if lock is None else lock.epoch,
         committed=nothing if committed is None else Figure(value=committed),
-        waiting=nothing if committed is None else Figure(value=told.max_offset - committed),
+        waiting=nothing if committed is None else Figure(value=explanation.max_offset - committed),
         next_of_key=each.following,
         ahead=each.ahead,
         parked_since_ms=parked_since_ms,
     )
 
 
-def _state(each: GroupAndKey, told: KeyExplanation) -> str:
+def _state(each: GroupAndKey, explanation: KeyExplanation) -> str:
     """Return in one sentence what happens to the key."""
     if each.lane is not None:
         return _lane_state(each.lane)
@@ -95,7 +95,7 @@ def _state(each: GroupAndKey, told: KeyExplanation) -> str:
         if not each.ahead:
             return "Its next message is the first one that the group has not taken."
         return f"Ahead of its next message: {counted(each.ahead, 'message')} of the queue."
-    if told.max_offset - each.committed > READ_MAX:
+    if explanation.max_offset - each.committed > READ_MAX:
         return f"None of the first {READ_MAX:,} waiting messages is of this key; later ones were not read."
     return "The group has consumed every message of the key."
 

@@ -2,7 +2,7 @@
 The life of a key on one time line: its newest messages, and what became of each in every group.
 
 Rules: it reads what the pages of messages, of one message and of groups read, within their limits, and within `TIMEOUT_S`. Times are
-those of who tells them: a producer's clock, a broker's, a consumer's. What nobody tells is named with the reason.
+those of their sources: a producer's clock, a broker's, a consumer's. A missing part is named with the reason.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ MESSAGES_MAX: Final = 20
 #: Of each message and group the index is asked for copies: dead letters and retries.
 PLACES_MAX: Final = 100
 EVENTS_MAX: Final = 200
-# Clocks that agree: a birth within that is told beside the storing.
+# Clocks that agree: a birth within that is shown beside the storing.
 _MOMENT_MS: Final = 1_000
 #: The page waits so long for the rest when it knows where the key is.
 TIMEOUT_S: Final = 2.5
@@ -54,24 +54,24 @@ class Life:
     sources: tuple[Source, ...] = ()
 
 
-async def life_of(reader: ClusterReader, told: KeyExplanation) -> Life:
+async def life_of(reader: ClusterReader, explanation: KeyExplanation) -> Life:
     """Return the life of a key that was explained."""
     newest = await reader.collector.read(
-        ("newest", told.queue, told.key),
-        functools.partial(_newest, reader, told),
+        ("newest", explanation.queue, explanation.key),
+        functools.partial(_newest, reader, explanation),
         timeout_s=TIMEOUT_S,
     )
     source = Source(
-        name=f"messages of {told.queue.broker_name}",
+        name=f"messages of {explanation.queue.broker_name}",
         age_seconds=round(reader.collector.age_s(newest), 1),
         unknown=newest.unknown,
     )
     if newest.value is None:
         return Life(unsure=(f"Its messages are unknown: {newest.unknown}.",), sources=(source,))
     found, begin = newest.value
-    unsure = list(_unread(told, len(found), begin))
+    unsure = list(_unread(explanation, len(found), begin))
     statuses, (traces, untraced), (places, unasked) = await asyncio.gather(
-        reader.statuses(), _traces(reader, found), _places(reader, told, found)
+        reader.statuses(), _traces(reader, found), _places(reader, explanation, found)
     )
     unsure += [*untraced, *unasked]
     unsure.append(
@@ -81,8 +81,8 @@ async def life_of(reader: ClusterReader, told: KeyExplanation) -> Life:
         [
             *(event for each in found for event in _of_message(each, traces.get(each.message_id))),
             *(event for each in found for event in _of_places(each, places[each.queue_offset])),
-            *_seen(reader.journal, told, found),
-            *standstills(statuses, told),
+            *_seen(reader.journal, explanation, found),
+            *standstills(statuses, explanation),
         ],
         key=lambda event: event.at_ms,
     )
@@ -95,24 +95,26 @@ async def life_of(reader: ClusterReader, told: KeyExplanation) -> Life:
     )
 
 
-async def _newest(reader: ClusterReader, told: KeyExplanation) -> tuple[list[ReceivedMessage], int]:
+async def _newest(
+    reader: ClusterReader, explanation: KeyExplanation
+) -> tuple[list[ReceivedMessage], int]:
     pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
     found, begin = await newest_of(
         pulls,
-        told.queue,
-        told.key,
-        head=told.min_offset,
-        end=told.max_offset,
+        explanation.queue,
+        explanation.key,
+        head=explanation.min_offset,
+        end=explanation.max_offset,
         count=MESSAGES_MAX,
     )
     # What is remembered may be many times four megabytes otherwise.
     return [replace(each, body=b"") for each in found], begin
 
 
-def _unread(told: KeyExplanation, count: int, begin: int) -> Iterator[str]:
-    if begin <= told.min_offset:
-        if told.min_offset:
-            yield f"Messages before offset {told.min_offset:,} are not kept any more."
+def _unread(explanation: KeyExplanation, count: int, begin: int) -> Iterator[str]:
+    if begin <= explanation.min_offset:
+        if explanation.min_offset:
+            yield f"Messages before offset {explanation.min_offset:,} are not kept any more."
     elif count < MESSAGES_MAX:
         yield f"The last {LOOKED_AT_MAX:,} messages of its queue were read; those before offset {begin:,} were not."
     else:
@@ -143,7 +145,7 @@ async def _traces(
     if len(known) < len(found):
         which = f"{len(found) - len(known)} of these {len(found)} messages"
         return known, [
-            f"{which} left no traces in {TRACE_TOPIC}, so their deliveries and tries are not known: clients trace when they are told to "
+            f"{which} left no traces in {TRACE_TOPIC}, so their deliveries and tries are not known: clients trace when their settings ask for it "
             "(SDK: trace=True; Java: enableMsgTrace)."
         ]
     return known, []
@@ -161,13 +163,13 @@ async def _trace(reader: ClusterReader, message_id: str) -> Reading[list[Trace]]
 
 
 async def _places(
-    reader: ClusterReader, told: KeyExplanation, found: list[ReceivedMessage]
+    reader: ClusterReader, explanation: KeyExplanation, found: list[ReceivedMessage]
 ) -> tuple[dict[int, tuple[MessageGroup, ...]], list[str]]:
     """Return where each message is by its offset, and what was not asked."""
     nowhere: dict[int, tuple[MessageGroup, ...]] = {each.queue_offset: () for each in found}
-    if not told.groups or not found:
+    if not explanation.groups or not found:
         return nowhere, []
-    asked = found[: max(1, PLACES_MAX // len(told.groups))]
+    asked = found[: max(1, PLACES_MAX // len(explanation.groups))]
     unsure = []
     if len(asked) < len(found):
         unsure.append(
@@ -178,15 +180,21 @@ async def _places(
             statuses = await reader.statuses()
             rows = await asyncio.gather(
                 *(
-                    of_group(reader, statuses, each.group, message, lane_state(told, each, message))
+                    of_group(
+                        reader,
+                        statuses,
+                        each.group,
+                        message,
+                        lane_state(explanation, each, message),
+                    )
                     for message in asked
-                    for each in told.groups
+                    for each in explanation.groups
                 )
             )
     except TimeoutError:
         unsure.append(f"What became of them is unknown: no answer within {TIMEOUT_S:g} s.")
         return nowhere, unsure
-    count = len(told.groups)
+    count = len(explanation.groups)
     places = {
         message.queue_offset: tuple(rows[at * count : (at + 1) * count])
         for at, message in enumerate(asked)
@@ -194,7 +202,7 @@ async def _places(
     return nowhere | places, unsure
 
 
-def lane_state(told: KeyExplanation, each: GroupAndKey, message: ReceivedMessage) -> str:
+def lane_state(explanation: KeyExplanation, each: GroupAndKey, message: ReceivedMessage) -> str:
     """Return what the lane of a key does with a message that its group has not committed."""
     offset, lane = message.queue_offset, each.lane
     if lane is not None and offset == lane.offset:
@@ -271,17 +279,17 @@ def _of_places(message: ReceivedMessage, places: tuple[MessageGroup, ...]) -> It
 
 
 def _seen(
-    journal: Journal, told: KeyExplanation, found: list[ReceivedMessage]
+    journal: Journal, explanation: KeyExplanation, found: list[ReceivedMessage]
 ) -> Iterator[KeyEvent]:
     """Yield who held the queue, who led its broker group, and how the key stood, since the oldest message that is shown."""
     begin_ms = found[-1].store_timestamp if found else 0
     leaders: dict[Change, None] = {}
-    for each in told.groups:
+    for each in explanation.groups:
         held = [
             change
             for change in journal.locks_of(each.group)
-            if change.queue == told.queue
-            or (change.queue is None and change.broker_group == told.queue.broker_name)
+            if change.queue == explanation.queue
+            or (change.queue is None and change.broker_group == explanation.queue.broker_name)
         ]
         locks = [change for change in held if change.queue is not None]
         leaders |= dict.fromkeys(
@@ -292,7 +300,7 @@ def _seen(
         for change in locks:
             if change.at_ms >= begin_ms or change is before:
                 yield _change(change, each.group, f"queue lock {change.text}")
-        stood = journal.key_of(each.group, told.queue, told.key)
+        stood = journal.key_of(each.group, explanation.queue, explanation.key)
         before = next((change for change in reversed(stood) if change.at_ms < begin_ms), None)
         for change in stood:
             if change.at_ms >= begin_ms or change is before:
@@ -301,20 +309,20 @@ def _seen(
         yield _change(change, change.broker_group, change.text)
 
 
-def standstills(statuses: Answers[StatusReport], told: KeyExplanation) -> Iterator[KeyEvent]:
+def standstills(statuses: Answers[StatusReport], explanation: KeyExplanation) -> Iterator[KeyEvent]:
     """Yield where groups stand still in the queue of the key."""
-    groups = {each.group for each in told.groups}
-    broker_group, number = told.queue.broker_name, told.queue.queue_id
+    groups = {each.group for each in explanation.groups}
+    broker_group, number = explanation.queue.broker_name, explanation.queue.queue_id
     for name, status in statuses.known():
         for row in status.blocked if name == broker_group else ():
-            if (row.topic, row.queue) == (told.topic, number) and row.group in groups:
+            if (row.topic, row.queue) == (explanation.topic, number) and row.group in groups:
                 yield KeyEvent(
                     at_ms=row.since,
                     source="seen",
                     who=row.group,
                     text="stands still, and the queue with it",
                     offset=row.offset,
-                    link=message_link(told.topic, broker_group, number, row.offset),
+                    link=message_link(explanation.topic, broker_group, number, row.offset),
                 )
 
 

@@ -71,7 +71,7 @@ def group_lag(statuses: Answers[StatusReport], group: str) -> tuple[Figure, Figu
 
 
 def _missing(statuses: Answers[StatusReport]) -> str:
-    """Say which lags are not told; empty when every broker group has told all of its lags."""
+    """Say which lags are not reported; empty when every broker group has reported all of its lags."""
     if statuses.unknown:
         return statuses.unknown
     reasons = sorted({status.unexamined for _, status in statuses.known() if status.unexamined})

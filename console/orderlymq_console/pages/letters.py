@@ -47,7 +47,7 @@ class Letter:
     """A dead letter without its body.
 
     Attributes:
-        topic: that it was sent to; empty when it does not tell it.
+        topic: that it was sent to; empty when it does not name it.
         key: empty when it has none.
         unreadable: why its body could not be inflated; such a letter is not sent again.
     """
@@ -63,7 +63,7 @@ class Letter:
 
     @property
     def identity(self) -> str:
-        """Return the unique key of the message that it is redriven as: the brokers' index tells by it whether it was sent."""
+        """Return the unique key of the message that it is redriven as: by it the brokers' index shows whether it was sent."""
         return redrive_key(self.queue, self.offset, message_id=self.message_id, target=self.topic)
 
 
@@ -296,7 +296,7 @@ def _pass(sent: SentLetters, found: Iterable[Letter], done: set[Key]) -> None:
 
 
 def _away(parked: Answers[list[ParkedKey]], found: Iterable[Letter]) -> str:
-    """Say why nobody can tell whether a key is parked: its letters are where it would be."""
+    """Say why it is unknown whether a key is parked: its letters are where it would be."""
     for letter in found:
         reading = parked.readings.get(letter.queue.broker_name)
         if reading is None or reading.value is None:

@@ -70,19 +70,19 @@ async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
 
 
 async def _near(reader: ClusterReader, group: str, client_id: str) -> AdminClient:
-    """Return who asks a broker group that has a connection of the member; all of them where none tells."""
+    """Return who asks a broker group that has a connection of the member; all of them where none reports one."""
     found = await reader.of_each(("connections", group), lambda client: client.connections(group))
     addresses = (await reader.brokers()).value or {}
-    for name, told in found.known():
-        ids = {member.client_id for each in told for member in each.connection_set}
+    for name, known in found.known():
+        ids = {member.client_id for each in known for member in each.connection_set}
         if client_id in ids and name in addresses:
             return reader.admin.at(name, addresses[name])
     return reader.admin
 
 
 def _suspended(table: Mapping[Any, Any]) -> bool | None:
-    told = [info.get("omqSuspended") for info in table.values() if isinstance(info, Mapping)]
-    known = [each for each in told if isinstance(each, bool)]
+    reported = [info.get("omqSuspended") for info in table.values() if isinstance(info, Mapping)]
+    known = [each for each in reported if isinstance(each, bool)]
 
     return any(known) if known else None
 
@@ -107,16 +107,16 @@ def _queues(table: Mapping[Any, Any]) -> Iterator[MemberQueue]:
 
 
 def listener_topics(value: object) -> Iterator[MemberTopic]:
-    """Yield what a member tells of its listener by topic (`statusTable`)."""
+    """Yield what a member reports of its listener by topic (`statusTable`)."""
     rows = value.items() if isinstance(value, Mapping) else ()
-    for topic, told in sorted(rows, key=str)[:TEXTS_MAX]:
-        if isinstance(topic, str) and isinstance(told, Mapping):
+    for topic, rates in sorted(rows, key=str)[:TEXTS_MAX]:
+        if isinstance(topic, str) and isinstance(rates, Mapping):
             yield MemberTopic(
                 topic=topic[:TEXT_LENGTH_MAX],
-                call_ms=_rate(told.get("consumeRT")),
-                consumed_per_second=_rate(told.get("consumeOKTPS")),
-                failed_per_second=_rate(told.get("consumeFailedTPS")),
-                failed_hour=_rate(told.get("consumeFailedMsgs")),
+                call_ms=_rate(rates.get("consumeRT")),
+                consumed_per_second=_rate(rates.get("consumeOKTPS")),
+                failed_per_second=_rate(rates.get("consumeFailedTPS")),
+                failed_hour=_rate(rates.get("consumeFailedMsgs")),
             )
 
 

@@ -94,7 +94,7 @@ def raft_troubles(reader: ClusterReader, statuses: Answers[StatusReport]) -> lis
 def _no_name_server(reason: str) -> Trouble:
     return Trouble(
         severity="critical",
-        text=f"The name servers do not tell the brokers: {reason}.",
+        text=f"The name servers do not report the brokers: {reason}.",
         todo="Look whether the name servers run, and whether the console was given their addresses.",
     )
 
@@ -150,10 +150,10 @@ def _told(reader: ClusterReader, name: str, status: StatusReport) -> BrokerGroup
     )
 
 
-def _snapshot(told: SnapshotReport | None) -> Snapshot | None:
-    if told is None:
+def _snapshot(report: SnapshotReport | None) -> Snapshot | None:
+    if report is None:
         return None
-    return Snapshot(index=told.index, size_bytes=told.bytes, age_seconds=told.age_ms / 1000)
+    return Snapshot(index=report.index, size_bytes=report.bytes, age_seconds=report.age_ms / 1000)
 
 
 def _role(node: str, status: StatusReport) -> str:

@@ -37,7 +37,7 @@ AGED_MAX: Final = 32
 _TOPICS_MAX: Final = 50
 # A manifest changes seldom, a status with each batch; a message that waits is read for its age.
 _AGES_S: Final = 5.0
-_UNTOLD: Final = "the console was not told where pipelines are: start it with --pipelines FILE, or in a Cluster's spec.console"
+_NOT_CONFIGURED: Final = "the console does not know where pipelines are: start it with --pipelines FILE, or in a Cluster's spec.console"
 _OF_TOPICS: Final = (
     "archive",
     "order-audit",
@@ -93,13 +93,13 @@ async def pipeline(reader: ClusterReader, parameters: Parameters) -> PipelinePag
         result=known.result,
         queues=await _with_ages(reader, shown),
         queues_left_out=len(queues) - len(shown),
-        queues_unknown="" if queues else known.unknown or "its driver has told no offsets yet",
+        queues_unknown="" if queues else known.unknown or "its driver has reported no offsets yet",
         audit=None if known.audit is None else _audit(known.audit),
     )
 
 
 async def troubles(reader: ClusterReader) -> tuple[list[Trouble], tuple[Source, ...]]:
-    """Return what is wrong with pipelines, and who was asked; nothing where the console was told of none."""
+    """Return what is wrong with pipelines, and who was asked; nothing where the console is configured with none."""
     if reader.pipelines is None:
         return [], ()
     reading = await _read(reader)
@@ -135,7 +135,7 @@ def _troubles(known: PipelineReport) -> list[Trouble]:
 async def _read(reader: ClusterReader) -> Reading[tuple[PipelineReport, ...]]:
     source = reader.pipelines
     if source is None:
-        return Reading(None, _UNTOLD, reader.collector.now_s())
+        return Reading(None, _NOT_CONFIGURED, reader.collector.now_s())
     return await reader.collector.read("pipelines", source.read)
 
 
@@ -190,7 +190,7 @@ def _end(reader: ClusterReader, known: PipelineReport, queue: QueueReport, ends:
         return Figure(unknown=reason or f"no broker group {queue.broker_group} is registered")
     found = reading.value.get(MessageQueue(queue.topic, queue.broker_group, queue.queue))
     if found is None:
-        return Figure(unknown="its broker does not tell this queue")
+        return Figure(unknown="its broker does not report this queue")
     return Figure(value=found.max_offset)
 
 
@@ -214,13 +214,13 @@ def _queue(
 def _lag(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> Figure:
     """Return what waits in all queues now; what the driver said where no queue is known."""
     if not known.queues:
-        return _figure(known.lag, known.unknown or "its driver has told no offsets yet")
+        return _figure(known.lag, known.unknown or "its driver has reported no offsets yet")
     lags = [_queue(reader, known, each, ends).lag for each in known.queues]
-    told = [each.value for each in lags if each.value is not None]
+    values = [each.value for each in lags if each.value is not None]
     missing = next((each.unknown for each in lags if each.value is None), "")
-    if not told:
+    if not values:
         return Figure(unknown=missing)
-    return bounded(sum(told), missing)
+    return bounded(sum(values), missing)
 
 
 async def _with_ages(
@@ -277,9 +277,9 @@ def _row(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> PipelineR
         state_unknown="" if known.phase else known.unknown,
         changed_ms=known.changed_ms,
         last_batch=known.last_batch,
-        rows=_figure(known.rows, known.unknown or "its driver has not told it"),
+        rows=_figure(known.rows, known.unknown or "its driver has not reported it"),
         rows_per_second=_figure(
-            known.rows_per_second, known.unknown or "its driver has not told it"
+            known.rows_per_second, known.unknown or "its driver has not reported it"
         ),
         lag=_lag(reader, known, ends),
         last_error=known.last_error,

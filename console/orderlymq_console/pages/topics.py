@@ -32,7 +32,7 @@ from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_top
 QUEUES_MAX: Final = 500
 # Brokers count in steps of some seconds.
 RATE_S: Final = 5.0
-# What brokers of RocketMQ tell of an expansion.
+# What brokers of RocketMQ report of an expansion.
 _NOTHING: Final[dict[str, dict[str, Any]]] = {}
 
 
@@ -187,7 +187,7 @@ def _queues(
         if found is None:
             reading = stats.readings.get(queue.broker_name)
             reason = reading.unknown if reading is not None else "no leader is registered"
-            nothing = Figure(unknown=reason or "its broker does not tell this queue")
+            nothing = Figure(unknown=reason or "its broker does not report this queue")
             head = end = count = nothing
         else:
             head, end = Figure(value=found.min_offset), Figure(value=found.max_offset)

@@ -161,25 +161,25 @@ def _with_status(known: PipelineReport) -> PipelineReport:
         return replace(known, unknown=text)
     folder = Path(checkpoint).absolute()
     try:
-        told = StatusFile.model_validate_json(_text(folder / "status.json", _STATUS_SIZE_MAX))
-        queues = tuple(_queues(told.offsets or {}))
+        status = StatusFile.model_validate_json(_text(folder / "status.json", _STATUS_SIZE_MAX))
+        queues = tuple(_queues(status.offsets or {}))
     except FileNotFoundError:
         text = f"there is no {folder}/status.json: it has not run, or in another folder or on another machine"
         return replace(known, unknown=text)
     except (OSError, ValueError) as error:
         return replace(known, unknown=f"{folder}/status.json cannot be read: {_reason(error)}")
-    phase, note = _life(told.phase, folder)
+    phase, note = _life(status.phase, folder)
     return replace(
         known,
         phase=phase,
         note=note,
-        changed_ms=told.updated_at_ms,
-        last_batch=told.last_batch,
-        rows=told.rows,
-        rows_per_second=told.rows_per_second,
-        lag=told.lag,
+        changed_ms=status.updated_at_ms,
+        last_batch=status.last_batch,
+        rows=status.rows,
+        rows_per_second=status.rows_per_second,
+        lag=status.lag,
         queues=queues,
-        last_error=shortened(told.last_error),
+        last_error=shortened(status.last_error),
     )
 
 
@@ -203,7 +203,7 @@ def _life(phase: str, checkpoint: Path) -> tuple[str, str]:
         number = (checkpoint / "driver.lock").stat().st_ino
         locks = _LOCKS.read_text()
     except OSError:
-        return phase, "Whether its driver still lives cannot be told here."
+        return phase, "Whether its driver still lives is unknown here."
     if any(_is_lock_on(line, number) for line in locks.splitlines()):
         return phase, ""
     return "Died", (

@@ -64,7 +64,7 @@ async def _follow(
     closing = request.app[VIEWERS].closing
     event, text, last = "live", html, ""
     while not closing.is_set() and _may_look(request):
-        # The beat finds out whether anybody is still there, and tells the viewer the same.
+        # The beat finds out whether anybody is still there, and shows the viewer the same.
         if (event, text) == ("live", last):
             await _send(response, "beat", "")
         else:

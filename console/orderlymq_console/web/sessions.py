@@ -2,7 +2,7 @@
 Sessions: who has signed in, until when, and the value that proves that a form is the console's own.
 
 Rules: a session lives in this process and ends with it; there is a limit to their number, and the oldest goes first. A token
-is compared in constant time. Wrong ones are told apart until there are too many in a minute; they keep no right one out.
+is compared in constant time. Wrong ones are distinguished until there are too many in a minute; they keep no right one out.
 """
 
 import hashlib

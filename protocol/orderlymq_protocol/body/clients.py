@@ -98,7 +98,7 @@ class ProducerData(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatData(JsonModel):
-    """Everything a client tells a broker every 30 seconds."""
+    """Everything that a client reports to a broker every 30 seconds."""
 
     client_id: str = field(metadata=wire_name("clientID"))
     producer_data_set: tuple[ProducerData, ...] = ()
@@ -206,7 +206,7 @@ class ConsumerStatus(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeDirectlyResult(JsonModel):
-    """What came of one message that a client was told to consume immediately (309)."""
+    """What came of one message that a client was asked to consume immediately (309)."""
 
     consume_result: str
     remark: str | None = None

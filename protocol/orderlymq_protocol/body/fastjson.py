@@ -51,7 +51,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        # Not worth telling the reasons for refusal apart: what is broken is refused again.
+        # The reasons for refusal need no distinction: a broken body is refused again.
         pass
     try:
         text, marked = _quote_keys(bytes(data))

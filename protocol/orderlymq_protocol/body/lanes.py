@@ -1,5 +1,5 @@
 """
-Bodies of key lanes: what a member of a group with `concurrency: Key` gets, completes and is told.
+Bodies of key lanes: what a member of a group with `concurrency: Key` gets, completes and learns.
 
 A lane is (group, topic, queue, key). Rules: *lane* and *attempt* are numbers of one queue, given by the broker and never
 given twice; an attempt is one hand-out of a lane to one member. The body of a fetch's answer is a length (4 bytes,

@@ -51,7 +51,7 @@ class RemotingCommand:
         return self.flag & FLAG_ONEWAY != 0
 
     def memory_bytes(self) -> int:
-        """Return what it takes in memory, about; by this whoever keeps requests of strangers bounds them.
+        """Return about how much memory it takes; code that keeps requests of strangers bounds them by this.
 
         A field of one letter takes a hundred times its length, a text with one wide letter four times.
         """

@@ -76,7 +76,7 @@ def decompress(body: bytes, sys_flag: int, size_max: int) -> bytes:
     return inflated
 
 
-# One byte more than allowed is asked for, which tells "exactly the limit" from "more than it".
+# One byte more than allowed is asked for, which distinguishes "exactly the limit" from "more than it".
 
 
 def _unzlib(body: bytes, size_max: int) -> bytes:

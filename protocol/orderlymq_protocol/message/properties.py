@@ -103,7 +103,7 @@ def decode_properties(raw: bytes | str) -> dict[str, str]:
 
 
 def origin_topic(properties: Mapping[str, str]) -> str:
-    """Return the topic that a dead letter was sent to; empty when it does not tell it.
+    """Return the topic that a dead letter was sent to; empty when it does not name it.
 
     Who makes a letter sets `RETRY_TOPIC`, and the other one where that is a retry topic; a producer may write either.
     """

@@ -53,7 +53,7 @@ _UINT16: Final = Struct(">H")
 _INT16: Final = Struct(">h")
 _ONE_BYTE: Final = tuple(bytes((size,)) for size in range(TOPIC_V1_BYTES_MAX + 1))
 
-# As many peers as a broker talks to at once; a miss costs a microsecond.
+# As many peers as a broker talks to at the same time; a miss costs a microsecond.
 _HOST_CACHE_SIZE: Final = 16_384
 
 

@@ -49,7 +49,7 @@ class PageToken:
     def objection(self, authorization: str, *, is_protected: bool) -> tuple[int, str] | None:
         """Return with which HTTP code and text a request is refused, None for one that may read the page.
 
-        *is_protected* tells that TLS or loopback has brought it.
+        *is_protected* says that it came over TLS or loopback.
         """
         if not is_protected:
             # Whatever it holds: a token that came this way is known to the network.

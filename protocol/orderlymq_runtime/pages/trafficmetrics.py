@@ -14,7 +14,7 @@ from orderlymq_runtime.sockets.inputbudget import InputBudget
 
 
 class TrafficCollector(Collector):
-    """Show several `Traffic` objects of one process, told apart by the label ``role``."""
+    """Show several `Traffic` objects of one process, distinguished by the label ``role``."""
 
     def __init__(self, traffic_by_role: dict[str, Traffic]) -> None:
         self._traffic_by_role = traffic_by_role

@@ -69,7 +69,7 @@ class Supervisor:
     ) -> "asyncio.Task[_Result | None]":
         """Run *work* to its end; the task's result is None when it failed.
 
-        Failures are counted under *kind*; *name* tells one of a kind from the others. Without the result
+        Failures are counted under *kind*; *name* distinguishes one of a kind from the others. Without the result
         of work that *is_vital* the process cannot go on.
         """
         return self._start(self._watch(kind, name or kind, work, is_vital), name or kind)

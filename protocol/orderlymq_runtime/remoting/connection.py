@@ -30,9 +30,9 @@ from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
-# What is read at once from a peer that has to wait for its turn anyway: each keeps its own.
+# Bytes in one read from a peer that has to wait for its turn anyway: each keeps its own.
 BUSY_READ_SIZE: Final = 16 * 1024
-# Commands that are decoded at once. A small one takes ten times its bytes when it is decoded.
+# Commands that are decoded in one go. A small one takes ten times its bytes when it is decoded.
 DECODED_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection, with a log line; calling it again is harmless.
 
         Args:
-            orderly: deliver everything sent so far, then hang up; else drop it all at once, which the
+            orderly: deliver everything sent so far, then hang up; else drop it all immediately, which the
                 peer sees as a reset where the server asked for that.
             kind: by which it is counted, a fixed word such as ``leader_changed``.
             reason: what the log line says; by default the words of *kind*.
@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Enter the table, set the socket's options, tell the handler."""
+        """Enter the table, set the socket's options, notify the handler."""
         self._transport = cast("StreamTransport", transport)
         if peer := transport.get_extra_info("peername"):
             self.peer = (plain_host(str(peer[0])), int(peer[1]))
@@ -287,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the table and tell the handler."""
+        """Leave the table and notify the handler."""
         self._closing = True
         self._pending, self._pending_size = [], 0
         self._held.clear()
@@ -430,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not orderly:
             self._closing = True
-            self._transport = None  # it tells of what it has dropped until the loop comes to it
+            self._transport = None  # it reports what it has dropped until the loop comes to it
             transport.abort()
             return
         if self._closing:

@@ -1,5 +1,5 @@
 """
-Signed calls: a server that has begun again tells its new mark, and the request is signed with it once more.
+Signed calls: a server that has begun again sends its new mark, and the request is signed with it once more.
 
 What is signed stands in `orderlymq_protocol.signature`.
 """

@@ -2,7 +2,7 @@
 How long a table of connections hands requests over before the event loop looks at everything else.
 
 One read may bring thousands of requests, and thousands of connections may read in one iteration of the loop. When the time is
-up, whoever still has requests waits in a line; the loop then runs timers and reads from its other sockets before the line goes on.
+up, a connection that still has requests waits in a line; the loop then runs timers and reads from its other sockets before the line goes on.
 A turn begins again by itself after a pause, so that a request that comes alone costs a reading of the clock and no callback.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 # A leader of a group answers its peers in between; they wait ten times as long before they elect another. A burst of 64 sends
 # takes a third of it: the rest of one that is parted costs an entry of its own, in this turn and in each that follows.
 TURN_S: Final = 0.015
-# Nothing was handed over for so long: the loop was somewhere else meanwhile. The clocks of loops tell milliseconds.
+# Nothing was handed over for so long: the loop was somewhere else meanwhile. The clocks of loops count milliseconds.
 _PAUSE_S: Final = 0.001
 
 
@@ -39,7 +39,7 @@ class Turns:
         return bool(self._waiting)
 
     def may_begin(self, now: float) -> bool:
-        """Tell whether what has come at *now* can be handed over at once."""
+        """Return whether what has come at *now* can be handed over immediately."""
         if self._waiting:
             return False
         if now - self._worked_at >= _PAUSE_S:

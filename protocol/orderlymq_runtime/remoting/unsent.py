@@ -25,7 +25,7 @@ STALLED_S: Final = 0.25
 # Of the limit, between two looks.
 _LOOK_SHARE: Final = 8
 
-# Of what goes into TLS at once.
+# Bytes that go into TLS in one piece.
 SLICE_SIZE: Final = 64 << 10
 
 
@@ -34,7 +34,7 @@ def write_slices(
 ) -> list[bytes]:
     """Write *parts* until writing is paused, and return the rest.
 
-    A TLS transport does not tell what the transport below has, which takes all that it is given.
+    A TLS transport does not report what the transport below has, which takes all that it is given.
     """
     slices = [
         part[at : at + SLICE_SIZE] for part in parts for at in range(0, len(part), SLICE_SIZE)

@@ -1,7 +1,7 @@
 """
 TLS: contexts that follow their files, and a listener that serves plain and TLS on one port.
 
-Rules: the first byte tells (a TLS handshake begins with 0x16, a frame with the high byte of its length); what the
+Rules: the first byte decides (a TLS handshake begins with 0x16, a frame with the high byte of its length); what the
 policy does not allow is closed before anything is read; certificates are read again when their files
 change, and a file that cannot be used leaves the present certificate effective. Who is trusted is said by
 files only: without a CA file a server asks for no client certificate and a client trusts any server.
@@ -268,7 +268,7 @@ class SniffingListener:
 
     Args:
         make: returns the protocol of a connection.
-        refused: is told why a connection was closed before it was one.
+        refused: gets why a connection was closed before it was one.
         greetings_max: so many may be silent or in their handshake; the next one takes the place of the oldest.
         silence_max_s: how long the first byte may take.
         budget: what greetings are drawn from; None where *greetings_max* is small enough.

@@ -84,7 +84,7 @@ class InputBudget:
         """Note that *holder* keeps *size* bytes now; it, or an older one, ends when that is too much.
 
         A holder keeps its age until it is released. *use* is a fixed word, by which refusals are counted; *is_client*
-        tells that it has been served before.
+        says that it has been served before.
         """
         part, other = self._strangers, self._clients
         if is_client:

@@ -251,7 +251,7 @@ def test_a_body_that_is_too_large_to_be_read_is_refused_unread() -> None:
         world.ask(1, client, request(code, {}, b"x" * length))
 
     assert [answer.code for answer in client.told] == [0, 1, 0]
-    assert "send less at once" in (client.told[1].remark or "")
+    assert "send less in one request" in (client.told[1].remark or "")
     assert [code for code, _ in world.routers[1].handled] == [400, 10]
 
 

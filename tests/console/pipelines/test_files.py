@@ -84,7 +84,7 @@ def test_where_locks_are_not_listed_the_phase_has_a_note(
 
     assert (found.phase, found.note) == (
         "Running",
-        "Whether its driver still lives cannot be told here.",
+        "Whether its driver still lives is unknown here.",
     )
 
 
