@@ -348,7 +348,7 @@ def plan(
 def _forecast_in_kubernetes(
     files: Sequence[Path], context: str | None, namespace: str | None
 ) -> Forecast:
-    """Forecast by what the API server of KUBECONFIG tells; its client is an extra."""
+    """Forecast from the answers of the API server of KUBECONFIG; its client is an extra."""
     try:
         from orderlymq_operator.kube.api import ApiError  # noqa: PLC0415 - its packages are an extra
         from orderlymq_operator.kube.forecast.reader import forecast_files  # noqa: PLC0415

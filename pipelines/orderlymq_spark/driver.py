@@ -1,5 +1,5 @@
 """
-`python -m orderlymq_spark.driver`: the driver of a pipeline in a pod; it tells how it is, and how it ended.
+`python -m orderlymq_spark.driver`: the driver of a pipeline in a pod; it reports its state, and how it ended.
 
 Rules: it has no rights in the API server and needs none. While it lives the operator asks `/status`; what it has to say
 at its end goes into the termination message, which Kubernetes keeps with the pod. Exit codes: 0 done, 1 failed or stopped (try

@@ -65,7 +65,7 @@ def delta_batches(path: str | Path | Location, app_id: str) -> Callable[[DataFra
         from orderlymq_spark.tables import delta  # noqa: PLC0415 - only this format needs it
 
         context = context_of(frame.sparkSession)
-        # Of the query that calls, by its checkpoint; Spark Connect does not tell it.
+        # Of the query that calls, by its checkpoint; Spark Connect does not report it.
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
         delta.append_rows(root, app_id, batch, frame.toArrow(), query)
 

@@ -90,7 +90,7 @@ def marks_in(value: Mapping[str, Any]) -> dict[MessageQueue, int]:
 def created_again(
     queues: Iterable[MessageQueue], before: TopicIds, after: TopicIds
 ) -> set[MessageQueue]:
-    """Return the queues whose topic was created again between; an id that is not known tells nothing."""
+    """Return the queues whose topic was created again between; an unknown id proves nothing."""
     changed = {place for place in before if before[place] != after.get(place, before[place])}
     return {queue for queue in queues if (queue.topic, queue.broker_name) in changed}
 
@@ -211,7 +211,7 @@ class Continued:
     Attributes:
         start: of every queue that exists.
         added: queues that the stream has not known before.
-        entered: of these, those that nobody can tell what is missing of: they begin at their first message.
+        entered: of these, those whose missing part is unknown: they begin at their first message.
         removed: queues that the stream knows and the cluster does not.
         missing: ranges that were to be read and are not there any more.
     """
@@ -230,7 +230,7 @@ def continued(
 
     A queue that is not known came after the stream had begun, so it is read from 0; but one whose topic or broker group is
     not known either may be older than that. A queue that was created *again*, as one was whose end lies before what was
-    read, is read from 0, and the gap in knowledge is told as a missing range of size zero at the old place.
+    read, is read from 0, and the gap in knowledge is reported as a missing range of size zero at the old place.
     """
     topics, groups = ({queue[part] for queue in known} for part in (0, 1))
     added = sorted(set(lows) - set(known))

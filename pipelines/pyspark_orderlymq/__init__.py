@@ -1,5 +1,5 @@
 """
-The name by which Spark finds the format "orderlymq" without being told: top-level modules `pyspark_*`.
+The name by which Spark finds the format "orderlymq" without a setting: top-level modules `pyspark_*`.
 
 Everything stands in `orderlymq_spark`.
 """

@@ -283,7 +283,7 @@ class Admin:
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))
 
     async def route(self, address: str, topic: str) -> Mapping[str, int]:
-        """Return how many queues of a topic are written per broker, as a name server tells clients."""
+        """Return how many queues of a topic are written per broker, as a name server answers clients."""
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
         return await self._read(
@@ -367,7 +367,7 @@ class Admin:
         try:
             await self._change(address, command)
         except AdminError:
-            # Perhaps for its token: the look tells whether the broker has seen a greater one.
+            # Perhaps for its token: the look shows whether the broker has seen a greater one.
             with suppress(AdminError):
                 await self.expansion(address, ())
             raise

@@ -36,9 +36,9 @@ class ReplicaStatus:
     Attributes:
         role: leader, follower, learner, candidate or the like, as it says.
         peers: replicas by node id, as the leader sees them; of others it is worth nothing.
-        voters: members with a vote; None when the replica does not tell.
+        voters: members with a vote; None when the replica does not report them.
         learners: likewise without a vote.
-        disk_used: used share of its disk; None when it does not tell.
+        disk_used: used share of its disk; None when it does not report it.
         cpu: share of a CPU that it used in the last minute; likewise.
     """
 
@@ -63,7 +63,7 @@ class PageAccess:
 
     Attributes:
         token: what they ask for, empty for none; sent only where *tls* says whom to trust.
-        tls: without it no certificate is looked at, as probes of Kubernetes do it: what pages tell are facts, and
+        tls: without it no certificate is looked at, as probes of Kubernetes do it: pages report facts, and
             the code that acts on them asks the process itself before.
     """
 

@@ -3,7 +3,7 @@ The ledger of one queue: what was sent into it and what came out, and what of th
 
 The sender numbers its messages from 1 and sends the next one only when the outcome of the last is known. So a new offset
 must bear the next number, and an offset that was seen must bear the same number again. Repeats are legal after a failure;
-they are told from broken order by their offsets. Times are seconds of a monotonic clock.
+their offsets distinguish them from broken order. Times are seconds of a monotonic clock.
 """
 
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ class Ledger:
         _trim(self._acked, HISTORY_MAX)
 
     def _begin_again(self, number: int, offset: int) -> None:
-        """Go on behind a loss: what was before is told once and no more."""
+        """Go on behind a loss: what was before is reported once and no more."""
         self._acked.clear()
         self._history.clear()
         self._missing.clear()

@@ -2,7 +2,7 @@
 The producer and the two consumers of a canary, by the SDK alone.
 
 Rules: a send is tried until its outcome is known, as the same `Message`, so that the next number never overtakes it. A consumer
-ends at intervals, and its queues go to the other one. What the SDK raises is told to the judge and never ends the canary.
+ends at intervals, and its queues go to the other one. Errors of the SDK go to the judge and never end the canary.
 """
 
 import asyncio
@@ -308,7 +308,7 @@ async def remove(
     Args:
         admin: of the cluster.
         plan: whose broker groups are meant; all that are registered where it names none.
-        agree: is told what will be deleted, and raises what keeps it.
+        agree: gets what will be deleted, and raises what keeps it.
 
     Raises:
         OrderlyMQError: a group does not answer or refuses.

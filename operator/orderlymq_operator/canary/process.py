@@ -36,7 +36,7 @@ class CanaryProcess:
     """One canary; `run` until cancelled.
 
     Args:
-        changed: is told each verdict that has another status or reason than the one before.
+        changed: gets each verdict that has another status or reason than the one before.
         filters: as `Probes` has them.
     """
 

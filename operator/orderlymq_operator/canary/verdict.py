@@ -71,8 +71,8 @@ class Canary:
     """The judge of all queues of one run.
 
     Args:
-        run: tells the messages of this run from those of another.
-        observed: is told the outcome of each probe and its latency in seconds, None for one that failed.
+        run: distinguishes the messages of this run from those of another.
+        observed: gets the outcome of each probe and its latency in seconds, None for one that failed.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ _Ask: TypeAlias = Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]
 async def backlog(
     addresses: Sequence[str], topic: str, group: str, credentials: Credentials = NO_ADMISSION
 ) -> int:
-    """Return the number of messages of *topic* that *group* has not committed, `UNKNOWN` when nobody can tell."""
+    """Return the number of messages of *topic* that *group* has not committed, `UNKNOWN` when no answer has it."""
     client = credentials.client()
 
     async def ask(address: str, command: RemotingCommand) -> RemotingCommand:

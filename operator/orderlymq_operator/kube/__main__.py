@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the operator and return the exit code."""
     given = settings.parse(sys.argv[1:] if arguments is None else arguments)
     logs.configure(given.log_level, given.log_format, "operator")
-    # kopf tells every request for a token and every object that it sees; its warnings are enough.
+    # kopf logs every request for a token and every object that it sees; its warnings are enough.
     logging.getLogger("kopf").setLevel(logging.WARNING)
     _name_the_user()
     try:

@@ -208,7 +208,7 @@ class Api:
             query["continue"] = following
 
     async def serves(self, resource: Resource) -> bool:
-        """Return whether the API server knows a kind in this version; it tells everybody."""
+        """Return whether the API server knows a kind in this version; it answers everybody."""
         try:
             found = await self._call("get", resource, resource.root)
         except ApiError as error:
@@ -416,10 +416,10 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
     try:
         answer = _object(text)
         sentence, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
-        told = (answer.get("details") or {}).get("causes") or []
-        causes = frozenset(str(cause.get("reason", "")) for cause in told)
+        reported = (answer.get("details") or {}).get("causes") or []
+        causes = frozenset(str(cause.get("reason", "")) for cause in reported)
         # The budget's own numbers stand in the cause.
-        more = "; ".join(str(cause.get("message", "")) for cause in told)
+        more = "; ".join(str(cause.get("message", "")) for cause in reported)
     except (ValueError, AttributeError, TypeError):
         sentence, reason, causes, more = text[:200].decode(errors="replace"), "", frozenset(), ""
     sentence = sentence or f"the API server answered {status}"

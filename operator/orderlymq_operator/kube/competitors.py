@@ -102,7 +102,7 @@ def claiming(serves: Iterable[str], others: Iterable[Competitor]) -> list[Compet
 
 
 def sentence(serves: Iterable[str], other: Competitor) -> str:
-    """Return what to tell about an operator that acts in place of this one."""
+    """Return what to report about an operator that acts in place of this one."""
     common = frozenset(serves) & other.serves or frozenset(serves) or other.serves
     what = "namespaces " + ", ".join(sorted(common)) if common else "all namespaces"
     return (

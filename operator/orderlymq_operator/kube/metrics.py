@@ -54,7 +54,7 @@ class OperatorMetrics:
         self.leading = self._gauge(
             "orderlymq_operator_leading", "1 while this process holds the lease"
         )
-        # Told of groups, because pods that are gone tell nothing of themselves; labelled as their pods are.
+        # Reported for groups, because pods that are gone report nothing of themselves; labelled as their pods are.
         self._has_leader = self._of_group(
             "orderlymq_operator_group_has_leader",
             "1 while the operator sees a leader of the raft group",

@@ -118,7 +118,7 @@ async def _watch_once(
     begun: concurrent.futures.Future[None] = concurrent.futures.Future()
     over: concurrent.futures.Future[None] = concurrent.futures.Future()
     begun.add_done_callback(lambda _: loop.call_soon_threadsafe(note, True))
-    registry = _registry(kinds, lambda *told: loop.call_soon_threadsafe(on_hint, *told))
+    registry = _registry(kinds, lambda *hint: loop.call_soon_threadsafe(on_hint, *hint))
 
     # An event of kopf's own loop: for one of threads it would wait in a further thread, which outlives it.
     stops: list[Callable[[], object]] = []
@@ -183,7 +183,7 @@ async def _until_one_ends(stop: asyncio.Event) -> None:
 
 
 def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tell of an error that nobody waits for, but for those of watches: kopf has told of all, and raises one of them."""
+    """Log an error that nobody waits for, but for those of watches: kopf has logged all, and raises one of them."""
     if not _is_named(context.get("future"), _WATCHER, _THEIR_KEEPER):
         loop.default_exception_handler(context)
 

@@ -235,7 +235,7 @@ class SwitchTopic:
 
 @dataclass(frozen=True, slots=True)
 class PublishTopic:
-    """Tell one raft group that every name server tells the new list."""
+    """Tell one raft group that every name server returns the new list."""
 
     topic: str
     group: str
@@ -404,7 +404,7 @@ class ObservedBlocker:
 
 @dataclass(frozen=True, slots=True)
 class ObservedExpansion:
-    """The expansion of one topic on one raft group that has the topic, as its leader tells it.
+    """The expansion of one topic on one raft group that has the topic, as its leader reports it.
 
     Attributes:
         total: queues of the valid list over all raft groups; 0 while the topic never grew.

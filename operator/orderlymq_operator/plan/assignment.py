@@ -176,7 +176,7 @@ class AssignmentState:
         queues: of all topics that the group reads.
         holdings: of queues whose state is known; an ordered group's queue that is missing was never locked.
         decided: owners by the operator's decision; empty for members that compute it themselves.
-        wanted: who was refused a queue a moment ago; the brokers tell, because only members know how they assign.
+        wanted: who was refused a queue a moment ago; the brokers report it, because only members know how they assign.
     """
 
     ordered: bool

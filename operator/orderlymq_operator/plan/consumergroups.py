@@ -45,7 +45,7 @@ class NotifyMembers:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentView:
-    """A consumer group as its raft groups tell it at one moment.
+    """A consumer group as its raft groups report it at one moment.
 
     Attributes:
         members: by raft group.

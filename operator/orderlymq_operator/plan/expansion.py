@@ -299,7 +299,7 @@ def _go_on(
 
 
 def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) -> ExpansionPlan:
-    """Publish the list everywhere; when every route tells it, let it settle."""
+    """Publish the list everywhere; when every route has it, let it settle."""
     status = _status("Switching", target.total, world, _published(world))
     if any(found not in (None, target.layout) for found in world.lists):
         put = PutOrderConfig(request.topic, order_text(target.layout))
@@ -366,7 +366,7 @@ def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) 
 
 
 def _published(world: ExpansionState) -> Mapping[str, int]:
-    """Return the smallest list that a name server tells: what somebody may still be using."""
+    """Return the smallest list that a name server returns: what somebody may still be using."""
     lists = [found for found in world.lists if found]
     return min(lists, key=lambda found: sum(found.values()), default={})
 

@@ -60,7 +60,7 @@ def dangerous(before: Cluster | None, after: Cluster) -> list[Act]:
     """Return the dangerous acts of the edit from *before* to *after*; see `unconfirmed`."""
     if before is None:
         text = (
-            "no StatefulSet tells in a form that this operator reads which spec was carried out, so nothing is; see that "
+            "no StatefulSet records in a form that this operator reads which spec was carried out, so nothing is; see that "
             "groups, copies and retention are at least what they were"
         )
         return [_act("CarryOut", "spec", text, after, 0)]

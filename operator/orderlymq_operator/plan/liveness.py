@@ -45,7 +45,7 @@ class FailureDetector:
         process_states: Mapping[int, ProcessState],
         now_ms: int,
     ) -> ObservedGroup:
-        """Return a raft group with what several looks tell of its replicas."""
+        """Return a raft group with what several looks show of its replicas."""
         replicas = {}
         for node, replica in found.replicas.items():
             witness = process_states.get(node, ProcessState())
@@ -66,7 +66,7 @@ class FailureDetector:
         process_states: Mapping[int, ProcessState],
         now_ms: int,
     ) -> dict[int, ObservedNameServer]:
-        """Return the name servers with what several looks tell of them."""
+        """Return the name servers with what several looks show of them."""
         servers = {}
         for index, server in found.items():
             witness = process_states.get(index, ProcessState())

@@ -313,7 +313,7 @@ def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
 
 
 def _unreachable(desired: Desired, observed: Observed) -> list[str]:
-    """Return the groups whose topics nobody could tell."""
+    """Return the groups whose topics are not known."""
     return [
         name
         for name in desired.cluster.group_names

@@ -16,7 +16,7 @@ def allows(cluster: Cluster, namespace: str | None) -> bool:
 
 
 def unknown(cluster_name: str, cluster_namespace: str, error: str) -> ConditionReport:
-    """Return what an object of another namespace is told while nobody knows whom a Cluster allows."""
+    """Return the message for an object of another namespace while it is not known whom a Cluster allows."""
     text = (
         f"Cluster {cluster_name!r} in namespace {cluster_namespace!r} cannot be used, so that nobody knows which "
         f"namespaces it allows; correct the Cluster: {error}"
@@ -25,7 +25,7 @@ def unknown(cluster_name: str, cluster_namespace: str, error: str) -> ConditionR
 
 
 def refusal(cluster_name: str, cluster_namespace: str, namespace: str) -> ConditionReport:
-    """Return what an object of *namespace* is told that the Cluster does not allow."""
+    """Return the message for an object of *namespace* that the Cluster does not allow."""
     text = (
         f"Cluster {cluster_name!r} in namespace {cluster_namespace!r} does not allow namespace {namespace!r}; "
         f"add {namespace!r} to spec.allowedNamespaces of the Cluster, or name a Cluster of namespace {namespace!r}"

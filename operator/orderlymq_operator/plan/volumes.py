@@ -16,7 +16,7 @@ _UNITS: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume, in bytes; *used* is the used share of its disk, None while nobody tells."""
+    """One volume, in bytes; *used* is the used share of its disk, None while it is not known."""
 
     requested: int
     capacity: int

@@ -55,8 +55,8 @@ def rules(*all_of: dict[str, str]) -> dict[str, Any]:
 def set_once(field: str, message: str | None = None) -> dict[str, str]:
     """Return the rule of an immutable *field* that may be absent: it can neither be set nor removed later."""
     expression = f"has(self.{field}) == has(oldSelf.{field})"
-    told = message or f"{field.rpartition('.')[2]} cannot be set or removed later"
-    return rule(expression, told, field=f".{field}")
+    text = message or f"{field.rpartition('.')[2]} cannot be set or removed later"
+    return rule(expression, text, field=f".{field}")
 
 
 IMMUTABLE: Final = rules(rule("self == oldSelf", "this field cannot be changed once it is set"))

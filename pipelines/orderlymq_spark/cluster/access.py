@@ -105,7 +105,7 @@ class Growth(NamedTuple):
 
 
 def growth_of(expansions: Mapping[str, Mapping[str, Any]]) -> Growth | None:
-    """Return the growth that brokers tell of (20506); None when no list has grown."""
+    """Return the growth that brokers report (20506); None when no list has grown."""
     times = [each["grownMillis"] for each in expansions.values() if each["total"]]
     if not times:
         return None
@@ -163,9 +163,9 @@ class ClusterAccess:
     def topic_ids(self, topics: Iterable[str]) -> dict[tuple[str, str], int]:
         """Return the id of each topic at each of its brokers that answers; RocketMQ's brokers have none."""
         return {
-            (topic, broker): told["topicId"]
+            (topic, broker): answer["topicId"]
             for topic in topics
-            for broker, told in self._expansion(topic).items()
+            for broker, answer in self._expansion(topic).items()
         }
 
     def _expansion(self, topic: str) -> dict[str, dict[str, Any]]:

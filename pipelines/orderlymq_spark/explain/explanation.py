@@ -1,7 +1,7 @@
 """
-A pipeline explained: plan, cost and guarantees; each type's steps are told here, beside what voids them.
+A pipeline explained: plan, cost and guarantees; each type's steps stand here, beside what voids them.
 
-Rule: what is told of the cluster was asked now, and what is told of time was measured (`rates`).
+Rule: facts of the cluster are asked now, and times come from measured rates (`rates`).
 """
 
 import math
@@ -39,7 +39,7 @@ class Cost:
     Attributes:
         messages: that wait; None for files.
         size_bytes: of them.
-        tasks: that may run at once.
+        tasks: that may run at the same time.
         batches: of a stream; None for what is no stream, or has no limit that is known before.
         seconds: until it is done, with the start of Spark; None where no rate was measured.
         start_s: of them until Spark has begun; 0 for what starts none.
@@ -233,7 +233,7 @@ def _warnings(options: SourceOptions | None, backlog: Backlog) -> Iterator[str]:
     if options.partitions_min or options.records_max:
         yield "minPartitions and maxRecordsPerPartition give up the order within a queue; what needs it is refused"
     if options.tags != "*":
-        yield "tags leave holes in the offsets: they are not told from lost messages"
+        yield "tags leave holes in the offsets: they cannot be distinguished from lost messages"
     if not options.fail_on_data_loss:
         yield "failOnDataLoss=false: messages that are gone do not end the run"
 
@@ -243,6 +243,6 @@ def _time(cost: Cost) -> str:
     if cost.batches is not None:
         parts.append(counted(cost.batches, "batch", "batches"))
     if cost.seconds is None:
-        return ", ".join(parts) + "; its speed was not measured, so no time is told"
+        return ", ".join(parts) + "; its speed was not measured, so no time is given"
     start = f", {cost.start_s} of them Spark's start" if cost.start_s else ""
     return f"about {cost.seconds:,.0f} s{start}; {', '.join(parts)} (measured: {cost.measured})"

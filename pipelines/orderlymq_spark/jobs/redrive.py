@@ -161,7 +161,7 @@ def _dry(spec: RedriveSpec, plan: Plan) -> Outcome:
 
 
 def _lines(items: Sequence[Item]) -> list[str]:
-    """Return what people are told of the first of *items*."""
+    """Return the text about the first of *items*."""
     return [
         f"  {item.decision:5} {item.topic} key {item.key} from {item.broker}:{item.queue_id}@{item.offset}"
         f"{': ' + item.reason if item.reason else ''}"
@@ -313,11 +313,11 @@ def _decide(
     letter: DeadLetter, topic: str, on_overtaken: str, redrives_max: int
 ) -> tuple[Decision, str]:
     if not topic:
-        return "skip", "it does not tell its topic; set spec.target"
+        return "skip", "it does not name its topic; set spec.target"
     redrives = redrives_of(letter.message)
     if redrives >= redrives_max:
         return "hold", f"it was redriven {redrives} times already (maxRedrives)"
-    # Without its origin nobody can tell; without a key there is nothing to pass.
+    # Without its origin it is not known; without a key there is nothing to pass.
     unknown = letter.overtaken is None and letter.message.key is not None
     if (letter.overtaken or unknown) and on_overtaken != "send":
         decision: Decision = "skip" if on_overtaken == "skip" else "hold"

@@ -4,7 +4,7 @@ Places in an object store, through `obstore`: S3 and what is compatible with it,
 `obstore` is the Python side of Apache's object_store, which reads and writes Delta tables here, too. It was taken because
 one option makes a put conditional in all three stores, where pyarrow.fs has no conditional write and fsspec brings a
 library of its own for each store. Rules: a request is tried again inside a time limit. An answer that was lost leaves
-open whether a conditional put has won; reading the object back tells. Credentials, region and endpoint come from the
+open whether a conditional put has won; reading the object back shows it. Credentials, region and endpoint come from the
 variables that the tools of each store know (AWS_*, GOOGLE_*, AZURE_*), never from a manifest.
 """
 

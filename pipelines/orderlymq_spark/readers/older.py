@@ -3,7 +3,7 @@ Topics read as they grow, by Spark 4.0 and 4.1, which do not say where a batch b
 
 What is missing is therefore found when the batch is planned, and a limit needs a batch before it: the first batch of
 a run has all that waits, which is what `availableNow` needs, as it makes one batch there. Of topics and broker groups that are
-new to the checkpoint it has what is kept when it is planned: nobody can tell what a repeat of it lacks.
+new to the checkpoint it has what is kept when it is planned: it is unknown what a repeat of it lacks.
 """
 
 import logging

@@ -24,10 +24,10 @@ _HEAD: Final = 8
 
 
 class SpillFile(Generic[T]):
-    """A file of lists of items, each read from its beginning on; several may be read at once."""
+    """A file of lists of items, each read from its beginning on; several may be read at the same time."""
 
     def __init__(self) -> None:
-        # Spark tells its workers where there is room.
+        # Spark shows its workers where there is room.
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         self._file = SpooledTemporaryFile(MEMORY_BYTES, dir=folder)  # noqa: SIM115 - closed by `close`
         self._end = 0

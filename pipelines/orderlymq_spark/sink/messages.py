@@ -44,7 +44,7 @@ class Load:
     Attributes:
         parts: by queue.
         keys: what no two tasks of a load may both have: the keys of the rows, and one mark per topic for rows that
-            neither a key nor a source tells apart.
+            neither a key nor a source distinguishes.
     """
 
     parts: Sequence[QueueMessages]
@@ -93,7 +93,7 @@ class _Draft(NamedTuple):
 
     @property
     def origin(self) -> tuple[str, str, str]:
-        """What tells it from rows of other origin."""
+        """What distinguishes it from rows of other origin."""
         return self[:3]
 
 
@@ -173,7 +173,7 @@ def _identified(
         base = f"{app_id}\x00{draft.topic}\x00{draft.source or batch}\x00{draft.key_text}"
         whole = task is None and draft.key is not None
         if not (draft.source and whole and alone):
-            # Several rows may have this source and key: the content tells them apart, and only rows that
+            # Several rows may have this source and key: the content distinguishes them, and only rows that
             # say the same are numbered, for they can stand for each other.
             base += f"\x00{draft.content}"
             if task is not None and not draft.source:

@@ -104,7 +104,7 @@ class _Writer:
         if (together[1:] == together[:-1]).any():
             raise UnorderedRows(
                 "rows of one sharding key, or rows without a key, came from several tasks, so they have "
-                "no order and rows alike cannot be told apart; send orderlymq_spark.ordered(frame) instead "
+                "no order and equal rows cannot be distinguished; send orderlymq_spark.ordered(frame) instead "
                 "of frame, or set checkOrder=false"
             )
 
@@ -137,7 +137,7 @@ def _task() -> int:
 
 
 def send_messages(access: ClusterAccess, found: Sequence[QueueMessages], batch_bytes: int) -> int:
-    """Send messages, all queues at once; return how many messages were not stored before.
+    """Send messages, all queues at the same time; return how many messages were not stored before.
 
     Raises:
         SendRefused, SendUnknown: A broker refused, or stayed away; what is stored stays.

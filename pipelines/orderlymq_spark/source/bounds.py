@@ -251,7 +251,7 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
         if has_two_lists(starts, stored_ms, growth.at_ms):
             raise QueueListChanged(
                 f"the queue list of {topic} has grown, at {grown} at the latest, within what this pipeline reads, "
-                "and keys have moved to other queues, so offsets do not tell the order of their messages; begin behind "
+                "and keys have moved to other queues, so offsets do not show the order of their messages; begin behind "
                 f"it (startingTimestamp: {growth.at_ms}) with a new checkpoint and a new target"
             )
 

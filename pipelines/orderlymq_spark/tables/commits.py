@@ -58,7 +58,7 @@ def check_ends(
         SinkConflict: The table was written from another checkpoint; nothing was changed.
     """
     for part in (each.part for each in parts):
-        # A batch that is repeated is told of with all of its queues.
+        # A repeated batch is reported with all of its queues.
         end = ends.get(part.queue, 0 if repeated else part.start)
         if part.end > end if repeated else part.start < end:
             raise SinkConflict(

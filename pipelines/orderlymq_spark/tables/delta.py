@@ -146,7 +146,7 @@ def append_rows(
         app_id: names the application.
         batch: its number.
         rows: of it.
-        query: the id that Spark keeps in the checkpoint; None where nobody tells it.
+        query: the id that Spark keeps in the checkpoint; None where it is not known.
 
     Raises:
         SinkConflict: The table has later batches of this application, this one of another query, or a column that cannot

@@ -26,7 +26,7 @@ from orderlymq_spark.tables.manifests import Added, Manifest, commit, settled
 # Whose values repeat; a dictionary of ids, times and bodies would only be thrown away when it has grown.
 REPEATING_COLUMNS: Final = ["topic", "broker", "queue_id", "sharding_key", "tags"]
 PARTS: Final = "_parts"
-# What tells the messages of two lives of a topic apart, which may have the same offsets.
+# Distinguishes the messages of two lives of a topic, which may have the same offsets.
 _MARKS: Final = ("message_id", "store_ts")
 _LOOK_ROWS: Final = 8192
 _GONE_MAX: Final = 100  # files that go before they are opened; each is a compaction
@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 _FILE: Final = re.compile(r"(.+)-(\d{5,})/(\d{20})-(\d{20})\.parquet")
 
 Mark: TypeAlias = dict[str, str]
-"""What tells a message from another one with its offset: a hash by column."""
+"""Distinguishes a message from another one with its offset: a hash by column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Part:
     """A file that is written and not published: its range is [first, last offset + 1).
 
     Attributes:
-        ends: what tells its first and its last message from others with these offsets.
+        ends: distinguishes its first and its last message from others with these offsets.
     """
 
     path: str
@@ -109,7 +109,7 @@ class PartFile:
 
 
 def _mark(row: pa.RecordBatch) -> Mark:
-    """Return the mark of one row; rows without a time and an id are told apart by everything that they say."""
+    """Return the mark of one row; rows without a time and an id are distinguished by all of their content."""
     names = [name for name in _MARKS if name in row.schema.names] or row.schema.names
     return {name: _digest(row, name) for name in names}
 

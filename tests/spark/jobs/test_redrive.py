@@ -348,7 +348,7 @@ def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
     assert copies == {"key-2"}
     assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
     assert "gone key key-0: no broker has the topic" in outcome.text
-    assert outcome.text.count("key key-1") == outcome.text.count("it does not tell its topic") == 3
+    assert outcome.text.count("key key-1") == outcome.text.count("it does not name its topic") == 3
 
 
 @pytest.mark.timeout(120)

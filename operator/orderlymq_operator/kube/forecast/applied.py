@@ -72,7 +72,7 @@ def _object(value: Any) -> Json:
 
 
 def _owned(managers: Sequence[Json], operation: str) -> Json:
-    """Return the fields that operations of a kind wrote, whoever asked for them."""
+    """Return the fields that operations of a kind wrote, for every program that asked for them."""
     found: Json = {}
     for each in managers:
         if each.get("operation") == operation and not each.get("subresource"):

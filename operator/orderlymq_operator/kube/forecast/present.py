@@ -1,5 +1,5 @@
 """
-The observed state of a Cluster as its objects and their statuses tell it.
+The observed state of a Cluster as its objects and their statuses show it.
 
 Pure. Brokers cannot be reached from everywhere, the API server can. Rule: what the operator last reported counts as what
 is. A pod that is ready is healthy, the pod with the leader's label leads, and an object that is Ready is effective.
@@ -46,7 +46,7 @@ def observed_state(
     groups = {}
     for name in started:
         form = environment.groups[name]
-        topics = {AUTO_CREATE_TOPIC: TEMPLATE}  # no status tells of it
+        topics = {AUTO_CREATE_TOPIC: TEMPLATE}  # no status has it
         topics |= {
             topic: TopicConfig(layout[name], permission, order)
             for topic, (layout, permission, order) in layouts.items()

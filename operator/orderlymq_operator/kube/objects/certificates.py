@@ -1,7 +1,7 @@
 """
 Secrets with the authorities of a Cluster and with the certificates of its groups; what they say when they are read.
 
-Pure. Rules: such a Secret is never changed, and Kubernetes is told so. One of that name which was not made for this very
+Pure. Rules: such a Secret is never changed, and Kubernetes keeps it immutable. One of that name which was not made for this very
 Cluster is never read as one of it.
 """
 

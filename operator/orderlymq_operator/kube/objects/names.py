@@ -41,7 +41,7 @@ ANNOTATION_SETTINGS: Final = f"{GROUP}/settings"
 ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
 # The TLS mode that a pod was made with.
 ANNOTATION_TLS_MODE: Final = f"{GROUP}/tls-mode"
-# Which addresses of further listeners a name server's pod was told of.
+# Which addresses of further listeners a name server's pod has got.
 ANNOTATION_ADDRESSES: Final = f"{GROUP}/addresses"
 # The group takes no more messages, because it is to go.
 ANNOTATION_CLOSED: Final = f"{GROUP}/closed"

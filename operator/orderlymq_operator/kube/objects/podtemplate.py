@@ -79,7 +79,7 @@ def pull_secrets(secrets: Sequence[str]) -> Json:
 
 
 def pod_field(name: str, path: str) -> Json:
-    """Return a variable that tells a container something of its pod."""
+    """Return a variable that has a fact of the pod for its container."""
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 

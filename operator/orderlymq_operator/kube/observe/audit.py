@@ -57,7 +57,7 @@ class Audit:
     ) -> list[tuple[str, Name]]:
         """Read what may have vanished unseen; return and forget the objects that only the watches know.
 
-        *made* is told the kinds that the operator makes and that somebody else has to read.
+        *made* gets the kinds that the operator makes and that somebody else has to read.
 
         Raises:
             ApiError: what there is cannot be read.

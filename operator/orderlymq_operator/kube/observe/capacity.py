@@ -1,7 +1,7 @@
 """
 Whether a Cluster has room for more: the condition CapacitySufficient, with figures of the leaders and disks.
 
-Pure. Rule: what hovers around a limit is told once. A limit that was passed counts as passed until the figure is well below
+Pure. Rule: a figure that hovers around a limit is reported once. A limit that was passed counts as passed until the figure is well below
 it, and figures are rounded, so that a Cluster under a steady load is not written again and again.
 """
 
@@ -26,9 +26,9 @@ ENOUGH: Final = ConditionReport(
 )
 
 
-def capacity(cluster: Cluster, live: Live, told: ConditionReport | None) -> ConditionReport:
-    """Return the condition; *told* is what it said before."""
-    before = told.reason if told is not None else ""
+def capacity(cluster: Cluster, live: Live, previous: ConditionReport | None) -> ConditionReport:
+    """Return the condition; *previous* is what it said before."""
+    before = previous.reason if previous is not None else ""
     found = _busy(cluster, live, before == "LeaderBusy") or _full(
         cluster, live, before == "DiskFills"
     )
@@ -57,7 +57,7 @@ def _busy(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
 
 def _full(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
     if cluster.spec.storage.auto_grow is not None:
-        return None  # StorageReady tells when growing comes to its end
+        return None  # StorageReady reports when growing comes to its end
     used = {
         name: status.disk_used
         for name, status in live.statuses.items()

@@ -214,7 +214,7 @@ def observed_group(
 ) -> ObservedGroup:
     """Return a raft group as it is; a pod of the *current* revision has what the planner calls *wanted*.
 
-    *domains_of* tells the failure domains of a node.
+    *domains_of* returns the failure domains of a node.
     """
     pods = live.group_pods(group)
     certificates = form.certificates.text() if form.certificates else ""
@@ -307,7 +307,7 @@ def stale_name_servers(live: Live, environment: Environment) -> set[int]:
 def with_forms(
     servers: Mapping[int, ObservedNameServer], live: Live, environment: Environment
 ) -> dict[int, ObservedNameServer]:
-    """Return *servers* with what the pods in a previous form tell of that."""
+    """Return *servers* with what the pods in a previous form show of that."""
     pods = live.name_server_pods()
     found = dict(servers)
     for index in stale_name_servers(live, environment) & found.keys():

@@ -74,7 +74,7 @@ def last_report(terminated: Json) -> DriverReport | None:
         return None
     why = terminated.get("reason") or "Error"
     ending = f"the driver ended with {terminated.get('exitCode')} ({why})"
-    # The end of a log: its last lines tell most.
+    # The end of a log: its last lines say most.
     return DriverReport("Failed", error=f"{ending}: {text[-_TEXT_MAX // 2 :]}" if text else ending)
 
 
@@ -129,8 +129,8 @@ def workload_of(live: Json, wanted: Json | None) -> Workload:
             "",
         )
     elif form == "SparkApplication":
-        told = (live.get("status") or {}).get("applicationState") or {}
-        state, error = told.get("state", ""), told.get("errorMessage", "")
+        reported = (live.get("status") or {}).get("applicationState") or {}
+        state, error = reported.get("state", ""), reported.get("errorMessage", "")
     return Workload(
         form=form,
         name=meta["name"],

@@ -50,7 +50,7 @@ def tolerance(domains: Sequence[str]) -> Tolerance:
 def fault_tolerance(
     cluster: Cluster, live: Live, label_of: Callable[[str, str], str]
 ) -> ConditionReport:
-    """Return the condition FaultTolerant; *label_of* tells a label of a node, empty where it is not known."""
+    """Return the condition FaultTolerant; *label_of* returns a label of a node, empty where it is not known."""
     placement = cluster.spec.placement
     texts: list[str] = []
     for key in dict.fromkeys(

@@ -58,8 +58,8 @@ def has_routes(listeners: Iterable[Listener]) -> bool:
 
 def may_have_routes(item: Item) -> bool:
     """Return whether a Cluster is to have TLSRoutes, or had some when its status was written."""
-    told = item.status.get("listeners") or []
-    return any(each.get("type") == "TLSRoute" for each in told) or (
+    listeners = item.status.get("listeners") or []
+    return any(each.get("type") == "TLSRoute" for each in listeners) or (
         isinstance(item.manifest, Cluster) and has_routes(item.manifest.spec.listeners)
     )
 
@@ -72,12 +72,12 @@ def refusal_of(route: Json) -> str | None:
     generation = route["metadata"].get("generation")
     text = "no gateway has taken it up yet"
     for parent in (route.get("status") or {}).get("parents") or []:
-        told = {
+        conditions = {
             each["type"]: each
             for each in parent.get("conditions") or []
             if each.get("observedGeneration", generation) == generation
         }
-        accepted, resolved = told.get("Accepted", {}), told.get("ResolvedRefs", {})
+        accepted, resolved = conditions.get("Accepted", {}), conditions.get("ResolvedRefs", {})
         if accepted.get("status") == "True" and resolved.get("status") != "False":
             return None
         wrong = resolved if accepted.get("status") == "True" else accepted

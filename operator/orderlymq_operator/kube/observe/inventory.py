@@ -81,7 +81,7 @@ class Item:
 
     @property
     def age_order(self) -> tuple[str, str, str]:
-        """A key that puts the oldest first; equal ages are told apart by name."""
+        """A key that puts the oldest first; the name decides between equal ages."""
         return self.created, self.namespace, self.name
 
 
@@ -188,7 +188,7 @@ class Inventory:
         unread: why a namespace cannot be read, and the kind that was refused; others can be read.
 
     Args:
-        changed: is told of every object that a list showed otherwise than it was known: the first reader learns what
+        changed: gets every object that a list showed otherwise than it was known: the first reader learns what
             concerns others, and no watch wakes them, because what it shows is known by then.
     """
 

@@ -22,7 +22,7 @@ class KeyPair:
 
     @property
     def digest(self) -> str:
-        """A text that differs between key pairs and tells nothing of them."""
+        """A text that differs between key pairs and reveals nothing of them."""
         text = "\0".join((self.authority, self.certificate, self.key))
         return hashlib.sha256(text.encode()).hexdigest()
 

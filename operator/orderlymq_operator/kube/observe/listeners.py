@@ -1,7 +1,7 @@
 """
 Where clients of other networks reach a Cluster by its further listeners: from Services, nodes and the manifest.
 
-Pure. Rules: an address is told only when all of it is known. A group keeps its node while that is ready, because each
+Pure. Rules: an address is published only when all of it is known. A group keeps its node while that is ready, because each
 change makes clients look for another address; which node it gets first depends on its name, so that groups are spread.
 """
 
@@ -25,7 +25,7 @@ from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener
 from orderlymq_runtime.sockets.addresses import join_address, split_address
 
-# Clients try the next name server address when one does not answer: so many nodes are told of.
+# Clients try the next name server address when one does not answer: so many nodes are published.
 BOOTSTRAP_NODES_MAX: Final = 3
 _MISSING_SHOWN: Final = 5
 Find = Callable[[Resource, str], Json | None]
@@ -65,7 +65,7 @@ class OutsideView:
         if not self.addresses:
             return ConditionReport("True", "NoListeners", "clients of other networks have no port")
         return ConditionReport(
-            "True", "AddressesKnown", "name servers tell each listener's clients its addresses"
+            "True", "AddressesKnown", "name servers return its addresses to each listener's clients"
         )
 
 
@@ -79,30 +79,32 @@ def outside_view(
 ) -> OutsideView:
     """Return where clients reach the name servers and each group by each listener.
 
-    *find* returns an object by its name, *present* has the addresses that are told now, and *routes* says whether the API
+    *find* returns an object by its name, *present* has the addresses that are published now, and *routes* says whether the API
     server has TLSRoutes.
     """
     view = OutsideView()
     hosts = ready_hosts(nodes)
 
-    def places_of(listener: Listener, group: str | None, told: str) -> list[str] | Missing:
+    def places_of(listener: Listener, group: str | None, published: str) -> list[str] | Missing:
         if listener.type == "TLSRoute":
             return _routed(cluster, listener, group, find if routes else None)
-        found = _places(cluster, listener, group, find, hosts, told)
+        found = _places(cluster, listener, group, find, hosts, published)
         return Missing(f"{listener.name}: {found}") if isinstance(found, str) else found
 
     for listener in cluster.spec.listeners:
-        told = present.get(listener.name, {})
+        published = present.get(listener.name, {})
         found = view.addresses[listener.name] = {}
         for group in cluster.group_names:
-            places = places_of(listener, group, told.get(group, ""))
+            places = places_of(listener, group, published.get(group, ""))
             if isinstance(places, list):
                 found[group] = places[0]
                 continue
             view.missing.append(places)
-            if listener.type == "TLSRoute" and told.get(group) == _route_place(listener, group):
+            if listener.type == "TLSRoute" and published.get(group) == _route_place(
+                listener, group
+            ):
                 # A gateway that is being replaced may still lead there; a refusal helps nobody.
-                found[group] = told[group]
+                found[group] = published[group]
         places = places_of(listener, None, "")
         if isinstance(places, Missing):
             view.missing.append(places)
@@ -112,7 +114,7 @@ def outside_view(
 
 
 def needs_nodes(cluster: Cluster) -> bool:
-    """Tell whether addresses of nodes are told."""
+    """Return whether addresses of nodes are published."""
     return any(
         each.type == "NodePort" and each.advertised_host is None for each in cluster.spec.listeners
     )

@@ -2,7 +2,7 @@
 Lists of the objects that were made for one Cluster or Pipeline, with as few requests as possible.
 
 Rules: a kind is read again when a watch shows an object of it otherwise than it was read, or was interrupted; all are read
-after an action or a failure, and when the last reading is old. What is kept tells whether there is something to do, and
+after an action or a failure, and when the last reading is old. What is kept shows whether there is something to do, and
 never what: `api.by_what_is_kept`.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
 from orderlymq_operator.kube.resources import Json, Resource
 
-# Where watches tell of changes: only what vanished while a watch was interrupted waits so long.
+# Where watches report changes: only what vanished while a watch was interrupted waits so long.
 WATCHED_KEPT_S: Final = 1_800.0
-# Where nobody tells; less than the interval of a resync, so that each resync reads everything.
+# Where no watch reports; less than the interval of a resync, so that each resync reads everything.
 KEPT_S: Final = 45.0
 
 

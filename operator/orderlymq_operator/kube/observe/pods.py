@@ -41,7 +41,7 @@ class PodFacts:
     """One pod as it was read.
 
     Attributes:
-        containers: names of all containers that the node tells of, helpers of every kind included.
+        containers: names of all containers that the node reports, helpers of every kind included.
         starts: when each of them was started, as the node says; None for one that does not run.
         access: how a broker or name server is spoken to, as it was made; None where it does not say.
         tls_mode: the TLS mode of a broker or name server, as it was made.

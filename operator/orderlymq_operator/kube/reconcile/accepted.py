@@ -80,13 +80,13 @@ def _is_paused(item: Item) -> bool:
 
 
 def may_wait(item: Item) -> bool:
-    """Return whether a Cluster may be carried out otherwise than it says; its status tells, unless it is older."""
-    told = previous_conditions(item).get("Confirmed")
+    """Return whether a Cluster may be carried out otherwise than it says; its status says so, unless it is older."""
+    confirmed = previous_conditions(item).get("Confirmed")
     return (
         item.manifest is None
         or _is_paused(item)
         or item.status.get("observedGeneration") != item.generation
-        or (told is not None and told.status == "False")
+        or (confirmed is not None and confirmed.status == "False")
     )
 
 

@@ -116,9 +116,9 @@ class KubeBackend:
         detector: what previous reconciles found silent.
         refused: what the API server refused of objects that no broker needs, filled by `ensure`.
         held: why pods that are to be replaced must stay for now.
-        nodes: all of them, where a listener tells addresses of nodes.
+        nodes: all of them, where a listener publishes addresses of nodes.
         outside: where clients of other networks reach the Cluster.
-        label_of: tells a label of a node; empty where it is not known.
+        label_of: returns a label of a node; empty where it is not known.
     """
 
     api: Api
@@ -209,7 +209,7 @@ class KubeBackend:
     ) -> dict[str, ObservedConsumerGroup] | None:
         """Return how the raft groups see consumer *groups*; None while one of them is silent.
 
-        *zone_of* tells the zone of a member by its address.
+        *zone_of* returns the zone of a member by its address.
         """
         started = [
             name

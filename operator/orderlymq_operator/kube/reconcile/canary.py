@@ -1,5 +1,5 @@
 """
-The verdicts of the canaries: read every few seconds, told in the condition OrderVerified.
+The verdicts of the canaries: read every few seconds, reported in the condition OrderVerified.
 
 Rules: a canary that does not answer proves nothing, and accuses nobody. A reconcile reads what the loop has last heard; the
 loop wakes it only when the verdict has another status or reason.
@@ -42,7 +42,7 @@ class Canaries:
     Args:
         clusters: addresses of the pages of each canary, by Cluster; empty where its pod does not run.
         orders: what each said last; reconciles read it.
-        changed: is told of a Cluster whose verdict has another status or reason.
+        changed: gets a Cluster whose verdict has another status or reason.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Canaries:
 
 
 def canary_page(live: Live) -> str:
-    """Return where the canary of a Cluster tells its verdict; empty when none runs."""
+    """Return where the canary of a Cluster reports its verdict; empty when none runs."""
     for pod in live.pods.values():
         if (
             pod.labels.get("app.kubernetes.io/component") == CANARY_COMPONENT

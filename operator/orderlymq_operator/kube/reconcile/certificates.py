@@ -98,7 +98,7 @@ class _Scope:
 
 
 class Certificates:
-    """Makes authorities and certificates; *now* tells the time."""
+    """Makes authorities and certificates; *now* returns the time."""
 
     def __init__(self, api: Api, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._api = api

@@ -207,9 +207,9 @@ class ClusterReconciler:
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
         previous, facts = previous_conditions(item), previous_facts(item)
-        told = ("Ready", "Confirmed") if reason == "ConfirmationMissing" else ("Ready",)
+        types = ("Ready", "Confirmed") if reason == "ConfirmationMissing" else ("Ready",)
         try:
-            await self._writer.write(item, {**previous, **dict.fromkeys(told, report)}, facts)
+            await self._writer.write(item, {**previous, **dict.fromkeys(types, report)}, facts)
         except ApiError as error:
             _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
 
@@ -245,7 +245,7 @@ class ClusterReconciler:
             observed = await backend.observe()
             self._report.set_groups(scope, observed)
             self.seen[(item.namespace, item.name)] = scope
-            # Nothing is done, but what is the case is told.
+            # Nothing is done, but the present state is reported.
             found = self._plan(scope, observed)
             reports = [action for action in found if isinstance(action, ReportCondition)]
             await execute(backend, reports, self._metrics)
@@ -398,9 +398,9 @@ class ClusterReconciler:
             found.order = self.orders.get((item.namespace, item.name), SILENT)
         found.scale_down = groupremoval.refused(cluster, live)
         found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
-        told = previous_conditions(item).get("FaultTolerant")
-        if found.tolerance.status == "Unknown" and told is not None:
-            found.tolerance = told  # a pod that is on its way to a node is no news
+        previous = previous_conditions(item).get("FaultTolerant")
+        if found.tolerance.status == "Unknown" and previous is not None:
+            found.tolerance = previous  # a pod that is on its way to a node is no news
         found.certificates = certificates_condition(
             in_use(cluster, live), datetime.now(UTC), paused=found.paused
         )
@@ -415,9 +415,9 @@ class ClusterReconciler:
         """Take the next step of the restore that the Cluster begins with; no broker runs meanwhile."""
         item = scope.item
         progress = await self._bootstrap.advance(item, scope.state.desired.cluster, scope.backend)
-        told = {"Ready": progress.condition, "Restored": progress.condition}
+        conditions = {"Ready": progress.condition, "Restored": progress.condition}
         facts = previous_facts(item) | ({"restored": progress.facts} if progress.facts else {})
-        await self._writer.write(item, {**previous_conditions(item), **told}, facts)
+        await self._writer.write(item, {**previous_conditions(item), **conditions}, facts)
         return progress.pause_s
 
     @staticmethod

@@ -117,7 +117,7 @@ async def settle(
     if not _is_closed(backend.live, group):
         await _mark(backend, group, closed=True)
         count += 1
-    # Each time: the mark alone closes nothing, and who commits this leads, so that what it tells next is no old news.
+    # Each time: the mark alone closes nothing, and who commits this leads, so that its next report is not old.
     await backend.admin.set_writable(backend.group_address(group), writable=False)
     tables = observed.groups.get(group)
     if tables is None or tables.topics is None:

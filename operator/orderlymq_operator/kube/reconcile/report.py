@@ -49,8 +49,8 @@ class Report:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         cluster = scope.state.desired.cluster
         backend = scope.backend
-        told = previous_conditions(scope.item).get("CapacitySufficient")
-        scope.found.capacity = capacity(cluster, scope.live, told)
+        previous = previous_conditions(scope.item).get("CapacitySufficient")
+        scope.found.capacity = capacity(cluster, scope.live, previous)
         conditions = cluster_conditions(
             cluster, backend.reports, observed, scope.live, scope.found, backend.environment
         )

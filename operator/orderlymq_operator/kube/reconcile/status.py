@@ -201,10 +201,10 @@ def cluster_conditions(
     )
     trouble = found.problem or _pod_trouble(live)
     if trouble is not None:
-        told = found.storage
+        storage = found.storage
         # The scheduler does not say which class is missing.
-        better = told is not None and trouble.reason == told.reason == "VolumePending"
-        ready = told if told is not None and better else trouble
+        better = storage is not None and trouble.reason == storage.reason == "VolumePending"
+        ready = storage if storage is not None and better else trouble
     elif ready.status == "True" and found.step is not None:
         ready = ConditionReport("False", "Progressing", found.step[1])
     if found.step is None:
@@ -336,7 +336,7 @@ def listener_facts(
 ) -> Json:
     """Return how clients of other networks reach a Cluster; *before* is what the status says of that.
 
-    One whose routes could not be deleted yet is told of until they are gone: routes are read where the status tells of some.
+    One whose routes could not be deleted yet is reported until they are gone: routes are read where the status reports some.
     """
     made: dict[str, Json] = {}
     for listener in cluster.spec.listeners:

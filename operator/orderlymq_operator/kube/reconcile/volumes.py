@@ -78,7 +78,7 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
 
 
 async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
-    """Return which volume cannot grow as storage.autoGrow says; a disk that fills would be late to tell it."""
+    """Return which volume cannot grow as storage.autoGrow says; a disk that fills would report it too late."""
     growth = backend.desired.cluster.spec.storage.auto_grow
     if growth is None:
         return None

@@ -38,13 +38,13 @@ from orderlymq_operator.resources.kinds import ConsumerGroup, Topic, User
 
 _log = logging.getLogger(__name__)
 
-# Writes of statuses at a time: thousands of Topics at once must leave room for others.
+# Writes of statuses at a time: thousands of Topics at the same time must leave room for others.
 _AT_ONCE: Final = 8
 _PASSING: Final = {"Progressing"}
 # What passes by itself, as an election does: a condition says it, an event for each would bury the others.
 QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
 
-# Conditions that tell of room and load, whose changes are events as those of Ready are.
+# Conditions of room and load, whose changes are events as those of Ready are.
 ROOM: Final = ("StorageReady", "CapacitySufficient")
 
 
@@ -96,8 +96,8 @@ class StatusWriter:
         Raises:
             ApiError: it could not be written.
         """
-        told = {"Ready": ConditionReport("False", reason, message)}
-        await self.write(item, told, previous_facts(item))
+        ready = {"Ready": ConditionReport("False", reason, message)}
+        await self.write(item, ready, previous_facts(item))
 
     async def write_parts(
         self,
@@ -110,7 +110,7 @@ class StatusWriter:
     ) -> None:
         """Write the statuses of Topics, ConsumerGroups and Users; *consumer_groups* of groups by clients' name.
 
-        What is only under way is told when it fails (*said*): otherwise the next reconcile has better news.
+        What is only under way is reported when it fails (*said*): otherwise the next reconcile has better news.
         """
         work = []
         for subject, item in state.subjects.items():

@@ -39,7 +39,7 @@ _LOOKS_S: Final = 90.0
 # A leader that was just elected, or just replaced, may not know a client that the log holds: nobody of a dead pod
 # has to be seen for this long, by leaders that all answer, before it is let go.
 _SURE_S: Final = 3.0
-# Members without locks may be connected, which nobody tells; the kubelet gives processes two seconds to end.
+# Members without locks may be connected, which no status reports; the kubelet gives processes two seconds to end.
 _ABSENT_S: Final = 5.0
 
 
@@ -199,7 +199,7 @@ class Takeover:
         clear_since: float | None = None
         while time.monotonic() - began < _LOOKS_S:
             try:
-                # Who stands by for a moment must not forget what it was told meanwhile.
+                # An operator that stands by for a moment must keep the hints that come meanwhile.
                 first = clear_since is None
                 left = await self._settle(pod, began, members=first) if self._leads() else 1
                 if left is None:
@@ -232,7 +232,7 @@ class Takeover:
             kills = await self._kills(pod) if absent and node is not None else []
             proof = proof_of(pod, present, node, self._last.get(pod.uid), kills)
             if proof is None:
-                # It lives, and when that changes another hint comes; or nobody knows yet, and the kubelet may tell.
+                # It lives, and when that changes another hint comes; or nobody knows yet, and the kubelet may report it.
                 return 1 if absent else None
             if proof.whole and absent:
                 self._proofs[pod.uid] = proof  # nothing takes it back
@@ -264,7 +264,7 @@ class Takeover:
                 mine = self._is_address_of(pod, holder.address)
             if not mine:
                 continue
-            left += 1  # also who is forgotten now: the next look tells whether that has come into the log
+            left += 1  # also who is forgotten now: the next look shows whether that has come into the log
             if holder.connected and not (proof.overrules and host_of(holder.address) == pod.ip):
                 continue
             await self._forget(target, client_id, proof)
@@ -275,7 +275,7 @@ class Takeover:
     def _is_address_of(self, pod: PodFacts, address: str) -> bool:
         """Return whether a client that was not seen before it died was in *pod*.
 
-        The address alone tells, unless another living pod has it by now, or another start of this one. On a lost
+        The address alone decides, unless another living pod has it by now, or another start of this one. On a lost
         node the pod itself still stands there as living.
         """
         host = host_of(address)
@@ -308,7 +308,7 @@ class Takeover:
             )
         )
         _log.info(
-            "client %s of %s/%s is dead: %s; told in %.0f ms",
+            "client %s of %s/%s is dead: %s; reported in %.0f ms",
             client_id,
             *target.key,
             proof.text,
@@ -317,5 +317,5 @@ class Takeover:
 
 
 def merged(one: LockHolder, other: LockHolder) -> LockHolder:
-    """Return what tells more of a client that two raft groups know: who has a connection has its address, too."""
+    """Return what says more of a client that two raft groups know: who has a connection has its address, too."""
     return one if one.connected else other

@@ -69,7 +69,7 @@ class IdealGroup:
     known: bool = True
 
     def observed(self) -> ObservedGroup:
-        """Return the group as a backend would see it: without a leader its tables are not told."""
+        """Return the group as a backend would see it: without a leader its tables are not known."""
         if self.leader is None or not self.known:
             return ObservedGroup(self.leader, dict(self.replicas))
         return ObservedGroup(
@@ -130,11 +130,11 @@ class IdealCluster:
         self._settle_name_servers()
 
     def _settle_name_servers(self) -> None:
-        told = [found.order_config for found in self.servers.values() if found.order_config]
+        configs = [found.order_config for found in self.servers.values() if found.order_config]
         for index, server in self.servers.items():
             config = server.order_config
-            if config is None and told:
-                config = told[0]  # it returns with its file
+            if config is None and configs:
+                config = configs[0]  # it returns with its file
             routes = {name: self._route(name) for name in self._expanding}
             self.servers[index] = ObservedNameServer(
                 config, routes, revision=server.revision, serves_plain=server.serves_plain

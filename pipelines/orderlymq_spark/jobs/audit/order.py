@@ -142,7 +142,7 @@ class OrderCheck:
             del jumps[0]
 
     def _close(self, key: str, sequence: int) -> bool:
-        """Take a number out of the open jumps; tell whether it was in one."""
+        """Take a number out of the open jumps; return whether it was in one."""
         jumps = self.open.get(key, [])
         for number, (start, end) in enumerate(jumps):
             if start <= sequence < end:

@@ -78,7 +78,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     source = access_to(options.connect)
     check_one_list(source, options)
     session = spark()
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def apply(frame: DataFrame, batch: int) -> None:
         # It may have grown since the pipeline began.
@@ -99,7 +99,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
             merge_history(spec, name, batch, changes, ids)
         else:
             merge(spec, name, batch, list(last_by_key(changes).values()), ids)
-        told.update(bad=len(bad), quiet=quiet)
+        counts.update(bad=len(bad), quiet=quiet)
 
     def make() -> DataStreamWriter:
         frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
@@ -108,9 +108,14 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     status = run_stream(name, spec, make)
     rows = live_rows(spec).num_rows if is_table(spec.path) else 0
     return Outcome(
-        f"{counted(status.rows, 'event')} in {counted(status.batches, 'batch', 'batches')}, {told['quiet']} of them of no row, {told['bad']} unreadable; "
+        f"{counted(status.rows, 'event')} in {counted(status.batches, 'batch', 'batches')}, {counts['quiet']} of them of no row, {counts['bad']} unreadable; "
         f"{spec.path} has {rows} rows",
-        {"events": status.rows, "rows": rows, "ofNoRow": told["quiet"], "unreadable": told["bad"]},
+        {
+            "events": status.rows,
+            "rows": rows,
+            "ofNoRow": counts["quiet"],
+            "unreadable": counts["bad"],
+        },
     )
 
 

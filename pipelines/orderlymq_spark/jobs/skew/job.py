@@ -2,7 +2,7 @@
 Pipeline skew-report: load by queue, minute and key, and how many queues the topic should have.
 
 Counting is Spark's, the advice `model`'s. The present loads are counted and simulated; where they differ
-messages lie elsewhere than their key's hash says, and the report tells how many. The page is one HTML file with plots
+messages lie elsewhere than their key's hash says, and the report says how many. The page is one HTML file with plots
 drawn as SVG: nothing is loaded from anywhere.
 """
 

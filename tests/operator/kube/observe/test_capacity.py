@@ -14,7 +14,7 @@ from tests.operator.kube.samples import cluster, pod
 def look(
     cpu: float | None = 0.1,
     disk: float | None = 0.1,
-    told: ConditionReport | None = None,
+    previous: ConditionReport | None = None,
     **spec: Any,
 ) -> ConditionReport:
     """Return what is said of one group whose leader has these figures."""
@@ -23,7 +23,7 @@ def look(
     status = {"role": "leader", "term": 1, "leader": 1, "cpu": cpu}
     live = Live(pods={"demo-0-0": pod_facts(found)})
     live.statuses = {"demo-0-0": parse_status({**status, "disk": {"ratio": disk}})}
-    return capacity(cluster(groups=1, **spec), live, told)
+    return capacity(cluster(groups=1, **spec), live, previous)
 
 
 def test_a_calm_cluster_has_room_and_so_has_one_that_tells_no_figures() -> None:
@@ -47,9 +47,9 @@ def test_what_hovers_around_the_limit_is_told_once() -> None:
     busy = look(cpu=0.81)
 
     assert look(cpu=0.79) == ENOUGH
-    assert look(cpu=0.84, told=busy) == busy
-    assert look(cpu=0.7, told=busy).status == "False"
-    assert look(cpu=0.6, told=busy) == ENOUGH
+    assert look(cpu=0.84, previous=busy) == busy
+    assert look(cpu=0.7, previous=busy).status == "False"
+    assert look(cpu=0.6, previous=busy) == ENOUGH
 
 
 def test_a_disk_that_keeps_what_retention_keeps_by_itself_is_no_lack_of_room() -> None:
@@ -57,8 +57,8 @@ def test_a_disk_that_keeps_what_retention_keeps_by_itself_is_no_lack_of_room() -
     full = look(disk=0.81)
     kept = broker_options(cluster())["storage"]["retention_size"] / (20 << 30)
 
-    assert look(disk=0.71, told=full).status == "False"
-    assert look(disk=1.1 * kept, told=full) == ENOUGH
+    assert look(disk=0.71, previous=full).status == "False"
+    assert look(disk=1.1 * kept, previous=full) == ENOUGH
 
 
 def test_volumes_that_grow_by_themselves_are_no_lack_of_room() -> None:

@@ -157,7 +157,7 @@ async def test_nothing_is_carried_out_while_nobody_knows_the_spec_before(
 
     assert [path for _, path in early if not path.endswith("/events")] == []
     assert (ready["status"], ready["reason"]) == ("False", "ConfirmationMissing")
-    assert said["message"].startswith("CarryOut: no StatefulSet tells in a form")
+    assert said["message"].startswith("CarryOut: no StatefulSet records in a form")
     assert ("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/demo-0-0/eviction") in late
     assert _retention(small) == '"retention_ms": 3600000'
     assert small.condition("Confirmed")["status"] == "True"

@@ -47,7 +47,7 @@ _DEADLINE_S: Final = 24 * 3600
 _KEPT_S: Final = 24 * 3600
 _JOB_NAME_MAX: Final = 63
 _UID_PART: Final = 8
-# Ends of the names of a Backup's Jobs; with its UID as a label they tell which one it is.
+# Ends of the names of a Backup's Jobs; with its UID as a label they show which one it is.
 CREATION: Final = "backup"
 DELETION: Final = "delete"
 
@@ -183,7 +183,7 @@ def deletion_job(backup: Backup, backup_id: str, environment: ToolEnvironment) -
 def lookup_job(
     cluster: Cluster, destination: Destination, backup: str | None, environment: ToolEnvironment
 ) -> Json:
-    """Return the Job that tells which backup a new Cluster begins with, and whether it fits."""
+    """Return the Job that reports which backup a new Cluster begins with, and whether it fits."""
     groups = ",".join(cluster.group_names)
     arguments = ["show", "--from", destination.place, "--groups", groups]
     if backup is not None:

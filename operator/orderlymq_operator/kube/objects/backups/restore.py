@@ -19,7 +19,7 @@ from orderlymq_operator.resources.backups.destination import Destination
 # In place of a revision of settings: no pod of a broker has it.
 RESTORING: Final = "restoring"
 CONTAINER: Final = "restore"
-# The first process of a container is told nothing by signals that it does not wait for.
+# The first process of a container does not get signals that it does not wait for.
 _WAIT: Final = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); signal.sigwait({signal.SIGTERM})"
 _OF_SERVERS: Final = ("ports", "startupProbe", "livenessProbe", "readinessProbe")
 

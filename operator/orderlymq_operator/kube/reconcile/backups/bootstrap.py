@@ -53,12 +53,12 @@ def restored_id(item: Item, cluster: Cluster, live: Live) -> str | None:
         return ""
     servers = live.find(STATEFUL_SETS, names.name_server_set(cluster)) or {"metadata": {}}
     noted = (servers["metadata"].get("annotations") or {}).get(names.ANNOTATION_RESTORED)
-    told = item.status.get("restored") or {}
-    if noted or told.get("completedAt"):
-        return str(noted or told.get("backupId"))
+    restored = item.status.get("restored") or {}
+    if noted or restored.get("completedAt"):
+        return str(noted or restored.get("backupId"))
     made = [live.find(STATEFUL_SETS, group) for group in cluster.group_names]
     if any(each is not None and not is_restoring(each) for each in made):
-        return str(told.get("backupId") or "unknown")
+        return str(restored.get("backupId") or "unknown")
     return None
 
 
@@ -66,8 +66,8 @@ def restored_condition(item: Item, backup_id: str | None) -> ConditionReport | N
     """Return the condition Restored of a Cluster that serves; None for one that began empty."""
     if not backup_id:
         return None
-    told = item.status.get("restored") or {}
-    text = f"began with backup {backup_id} of cluster {told.get('cluster', 'unknown')}"
+    restored = item.status.get("restored") or {}
+    text = f"began with backup {backup_id} of cluster {restored.get('cluster', 'unknown')}"
     return ConditionReport("True", "RestoredFromBackup", text)
 
 
@@ -85,10 +85,10 @@ class Bootstrap:
         """
         assert cluster.spec.bootstrap is not None, "a Cluster that begins empty is not restored"
         source = cluster.spec.bootstrap.from_backup
-        told = dict(item.status.get("restored") or {})
-        if not told.get("backupId"):
+        restored = dict(item.status.get("restored") or {})
+        if not restored.get("backupId"):
             return await self._find(item, cluster, source, backend)
-        backup_id = str(told["backupId"])
+        backup_id = str(restored["backupId"])
         restore = Restore(source.destination, backup_id, cluster.group_names)
         backend.environment = replace(backend.environment, restoring=restore)
         await backend.ensure()
@@ -99,17 +99,17 @@ class Bootstrap:
                 await self._api.delete(PODS, pod.namespace, name, uid=pod.uid)
         waiting, problem = await self._look(item, cluster, backup_id, backend)
         if problem:
-            return Progress(ConditionReport("False", "RestoreFailed", problem), told)
+            return Progress(ConditionReport("False", "RestoreFailed", problem), restored)
         if waiting:
             text = f"{backup_id} is waited for by {counted(len(waiting), 'replica')}, {waiting[0]} among them"
-            return Progress(_restoring(text), told)
+            return Progress(_restoring(text), restored)
         # Before any broker starts: from here on nothing is restored.
         backend.environment = replace(backend.environment, restoring=None, restored=backup_id)
         await self._api.apply(name_server_set(cluster, backend.environment))
-        told["completedAt"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        restored["completedAt"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         _log.info("%s/%s: every replica has backup %s", item.namespace, item.name, backup_id)
         return Progress(
-            _restoring(f"every replica has {backup_id}; brokers are started"), told, 0.0
+            _restoring(f"every replica has {backup_id}; brokers are started"), restored, 0.0
         )
 
     async def release(self, backend: KubeBackend) -> int:
@@ -233,12 +233,12 @@ def _fits(cluster: Cluster, source: FromBackup, report: BackupReport) -> Progres
     if largest + _ROOM > room:
         text = f"a group of backup {report.id} needs {largest + _ROOM} bytes, spec.storage.size has {room}"
         return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
-    told: dict[str, Any] = {
+    restored: dict[str, Any] = {
         "backupId": report.id,
         "cluster": report.cluster,
         "location": source.destination.location,
     }
-    return Progress(_restoring(f"backup {report.id} was found"), told, 0.0)
+    return Progress(_restoring(f"backup {report.id} was found"), restored, 0.0)
 
 
 def _restoring(text: str) -> ConditionReport:
