@@ -13,7 +13,7 @@ from collections.abc import Callable
 from orderlymq_raft import dispatch, election, membership, reads, replication, transfer, violations
 from orderlymq_raft.config import Config
 from orderlymq_raft.log import LogStorage, RaftLog
-from orderlymq_raft.messages import Message
+from orderlymq_raft.messages import HeartbeatResponse, Message
 from orderlymq_raft.progress import ProgressState
 from orderlymq_raft.ready import PeerStatus, Ready, Status, keep_newest
 from orderlymq_raft.state import RaftState
@@ -317,6 +317,23 @@ class Node:
             log.take_off()
             self._in_flight.append(ready)
         return ready
+
+    def take_heartbeat_responses(self) -> list[HeartbeatResponse]:
+        """
+        Return answers to heartbeats, which may be sent now, before any write that is under way.
+
+        They say that this replica follows the leader of its term, whatever entries it has. So they wait for a term or a
+        vote that is not durable, and for nothing else: a slow disk is no reason to depose a leader.
+        """
+        state = self._state
+        is_promised = self._told_hard_state[:2] == (state.term, state.vote)
+        if not state.after or not is_promised or any(each.promises for each in self._in_flight):
+            return []
+        found = [each for each in state.after if isinstance(each, HeartbeatResponse)]
+        if found:
+            state.after = [each for each in state.after if not isinstance(each, HeartbeatResponse)]
+
+        return found
 
     def advance(self, ready: Ready) -> None:
         """Note that everything of *ready*, the oldest one that must be synced, is durable now."""

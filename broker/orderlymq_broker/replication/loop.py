@@ -306,6 +306,8 @@ class ReplicationLoop:
         # Applying may lead to new proposals, which belong to the next turn, so this ends.
         self._propose()
         self._applied_records = 0
+        if responses := self._node.take_heartbeat_responses():
+            self._send(responses)
         while not self._stopped and self._may_take_ready():
             ready = self._node.ready()
             self._role.is_leaving = False

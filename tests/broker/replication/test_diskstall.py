@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from orderlymq_broker.replication.loop import TICKETS_MAX
-from orderlymq_raft import Heartbeat, HeartbeatResponse, Ready
+from orderlymq_raft import Append, AppendResponse, Heartbeat, Index, Ready
 from orderlymq_raft.ready import WAITING_MAX
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
 from tests.broker.replication.test_bootstrap import serving
@@ -112,6 +112,30 @@ def test_a_disk_that_is_slow_keeps_its_leader(group: SimulatedGroup) -> None:
     assert leader.loop.figures.disk_stalls == 0
 
 
+def test_slow_disks_of_all_cost_no_election(group: SimulatedGroup) -> None:
+    """A follower answers heartbeats while its writes wait: they promise nothing that a write must keep."""
+    leader = group.elect()
+    term = leader.node.term
+    for each in group.replicas.values():
+        each.disk.is_fast = False
+    proposals = [proposal for name in ("a", "b", "c") for proposal in propose(leader, name)]
+    for _ in range(12):
+        group.pass_time(0.5)
+        for each in group.replicas.values():
+            if each.disk.waiting:
+                each.disk.finish()
+        group.run()
+    for each in group.replicas.values():
+        each.disk.is_fast = True
+        while each.disk.waiting:
+            each.disk.finish()
+            group.run()
+    group.pass_time(TICK_S)
+
+    assert (leader.node.term, leader.loop.serving) == (term, True)
+    assert outcomes(proposals) == ["applied"] * 3
+
+
 def test_a_full_disk_keeps_its_leader(group: SimulatedGroup) -> None:
     """It answers: sends are refused, reads go on, and the others may be full as well."""
     leader = group.elect()
@@ -164,9 +188,10 @@ def test_a_full_disk_costs_a_follower_no_memory(group: SimulatedGroup, writes: i
         group.pass_time(TICK_S)
     assert len(follower.disk.waiting) == writes
     commit, count = follower.node.commit, 3 * WAITING_MAX
-    for context in range(1_000, 1_000 + count):
-        beat = Heartbeat(leader.id, follower.id, leader.node.term, commit, context)
-        follower.loop.receive([beat])
+    term = leader.node.term
+    for index in range(1_000, 1_000 + count):
+        beyond = Append(leader.id, follower.id, term, Index(index), term, commit)
+        follower.loop.receive([beyond])
         group.step()
     assert group.sent == []
 
@@ -175,9 +200,9 @@ def test_a_full_disk_costs_a_follower_no_memory(group: SimulatedGroup, writes: i
         group.step()
 
     answers = [
-        each.context
+        each.index
         for each in group.sent
-        if isinstance(each, HeartbeatResponse) and each.context >= 1_000
+        if isinstance(each, AppendResponse) and each.index >= 1_000
     ]
     assert answers == list(range(1_000 + count - len(answers), 1_000 + count))
     assert WAITING_MAX // 2 <= len(answers) <= WAITING_MAX
