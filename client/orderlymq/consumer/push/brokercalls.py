@@ -52,19 +52,22 @@ from orderlymq.consumer.settings import (
     MessageModel,
 )
 from orderlymq.consumer.stats import ConsumerStats
-from orderlymq.durations import milliseconds
+from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import is_retry_topic
-from orderlymq_runtime.remoting.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError, RequestTimeout
 
 _log = logging.getLogger(__name__)
 
 _NO_ADDRESS: Final = "no leader's address"
 _LOCK_TIMEOUT_S: Final = 1.0  # RocketMQ's; a lease is long enough for several tries
+_LOCK_TIMEOUT_MAX_S: Final = (
+    4.0  # of a broker whose disks are slow; no more than the pause between renewals
+)
 _RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
 _PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
@@ -100,6 +103,8 @@ class BrokerCalls(GroupCalls):
         self._post = post
         self._now_ms = now_ms
         self._stats = stats
+        # By broker, where a question for locks went unanswered.
+        self._lock_timeouts_s: dict[str, float] = {}
         self._reconsume_max = settings.reconsume_max(ordered=ordered)
         self.filters: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
 
@@ -139,13 +144,21 @@ class BrokerCalls(GroupCalls):
             self._post(LocksFailed(queues, f"{broker_name} has no leader's address"))
             return
         asked_at_ms = self._now_ms()
+        timeout_s = self._lock_timeouts_s.get(broker_name, _LOCK_TIMEOUT_S)
         try:
-            answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_S), address)
+            answer = check(await self._instance.invoke(address, command, timeout_s), address)
             granted, parked = read_locks(answer.body)
         except TROUBLE as error:
+            if isinstance(error, RequestTimeout):
+                longest_s = min(_LOCK_TIMEOUT_MAX_S, seconds(self._settings.lock_renew))
+                self._lock_timeouts_s[broker_name] = max(
+                    _LOCK_TIMEOUT_S, min(2 * timeout_s, longest_s)
+                )
             self._instance.troubles.failed(broker_name, "locks", error)
             self._post(LocksFailed(queues, str(error)))
             return
+        if self._now_ms() - asked_at_ms < 1000 * _LOCK_TIMEOUT_S:
+            self._lock_timeouts_s.pop(broker_name, None)
         self._instance.troubles.answered(broker_name, "locks")
         self._post(LocksAnswered(queues, granted, asked_at_ms, parked))
 

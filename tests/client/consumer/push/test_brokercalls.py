@@ -1,5 +1,6 @@
 """What a consumer asks brokers: how long it waits for an answer, and what must be answered before it goes on."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -47,6 +48,24 @@ async def test_a_lock_request_waits_a_second_for_its_answer(cluster: FakeCluster
         await until(lambda: inbox.texts == ["m0"], 10)
 
     assert 1.0 <= asked[1] - asked[0] < 3
+
+
+async def test_a_broker_that_takes_longer_for_each_lock_is_waited_for(
+    cluster: FakeCluster,
+) -> None:
+    """Its disks are slow: with a second for each answer no queue would ever be consumed."""
+    fill(cluster, 1, queues=1)
+    inbox = Inbox()
+
+    def late(command: RemotingCommand, conn: Connection) -> None:
+        cluster.faults[41].insert(0, late)
+        reply = cluster.serve(command, conn)
+        assert reply is not None
+        asyncio.get_running_loop().call_later(1.5, conn.send, reply)
+
+    cluster.faults[41] = [late]
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: inbox.texts == ["m0"], 10)
 
 
 # As a system without POSIX clocks has it, Windows for one.
