@@ -13,6 +13,7 @@ from typing import Final, Self
 import aiohttp
 
 from orderlymq.errors import OrderlyMQError
+from orderlymq_runtime.security.tls import checking_as_kubernetes
 
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT_S: Final = 3.0
@@ -73,4 +74,5 @@ class ApiServer:
     def _tls(self) -> ssl.SSLContext | bool:
         if not self._url.startswith("https:"):
             return True
-        return ssl.create_default_context(cafile=str(self._account / "ca.crt"))
+        authority = str(self._account / "ca.crt")
+        return checking_as_kubernetes(ssl.create_default_context(cafile=authority))

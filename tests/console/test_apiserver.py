@@ -7,6 +7,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from orderlymq_console.apiserver import ApiServer, ApiServerSilent
+from orderlymq_runtime.security.tls import server_context
+from tests.runtime.certificates import make_authority, make_certificate
 
 
 def test_a_pod_knows_its_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +39,18 @@ async def test_the_token_is_read_again_and_an_answer_has_a_limit(tmp_path: Path)
             assert (status, 1_000 < len(body) < 1_000_000) == (200, True)
 
     assert tokens == ["Bearer one", "Bearer two"]
+
+
+async def test_an_authority_without_key_usage_is_trusted(tmp_path: Path) -> None:
+    """Law: what Kubernetes' own clients accept is accepted, also by Python 3.13, which alone asks for more."""
+    authority = make_authority(tmp_path)
+    (tmp_path / "ca.crt").write_bytes(authority.read_bytes())
+    (tmp_path / "token").write_text("one")
+    server = TestServer(web.Application())
+    await server.start_server(ssl=server_context(make_certificate(authority, "server")))
+    async with server:
+        status, _ = await ApiServer(f"https://127.0.0.1:{server.port}", tmp_path).get(
+            "/", size_max=9
+        )
+
+    assert status == 404

@@ -21,6 +21,7 @@ import orjson
 
 from orderlymq_broker.settings import PodSettings
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
+from orderlymq_runtime.security.tls import checking_as_kubernetes
 
 _log = logging.getLogger(__name__)
 
@@ -98,9 +99,10 @@ class ApiServer:
 
     def _open(self) -> aiohttp.ClientSession:
         authority = self._account / "ca.crt"
-        context = ssl.create_default_context(cafile=authority) if authority.exists() else None
-        connector = aiohttp.TCPConnector(ssl=context if context is not None else True)
-        return aiohttp.ClientSession(connector=connector)
+        context: ssl.SSLContext | bool = True
+        if authority.exists():
+            context = checking_as_kubernetes(ssl.create_default_context(cafile=authority))
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
 
 
 class PodLabel:

@@ -141,6 +141,8 @@ class Api:
             await config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]  # likewise
         settings.connection_pool_maxsize = _CONNECTIONS_MAX
         settings.retries = False
+        # As `checking_as_kubernetes` does.
+        settings.disable_strict_ssl_verification = True
         return cls(ApiClient(configuration=settings), metrics)
 
     @staticmethod

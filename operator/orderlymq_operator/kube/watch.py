@@ -15,6 +15,7 @@ import functools
 import logging
 import os
 import signal
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
@@ -26,6 +27,7 @@ from orderlymq_operator.kube.api import IN_CLUSTER
 from orderlymq_operator.kube.objects.names import LABEL_CLUSTER
 from orderlymq_operator.kube.resources import CLAIMS, MADE, NODES, OWN_KINDS, PODS, Json, Resource
 from orderlymq_operator.resources.meta import GROUP
+from orderlymq_runtime.security.tls import checking_as_kubernetes
 
 _log = logging.getLogger(__name__)
 
@@ -207,10 +209,22 @@ def _registry(kinds: Collection[Resource], on_hint: Callable[..., object]) -> ko
             wake(resource.kind)
         )
     in_cluster = bool(os.environ.get(IN_CLUSTER))
-    kopf.on.login(registry=registry)(
-        kopf.login_with_service_account if in_cluster else kopf.login_with_kubeconfig
-    )
+    login = kopf.login_with_service_account if in_cluster else kopf.login_with_kubeconfig
+
+    @kopf.on.login(registry=registry)
+    def credentials(**given: Any) -> kopf.ConnectionInfo | None:
+        found = login(**given)
+        return None if found is None else ApiServerConnection(**vars(found))
+
     return registry
+
+
+class ApiServerConnection(kopf.ConnectionInfo):
+    """The API server as kopf reaches it."""
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        """Trust what the cluster names, no more strictly than kubectl."""
+        return checking_as_kubernetes(super().as_ssl_context())
 
 
 def _place(resource: Resource) -> tuple[str, str, str]:

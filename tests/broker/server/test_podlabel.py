@@ -8,10 +8,13 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from orderlymq_broker.server import podlabel
 from orderlymq_broker.server.podlabel import LEADER, ROLE, TERM, ApiServer, PodLabel
 from orderlymq_broker.settings import PodSettings
+from orderlymq_runtime.security.tls import server_context
+from tests.runtime.certificates import make_authority, make_certificate
 
 
 class Pods:
@@ -170,3 +173,16 @@ async def test_leading_again_overtakes_giving_up(
     await label.close()
 
     assert pods.leaders() == ["demo-0-0"]
+
+
+async def test_an_authority_without_key_usage_is_trusted(tmp_path: Path) -> None:
+    """Law: what Kubernetes' own clients accept is accepted, also by Python 3.13, which alone asks for more."""
+    authority = make_authority(tmp_path)
+    (tmp_path / "ca.crt").write_bytes(authority.read_bytes())
+    (tmp_path / "token").write_text("token")
+    server = TestServer(web.Application())
+    await server.start_server(ssl=server_context(make_certificate(authority, "server")))
+    asked = ApiServer(f"https://127.0.0.1:{server.port}", tmp_path)
+    async with server:
+        assert await asked.pod("demo", "broker-a-0") is None
+        await asked.close()

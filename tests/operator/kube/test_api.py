@@ -1,13 +1,22 @@
 """Requests to the API server; it is a small one of our own that speaks real HTTP."""
 
+from pathlib import Path
+
+import aiohttp
+import orjson
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from orderlymq_operator.kube.api import RetryLaterError
+from orderlymq_operator.kube.api import IN_CLUSTER, Api, RetryLaterError
+from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import LEASES, SERVICES, Json
+from orderlymq_operator.kube.watch import ApiServerConnection
+from orderlymq_runtime.security.tls import server_context
 from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE
+from tests.runtime.certificates import make_authority, make_certificate
 
 
 def made(name: str) -> Json:
@@ -42,3 +51,34 @@ async def test_an_answer_of_somebody_else_is_no_answer(text: str) -> None:
             await api.list(SERVICES, NAMESPACE)
         with pytest.raises(RetryLaterError, match="no API server answered"):
             await api.get(LEASES, NAMESPACE, "lease")
+
+
+async def test_an_authority_without_key_usage_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: what kubectl accepts is accepted, also by Python 3.13, which alone asks for more."""
+    authority = make_authority(tmp_path)
+    server = TestServer(web.Application())
+    await server.start_server(ssl=server_context(make_certificate(authority, "server")))
+    url = f"https://127.0.0.1:{server.port}"
+    monkeypatch.delenv(IN_CLUSTER, raising=False)
+    monkeypatch.setattr(
+        "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config")
+    )
+    cluster = {"server": url, "certificate-authority": str(authority)}
+    (tmp_path / "config").write_bytes(
+        orjson.dumps(
+            {
+                "clusters": [{"name": "one", "cluster": cluster}],
+                "users": [{"name": "one", "user": {"token": "token"}}],
+                "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+                "current-context": "one",
+            }
+        )
+    )
+    context = ApiServerConnection(server=url, ca_path=authority).as_ssl_context()
+    async with server, aiohttp.ClientSession() as session:
+        async with session.get(url, ssl=context) as answer:
+            assert answer.status == 404
+        async with await Api.connect(OperatorMetrics()) as api:
+            assert await api.get(SERVICES, NAMESPACE, "absent") is None
