@@ -55,7 +55,9 @@ REMARKS: Final = {
     RequestCode.LITE_PULL_MESSAGE: "as 11",
     RequestCode.QUERY_CONSUMER_OFFSET: "a well-formed question that cannot be answered closes the connection, but of Java since 5.1; for a group without an offset 0 while the queue keeps message 0, else 22",
     RequestCode.UPDATE_CONSUMER_OFFSET: "moves forward only, but for pull consumers; in ordered groups the holder's alone; a tool that waits for the answer resets",
-    RequestCode.UPDATE_AND_CREATE_TOPIC: "an ordered topic keeps its queues and stays ordered",
+    RequestCode.UPDATE_AND_CREATE_TOPIC: (
+        "an ordered topic keeps its queues and stays ordered; `message.type=FIFO` makes one"
+    ),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "all or none",
     RequestCode.UPDATE_BROKER_CONFIG: (
         "through the log, so a fail-over keeps it; which keys: [settings](settings.md); others answer 1"

@@ -27,6 +27,7 @@ class TopicStats(JsonModel):
     """All queues of a topic on one broker (code 202)."""
 
     offset_table: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
+    topic_put_tps: float | None = None  # 5.x writes it
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Administration:
         self._context = context
         self.figures = Figures(context)
         self.access = AccessAdministration(context)
-        self.topics = TopicAdministration(context, flush)
+        self.topics = TopicAdministration(context, self.figures, flush)
         self.groups = GroupAdministration(context, queries, self.figures, flush, retries)
         self.offsets = OffsetAdministration(context, queries, committer, fence, calls)
         self.clients = ClientAdministration(context, calls)

@@ -8,12 +8,13 @@ a topic while a group still has to read from it. Names and remarks are RocketMQ'
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.listings import rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change
+from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
 from orderlymq_protocol.body import fastjson
@@ -51,10 +52,14 @@ TOPICS_AT_ONCE_MAX: Final = 256
 
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
 
+_MESSAGE_TYPE: Final = "message.type"
+# 5.x's tools ask for order by this, and leave the older flag out.
+_IN_ORDER: Final = "FIFO"
+
 # The values that an attribute may get: those the broker honours, and those that say what it does anyway.
 _ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     DEDUP_ATTRIBUTE: ("true", "false"),
-    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    _MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", _IN_ORDER, "DELAY", "TRANSACTION", "MIXED"),
     "cleanup.policy": ("DELETE",),
     "queue.type": ("SimpleCQ",),
     "reserve.time": ("-1",),
@@ -68,8 +73,11 @@ class TopicAdministration:
         flush: returns the gathered offset commits as records, which must go before a deletion.
     """
 
-    def __init__(self, context: Context, flush: Callable[[], list[Record]]) -> None:
+    def __init__(
+        self, context: Context, figures: Figures, flush: Callable[[], list[Record]]
+    ) -> None:
         self._context = context
+        self._figures = figures
         self._flush = flush
         # Topics whose change is in the log and not applied: the next one must be judged after it.
         self._changing: set[str] = set()
@@ -132,19 +140,18 @@ class TopicAdministration:
         """Serve 21: the configuration of every topic."""
         topics = self._context.state.topics
         version = DataVersion(topics.version.counter, topics.version.timestamp)
-        pieces = table("topicConfigTable", rows_of(topics.by_name, config_of), dataVersion=version)
+        pieces = table("topicConfigTable", rows_of(topics.by_name, _shown), dataVersion=version)
 
         return answer_list(self._context, request, peer, pieces)
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 351: one topic's configuration, in 5.x's form."""
         topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
-        value = {**config_of(topic).to_json_value(), "attributes": topic.config.attributes}
 
-        return answer(request, peer, body=fastjson.dumps(value))
+        return answer(request, peer, body=fastjson.dumps(_shown(topic)))
 
     def stats(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 202: bounds and last store time of every queue, empty ones too."""
+        """Serve 202: bounds and last store time of every queue, empty ones too, and the topic's rate."""
         topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
         table = {}
         for queue_id in range(topic.queue_count):
@@ -155,7 +162,9 @@ class TopicAdministration:
                 offsets = TopicOffset(queue.min_offset, queue.next_offset, last_ms)
             table[MessageQueue(topic.name, self._context.settings.group, queue_id)] = offsets
 
-        return answer(request, peer, body=TopicStats(table).to_json())
+        rate = self._figures.put_rate(topic.name, now.monotonic_ms)
+
+        return answer(request, peer, body=TopicStats(table, rate).to_json())
 
     def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 300: the groups that subscribe to a topic or have offsets in it."""
@@ -211,16 +220,17 @@ class TopicAdministration:
             self._check_change(present, config)
             order = order or present.config.order
             kept = dict(present.config.attributes)
+        merged = merge_attributes(f"topic[{name}]", kept, attributes, _ATTRIBUTES)
 
         return TopicSet(
             name,
             config.read_queue_nums,
             config.write_queue_nums,
             config.perm,
-            order,
+            order or merged.get(_MESSAGE_TYPE) == _IN_ORDER,
             config.topic_sys_flag,
             config.topic_filter_type,
-            merge_attributes(f"topic[{name}]", kept, attributes, _ATTRIBUTES),
+            merged,
         )
 
     def _check_change(self, topic: Topic, wished: TopicConfig) -> None:
@@ -304,6 +314,11 @@ def config_of(topic: Topic) -> TopicConfig:
         config.sys_flag,
         config.order,
     )
+
+
+def _shown(topic: Topic) -> dict[str, Any]:
+    """Return a topic's configuration in 5.x's form, with its attributes."""
+    return {**config_of(topic).to_json_value(), "attributes": topic.config.attributes}
 
 
 def groups_of(context: Context, topic: str) -> set[str]:

@@ -205,6 +205,12 @@ class Figures:
 
         return 0.0 if series is None else round(series.rate(now_ms, MINUTE_MS), 2)
 
+    def put_rate(self, topic: str, now_ms: int) -> float:
+        """Return how many messages a second a topic has got in the last minute."""
+        series = self.get(TOPIC_PUT_NUMS, topic)
+
+        return 0.0 if series is None else round(series.rate(now_ms, MINUTE_MS), 2)
+
     def broker_rates(self, name: str, now_ms: int) -> str:
         """Return the broker's rates of 10 s, 1 min and 10 min, as the tools want them: with blanks."""
         series = self.get(name)

@@ -289,6 +289,20 @@ def test_statistics_list_every_queue(admin: AdminShell) -> None:
     assert admin.tool(202, topic="nothing").code == 17
 
 
+def test_statistics_have_the_rate_of_the_last_minute(admin: AdminShell) -> None:
+    """202 of 5.x shows what a topic gets a second, which is the figure of 315."""
+    create_topic(admin)
+    before = admin.read(202, topic="orders")["topicPutTps"]
+    for _ in range(20):
+        send(admin, e=0)
+    admin.pass_time(10_000)
+
+    minute = admin.read(315, statsName="TOPIC_PUT_NUMS", statsKey="orders")["statsMinute"]
+
+    assert (before, minute["sum"]) == (0.0, 20)
+    assert admin.read(202, topic="orders")["topicPutTps"] == minute["tps"]
+
+
 def test_the_consumers_of_a_topic_are_those_online_and_those_with_offsets(
     admin: AdminShell,
 ) -> None:
@@ -303,13 +317,13 @@ def test_the_consumers_of_a_topic_are_those_online_and_those_with_offsets(
 
 def test_attributes_of_newer_tools_are_kept(admin: AdminShell) -> None:
     """5.x sends them as changes; they are shown again and stay through other changes."""
-    create_topic(admin, attributes="+message.type=FIFO,+duplicate.window=true")
+    create_topic(admin, attributes="+message.type=DELAY,+duplicate.window=true")
     create_topic(admin, queues=8, attributes="-duplicate.window")
 
     config = admin.read(351, topic="orders")
 
     assert config == {
-        "attributes": {"message.type": "FIFO"},
+        "attributes": {"message.type": "DELAY"},
         "order": False,
         "perm": 6,
         "readQueueNums": 8,
@@ -319,6 +333,17 @@ def test_attributes_of_newer_tools_are_kept(admin: AdminShell) -> None:
         "writeQueueNums": 8,
     }
     assert admin.tool(351, topic="nothing").code == 17
+    assert admin.read(21)["topicConfigTable"]["orders"] == config
+
+
+def test_a_topic_of_the_type_fifo_is_ordered(admin: AdminShell) -> None:
+    """Law: 5.x's tools ask for order by the type, without the older flag, and the topic keeps its queues then."""
+    create_topic(admin, attributes="+message.type=FIFO")
+
+    more = create_topic(admin, queues=8, attributes="+message.type=NORMAL")
+
+    assert (more.code, "is ordered and keeps its 4 queues" in (more.remark or "")) == (1, True)
+    assert admin.read(351, topic="orders")["order"]
 
 
 @pytest.mark.parametrize(
