@@ -60,7 +60,13 @@ from orderlymq_protocol.header.catalogue import (
     WipeWritePermOfBrokerHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from orderlymq_protocol.names import AUTO_CREATE_TOPIC, ORDER_NAMESPACE, TOPIC_LENGTH_MAX
+from orderlymq_protocol.names import (
+    AUTO_CREATE_TOPIC,
+    ORDER_NAMESPACE,
+    TOPIC_LENGTH_MAX,
+    is_dlq_topic,
+    is_retry_topic,
+)
 from orderlymq_protocol.unsupported import remark_of
 
 # What RocketMQ refuses in its words (NamesrvConfig): paths would let a client write any file.
@@ -241,11 +247,12 @@ class NameServerCore:
     def _holds_already(self, request: RemotingCommand) -> bool:
         """Tell whether what is asked is so already: then it may be asked without a signature.
 
-        RocketMQ's tools delete a topic at brokers, and ask here for what those have reported already.
+        RocketMQ's tools delete a topic at brokers, and ask here for what those have reported already. They delete a group at one
+        broker after the other, and ask here after each: such a topic stays where brokers register it.
         """
         topic = request.ext.get("topic", "")
         if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
-            return self.routes.route(topic) is None
+            return _is_of_group(topic) or self.routes.route(topic) is None
         key = request.ext.get("key", "")
         if request.ext.get("namespace") != ORDER_NAMESPACE:
             return False
@@ -408,7 +415,8 @@ class NameServerCore:
 
     def _delete_topic(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         header = DeleteTopicFromNamesrvHeader.from_ext(request.ext)
-        self.routes.delete_topic(header.topic, header.cluster_name)
+        if not (self._proofs.needed and _is_of_group(header.topic)):
+            self.routes.delete_topic(header.topic, header.cluster_name)
         return request.reply()
 
     def _register_topic(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
@@ -484,6 +492,10 @@ def _check_lengths(*names: str) -> None:
         raise HeaderError(
             f"a name of a cluster or broker, or an address, has at most {NAME_LENGTH_MAX} characters"
         )
+
+
+def _is_of_group(topic: str) -> bool:
+    return is_retry_topic(topic) or is_dlq_topic(topic)
 
 
 def _required(request: RemotingCommand, name: str) -> str:

@@ -234,3 +234,12 @@ def test_what_holds_already_may_be_asked_unsigned(cluster: Cluster) -> None:
     assert cluster.ask(request(102, {"namespace": ORDER_NAMESPACE, "key": "gone"})).code == 0
     assert cluster.ask(request(216, {"topic": "gone"})).code == 0
     assert cluster.core.kv.table(ORDER_NAMESPACE) == {"orders": "group-a:8"}
+
+
+@pytest.mark.parametrize("name", ["%RETRY%billing", "%DLQ%billing"])
+def test_a_topic_of_a_group_stays_where_brokers_register_it(cluster: Cluster, name: str) -> None:
+    """The dashboard deletes a group at one broker after the other and asks here after each: a refusal would leave the rest of it."""
+    cluster.register(body=registration(4, topic("orders", 8, order=True), topic(name)))
+
+    assert cluster.ask(request(216, {"topic": name})).code == 0
+    assert cluster.core.routes.route(name) is not None
