@@ -105,6 +105,8 @@ class Context:
         )
         self.counters: Counter[str] = Counter()
         self.got: defaultdict[tuple[str, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
+        # What groups have sent back, by topic and group.
+        self.sent_back: Counter[tuple[str, str]] = Counter()
         self.duplicate_clients: dict[str, tuple[Peer, Peer]] = {}
         self.unparked_groups: set[str] = set()
         self.disk_ratio = 0.0

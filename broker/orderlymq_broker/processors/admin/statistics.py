@@ -19,7 +19,6 @@ from orderlymq_broker.processors.observe.rates import (
     HOUR_MS,
     MINUTE_MS,
     SECOND_MS,
-    TOPIC_PUT_NUMS,
     Figures,
 )
 from orderlymq_broker.state.groups.members import subscription_data
@@ -33,12 +32,11 @@ from orderlymq_protocol.codes import REPORTED_VERSION, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import QueryConsumeQueueHeader, ViewBrokerStatsDataHeader
 from orderlymq_protocol.message.record import RecordError, decode_record
-from orderlymq_protocol.names import SCHEDULE_TOPIC, retry_topic
+from orderlymq_protocol.names import SCHEDULE_TOPIC
 
 VERSION_NAME: Final = "V4_9_8"  # the name of REPORTED_VERSION
 QUEUE_ENTRIES_MAX: Final = 1_024
 
-_SEND_BACKS: Final = "SNDBCK_PUT_NUMS"
 _BROKER_NAMES: Final = frozenset({BROKER_PUT_NUMS, BROKER_GET_NUMS})
 _LATENCIES: Final = (
     "<=0ms 0~10ms 10~50ms 50~100ms 100~200ms 200~500ms 500ms~1s 1~2s 2~3s 3~4s 4~5s 5~10s 10s~"
@@ -187,10 +185,6 @@ class StatsAdministration:
             settings = self._context.settings
             known = key in (settings.cluster, settings.group)
             data = self._figures.data(name, "", now.monotonic_ms) if known else None
-        elif name == _SEND_BACKS:
-            # What a group sends back goes into its retry topic, whichever topic it came from.
-            topic = retry_topic(key.partition("@")[2])
-            data = self._figures.data(TOPIC_PUT_NUMS, topic, now.monotonic_ms)
         else:
             data = self._figures.data(name, key, now.monotonic_ms) if key else None
         if data is None:

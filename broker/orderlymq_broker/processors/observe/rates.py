@@ -27,6 +27,7 @@ TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SEND_BACKS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
@@ -261,8 +262,10 @@ class Figures:
         self._sums.clear()
 
     def _sample_answers(self, now_ms: int) -> None:
-        """Take what groups were sent; the look at the groups takes out those that are gone."""
-        got = self._context.got
+        """Take what groups were sent and have sent back; the look at the groups takes out those that are gone."""
+        got, sent_back = self._context.got, self._context.sent_back
+        for topic, group in list(islice(sent_back, ANSWERS_STEP_MAX)):
+            self._add(SEND_BACKS, f"{topic}@{group}", now_ms, sent_back.pop((topic, group)))
         if not self._answers:
             self._answers = dict(got)
             got.clear()

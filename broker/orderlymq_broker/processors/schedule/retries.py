@@ -95,11 +95,13 @@ class RetryProcessor:
             if context.entries.lay_out(draft) is not None:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NO_ROOM)
 
-        return [self._propose(draft, own, request, peer)]
+        return [self._propose(draft, own, header.group, request, peer)]
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _propose(self, draft: Draft, own: bytes, request: RemotingCommand, peer: Peer) -> Propose:
+    def _propose(
+        self, draft: Draft, own: bytes, group: str, request: RemotingCommand, peer: Peer
+    ) -> Propose:
         view = self._context.view
         pending = PendingSend()
         if draft.identity:
@@ -108,6 +110,9 @@ class RetryProcessor:
         def ended(outcome: Append | Refused) -> list[Effect]:
             view.sends.pop(draft.identity, None)
             view.sends.pop(own, None)
+            origin = draft.properties.by_name.get(RETRY_TOPIC)
+            if type(outcome) is Append and origin is not None:
+                self._context.sent_back[origin, group] += 1
             repeats = pending.end(outcome)
             return _answer(pending, request, peer) + repeats
 

@@ -151,19 +151,33 @@ def test_the_work_of_another_leader_is_not_ours(admin: AdminShell) -> None:
     assert admin.tool(315, statsName="GROUP_GET_NUMS", statsKey="orders@billing").code == 1
 
 
-def test_the_broker_itself_and_send_backs_have_figures(admin: AdminShell) -> None:
-    """BROKER_* under the cluster's or the broker's name, SNDBCK_PUT_NUMS by what retries brought."""
+def test_the_broker_itself_has_figures(admin: AdminShell) -> None:
+    """BROKER_* under the cluster's or the broker's name."""
     create_topic(admin)
-    create_topic(admin, "%RETRY%billing", queues=1)
-    create(admin, GroupSet("billing"))
-    send(admin, e=0)
-    assert send(admin, "%RETRY%billing", e=0, j=1).code == 0
+    for _ in range(2):
+        send(admin, e=0)
     pull(admin)
     admin.pass_time(1_000)
 
     assert stats(admin, "BROKER_PUT_NUMS", "shop")["statsDay"]["sum"] == 2
-    assert stats(admin, "BROKER_GET_NUMS", "broker-a")["statsDay"]["sum"] == 1
-    assert stats(admin, "SNDBCK_PUT_NUMS", "orders@billing")["statsDay"]["sum"] == 1
+    assert stats(admin, "BROKER_GET_NUMS", "broker-a")["statsDay"]["sum"] == 2
+
+
+def test_what_a_group_sends_back_counts_for_the_topic_that_it_came_from(admin: AdminShell) -> None:
+    """SNDBCK_PUT_NUMS counts retries and dead letters when they are sent back."""
+    create(admin, GroupSet("billing"))
+    for name, levels in (("orders", (0, -1)), ("returns", (0,)), ("quiet", ())):
+        create_topic(admin, name)
+        for level in levels:
+            physical = admin.state.physical_end
+            send(admin, name, e=0)
+            reply = admin.tool(36, offset=physical, group="billing", delayLevel=level)
+            assert reply.code == 0
+    admin.pass_time(1_000)
+
+    assert stats(admin, "SNDBCK_PUT_NUMS", "orders@billing")["statsDay"]["sum"] == 2
+    assert stats(admin, "SNDBCK_PUT_NUMS", "returns@billing")["statsDay"]["sum"] == 1
+    assert admin.tool(315, statsName="SNDBCK_PUT_NUMS", statsKey="quiet@billing").code == 1
 
 
 @pytest.mark.parametrize(
