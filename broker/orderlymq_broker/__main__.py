@@ -1,5 +1,5 @@
 """
-`python -m orderlymq_broker --settings FILE`: run one replica until it is told to stop.
+`python -m orderlymq_broker --settings FILE`: run one replica until a signal stops it.
 
 Exit codes: 0 after SIGTERM or SIGINT, 2 when it cannot start with what it was given (one sentence
 says what to do), 70 when the store failed and 71 when an invariant broke: start it again, it
@@ -74,7 +74,7 @@ async def _serve(settings: BrokerSettings, file: Path) -> int:
 
 
 def check(settings: BrokerSettings) -> None:
-    """Check what a single field cannot tell.
+    """Check what a single field cannot show.
 
     Raises:
         SettingsError: fields contradict each other.

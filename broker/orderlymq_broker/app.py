@@ -100,7 +100,7 @@ class BrokerProcess:
     # -- life ------------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Serve until the process is told to end (cancelled) or must; return the exit code.
+        """Serve until the process is asked to end (cancelled) or must; return the exit code.
 
         Raises:
             StoreError: the data directory cannot be used.

@@ -72,11 +72,11 @@ class Json(Generic[T]):
         try:
             return self._adapter.validate_json(body)
         except ValidationError as error:
-            told = error.errors(include_input=False, include_url=False, include_context=False)
+            errors = error.errors(include_input=False, include_url=False, include_context=False)
             # Texts may quote the body, and a place may be a key of a dict: only what the type names is shown.
             known = repr(self._adapter.core_schema)
             faults = list[str]()
-            for each in told:
+            for each in errors:
                 parts = (
                     str(part) if isinstance(part, int) or repr(part) in known else "*"
                     for part in each["loc"]

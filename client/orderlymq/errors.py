@@ -18,7 +18,7 @@ class OrderlyMQError(Exception):
     """Everything the SDK raises on purpose derives from this.
 
     Attributes:
-        docs: page and section that tell what to do; also a note in the traceback.
+        docs: page and section that say what to do; also a note in the traceback.
     """
 
     docs: ClassVar[str] = f"{TROUBLESHOOTING}#orderlymqerror"

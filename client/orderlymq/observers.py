@@ -52,7 +52,7 @@ def install(observer: Observer) -> Callable[[], None]:
     return lambda: installed.remove(observer)
 
 
-def told(call: Callable[..., Any], *arguments: object) -> Any:
+def notify(call: Callable[..., Any], *arguments: object) -> Any:
     """Call an observer; what it raises is logged and dropped."""
     try:
         return call(*arguments)
@@ -65,7 +65,8 @@ def _sending(
     group: str, whole: Whole, messages: Sequence[Message]
 ) -> list[tuple[Observer, object]]:
     return [
-        (each, told(each.sending, group, whole(messages[0].topic), messages)) for each in installed
+        (each, notify(each.sending, group, whole(messages[0].topic), messages))
+        for each in installed
     ]
 
 
@@ -75,7 +76,7 @@ def _sent(
     outcome: SendResult | BaseException,
 ) -> None:
     for each, token in tokens:
-        told(each.sent, token, messages, outcome)
+        notify(each.sent, token, messages, outcome)
 
 
 async def observed(
@@ -84,7 +85,7 @@ async def observed(
     messages: Sequence[Message],
     work: Callable[[], Awaitable[SendResult]],
 ) -> SendResult:
-    """Do the *work* of sending messages of one topic and tell the observers; *whole* adds the namespace to its name."""
+    """Do the *work* of sending messages of one topic and notify the observers; *whole* adds the namespace to its name."""
     tokens = _sending(group, whole, messages)
     try:
         result = await work()
@@ -98,7 +99,7 @@ async def observed(
 def observed_future(
     group: str, whole: Whole, message: Message, enter: Callable[[], "asyncio.Future[SendResult]"]
 ) -> "asyncio.Future[SendResult]":
-    """Begin a send that nobody waits for and tell the observers, too, how it ends."""
+    """Begin a send that nobody waits for and notify the observers, also of its end."""
     tokens = _sending(group, whole, [message])
 
     def ended(future: "asyncio.Future[SendResult]") -> None:

@@ -57,7 +57,7 @@ class Lifecycle:
 class Shutdown:
     """The end of one object: a task of its own, so that a cancelled `close` does not leave it half open.
 
-    Whoever closes begins it once, and waits for it, as every later call of `close` does.
+    The first call of `close` begins it, and every call waits for it.
     """
 
     def __init__(self) -> None:

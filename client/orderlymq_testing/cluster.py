@@ -150,7 +150,7 @@ class Cluster:
     def expire_locks(self, group: str) -> int:
         """Have every queue lock of an ordered group end, by key every lane in hand, as if its holder had died.
 
-        The holder is not told. It notices with its next pull or renewal. By key the message in hand has one try more.
+        The holder is not notified. It notices with its next pull or renewal. By key the message in hand has one try more.
 
         Returns:
             How many there were.

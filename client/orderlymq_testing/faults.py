@@ -32,7 +32,7 @@ class Delay:
 class Replica(BrokerProcess):
     """One replica; *delays* are shared by all of a cluster, so that they outlive a change of leader.
 
-    *recording* is told what administrators do and what groups want.
+    *recording* gets what administrators do and what groups want.
     """
 
     def __init__(self, settings: BrokerSettings, delays: list[Delay], recording: Recording) -> None:
@@ -47,7 +47,7 @@ class Replica(BrokerProcess):
         return instance is not None and bool(instance.loop.serving)
 
     def crash(self) -> None:
-        """End without telling anybody."""
+        """End without a word to anybody."""
         self._end(EXIT_BROKEN_INVARIANT)
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:

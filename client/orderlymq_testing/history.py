@@ -75,7 +75,7 @@ class Recording:
             self.note(Kind.DROPPED, message=message)
 
     def reset(self, group: str, topic: str) -> None:
-        """Keep that an administrator moves a group: its members are told later."""
+        """Keep that an administrator moves a group: its members are notified later."""
         for queue in {event.queue for event in self.events if event.topic == topic}:
             self.note(Kind.RESET, group=group, topic=topic, queue=queue)
 

@@ -81,7 +81,7 @@ class Presence:
     """A member of a group that this leader has heard of: where, and when last (monotonic ms).
 
     *by_heartbeat* is false for one that only asked for locks: old clients do so over a second port.
-    *lapsed* tells that it has let its last lock expire and has sent no heartbeat since.
+    *lapsed* says that it has let its last lock expire and has sent no heartbeat since.
     """
 
     connection: int
@@ -325,7 +325,7 @@ class Sessions:
                 self.leave(group, client_id)
 
     def members_at(self, group: str) -> list[int]:
-        """Return the connections over which members of a group can be told something."""
+        """Return the connections over which members of a group can be notified."""
         return sorted(
             {
                 connection

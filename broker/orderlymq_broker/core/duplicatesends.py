@@ -14,7 +14,7 @@ from orderlymq_broker.state.records import Append, Refused
 
 
 class Place(NamedTuple):
-    """Where a message is, as its sender is told."""
+    """Where a message is, as the answer to its sender says."""
 
     queue_id: int
     queue_offset: int

@@ -68,7 +68,7 @@ class Close:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a proposal cannot be stored, as its sender is told; nothing was stored and nothing will be."""
+    """Why a proposal cannot be stored, as the answer to its sender says; nothing was stored and nothing will be."""
 
     code: int
     remark: str

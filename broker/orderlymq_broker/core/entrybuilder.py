@@ -72,7 +72,7 @@ _CANNOT_BE_STORED: Final = (
 )
 
 
-# What is told of a proposal that was admitted and cannot be built all the same.
+# The answer to a proposal that was admitted and cannot be built all the same.
 UNBUILT: Final = Refusal(
     ResponseCode.SYSTEM_ERROR, "the broker could not store the request; its log says why"
 )
@@ -83,7 +83,7 @@ class Built:
     """An entry that is ready for the log, and where the next one continues.
 
     Attributes:
-        misplaced: proposals that are not in it, because their queue ends elsewhere; with what they are told.
+        misplaced: proposals that are not in it, because their queue ends elsewhere; with their answers.
     """
 
     data: bytes

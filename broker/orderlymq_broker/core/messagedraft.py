@@ -54,7 +54,7 @@ class Draft:
     the entry builder, again if the entry could not be proposed.
 
     Attributes:
-        topic, queue_id: where the message belongs; its sender is told this queue.
+        topic, queue_id: where the message belongs; the answer to its sender has this queue.
         properties: read once; their text is encoded when the record is laid out.
         born_host: packed address of the producer.
         store_host: packed address that the record names, None for our own.

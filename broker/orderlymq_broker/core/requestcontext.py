@@ -83,7 +83,7 @@ class Context:
         disk_full: sends are refused until the disk has room again.
         held_end: physical offset where what waits at the floor of the log ends, if that keeps retention from making room; else 0.
         quotas: what addresses and accounts use.
-        replication: what the shell last told about the replicas, for the status only.
+        replication: what the shell last reported about the replicas, for the status only.
     """
 
     def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
@@ -148,7 +148,7 @@ class Context:
         return self.settings.group if peer.listener else str(self.settings.address)
 
     def note_duplicate(self, client_id: str, older: Peer, newer: Peer) -> None:
-        """Note that a client id is used over two connections: only an operator can tell why."""
+        """Note that a client id is used over two connections: only an operator can know why."""
         self.counters["duplicate_clients"] += 1
         self.duplicate_clients[client_id] = (older, newer)
         if len(self.duplicate_clients) > DUPLICATES_SHOWN_MAX:
@@ -203,10 +203,11 @@ def answer(
 
 
 def is_misread(request: RemotingCommand, code: int) -> bool:
-    """Tell whether clients would take the refusal *code* for something else: then the connection is closed.
+    """Return whether clients would take the refusal *code* for something else: then the connection is closed.
 
-    The SDK, which says that it speaks Python, is told that it lacks a right; and so is what is wrong with a question that no
-    client sends. RocketMQ's Java client since 5.1 takes code 22 alone for "no offset", and asks again after any other.
+    The SDK, which says that it speaks Python, gets the refusal for a missing right. A question that no client
+    sends gets its refusal, too. RocketMQ's Java client since 5.1 takes code 22 alone for "no offset", and asks again after
+    any other.
     """
     if request.code != RequestCode.QUERY_CONSUMER_OFFSET or code == ResponseCode.QUERY_NOT_FOUND:
         return False

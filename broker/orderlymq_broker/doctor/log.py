@@ -30,7 +30,7 @@ from orderlymq_raft.types import EntryKind, Membership
 # A damaged directory may hold a million broken entries; nobody reads more than these.
 FINDINGS_MAX: Final = 200
 
-# Values in memory at once: messages reach 4 MiB each, everything else is small.
+# Values in memory at the same time: messages reach 4 MiB each, everything else is small.
 MESSAGES_PER_PAGE: Final = 16
 PAIRS_PER_PAGE: Final = 512
 

@@ -148,9 +148,11 @@ class _Examination:
             return
         size, message = found
         topic = self._topic(key[0])
-        told = QueueEntry(message.physical_offset, size, entry.tags_code, message.store_timestamp)
+        expected = QueueEntry(
+            message.physical_offset, size, entry.tags_code, message.store_timestamp
+        )
         if (
-            told != entry
+            expected != entry
             or (message.queue_id, message.queue_offset) != key[1:]
             or (topic is not None and topic.name != message.topic)
         ):

@@ -117,9 +117,9 @@ class BrokerCore:
         self.rebalance = RebalanceNotifier(self.context)
         retry_watch = RetryWatch(self.context)
         self.expansions = ExpansionProcessor(
-            self.context, self.rebalance.tell, self.committer.take, retry_watch
+            self.context, self.rebalance.notify, self.committer.take, retry_watch
         )
-        self.assignments = AssignmentProcessor(self.context, self.rebalance.tell)
+        self.assignments = AssignmentProcessor(self.context, self.rebalance.notify)
         self.lanes = LaneService(self.context)
         self.parked_keys = ParkedKeyProcessor(self.context, self.lanes.overview.held)
         self.queries = QueryProcessor(self.context)
@@ -410,7 +410,7 @@ class BrokerCore:
             case ExpansionMoved():
                 return self.expansions.moved(outcome)
             case AssignmentChanged(group, changed=True):
-                return self.rebalance.tell([group])
+                return self.rebalance.notify([group])
             case AccessChanged(changed=True) if self.access.enabled:
                 # Who waits may have lost its permission; it asks again and is judged again.
                 reason = "ACCESS_CHANGED"

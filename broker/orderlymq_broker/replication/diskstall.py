@@ -3,7 +3,7 @@ Whether the disk answers: how long a write has been under way while none has end
 
 A leader whose disk hangs still sends heartbeats and keeps its place, and nobody's send is answered. It
 steps down when this says so; its own vote needs the disk, so that it cannot win before the disk answers.
-A full disk is not one that hangs: it answers that it is full, and reads go on. Pure; ``loop.py`` tells it
+A full disk is not one that hangs: it answers that it is full, and reads go on. Pure; ``loop.py`` gives it
 of every write.
 """
 

@@ -23,7 +23,7 @@ ENTRY_MAX_S: Final = 0.020
 #: Which part of an entry's usual time the next one waits at most.
 LINGER_PART: Final = 0.8
 
-# The weight of the newest entry in the usual time: a few entries tell that the machine has become busy.
+# The weight of the newest entry in the usual time: a few entries show that the machine has become busy.
 _WEIGHT: Final = 1 / 8
 
 

@@ -265,7 +265,7 @@ class ReplicationLoop:
     def request_confirmation(self) -> int:
         """Ask the group whether this replica still leads; return what to give to `is_confirmed`.
 
-        For requests that have arrived and that `may_answer` holds back; `Host.authority_changed` tells the end.
+        For requests that have arrived and that `may_answer` holds back; `Host.authority_changed` reports the end.
         """
         number = self._authority.ask()
         self._wake()

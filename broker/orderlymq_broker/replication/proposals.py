@@ -86,7 +86,7 @@ class PendingProposals:
     def abandon(self) -> int:
         """Forget everything and return how many outcomes stay unknown.
 
-        For a replica whose log is replaced by a snapshot: nobody there can tell any more.
+        For a replica whose log is replaced by a snapshot: their outcome is not known there any more.
         """
         count = self._count
         self._pending.clear()

@@ -47,8 +47,8 @@ class Recovery:
         """Tell whether a recovering replica has all that a leader names, its log committed to *commit*."""
         if not self.active:
             return False
-        told = [message.commit for message in messages if isinstance(message, Append)]
-        return bool(told) and 0 < max(told) <= commit
+        commits = [message.commit for message in messages if isinstance(message, Append)]
+        return bool(commits) and 0 < max(commits) <= commit
 
     def end(self, batch: Batch) -> None:
         """Vote from now on: the own log is complete, for instance because it was elected."""

@@ -151,7 +151,7 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
     hard_state, membership = log.initial_state()
     if log.last_index() or membership.members or hard_state != HardState():
         return
-    # It may have been a voter before and lost its disk: that is not to be told from here.
+    # It may have been a voter before and lost its disk: that cannot be seen from here.
     batch = Batch()
     Recovery.begin(batch)
     if settings.join:

@@ -3,7 +3,7 @@ The role of a replica in its group, and from when to when it serves as the leade
 
 The rules: a new leader serves when its own no-op, and with it the whole log, is applied; the first leader of a new
 group waits for the others before (``bootstrap.py``). A replica that is elected ends its recovery mode before it writes
-anything of use. A leader that is deposed closes its listeners first, then tells its proposals. ``leaderlease.py``
+anything of use. A leader that is deposed closes its listeners first, then answers its proposals. ``leaderlease.py``
 knows whether it may answer meanwhile; ``loop.py`` asks here in every turn.
 """
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReplicaRole:
-    """What one replica is in its group, as the process and the core were told last.
+    """What one replica is in its group, as the process and the core last learned it.
 
     Attributes:
         serving: true from when the no-op of the own term is applied until leadership is lost.

@@ -341,7 +341,7 @@ class SnapshotReceiver:
             connection.close()
 
     def _message(self, sender: NodeId, offer: Offer) -> InstallSnapshot:
-        """Return what the core is told of the state, once it is complete."""
+        """Return what the core learns of the state, once it is complete."""
         try:
             meta = offer.manifest.meta
         except ValueError as error:

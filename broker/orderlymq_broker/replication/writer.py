@@ -34,7 +34,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriterEvents:
-    """What the thread tells besides; called on the event loop."""
+    """What the thread reports besides; called on the event loop."""
 
     full: Callable[[bool], None]
     failed: Callable[[StoreError], None]

@@ -3,7 +3,7 @@ Answering QUERY_ASSIGNMENT (400): the core computes the assignment, the route co
 
 It is answered here because a topic's queues may stand on several groups and only the name servers know
 them all. The rule: no guess; only who leads when the answer is given divides, because a client drops all its queues where
-it is no member. While no name server answers, the client is told so and keeps what it has. A route is kept for a moment, because all members of a group ask at the same time.
+it is no member. While no name server answers, the answer says so and the client keeps what it has. A route is kept for a moment, because all members of a group ask at the same time.
 """
 
 import asyncio

@@ -65,7 +65,7 @@ class _Passed:
 
     def expect(self, command: RemotingCommand, now: float) -> None:
         if command.code not in PULL_CODES:
-            # A consumer never stops pulling; whether a line is idle is told by everything else.
+            # A consumer never stops pulling; everything else shows whether a line is idle.
             self.asked_at = now
         if command.is_oneway or command.is_response:
             return
@@ -88,7 +88,7 @@ class Outbox:
         self._send = send
         self._seconds = seconds
         self._passed: dict[int, _Passed] = {}
-        # Clients that are gone, or ask nothing more there, with the node that could not be told yet.
+        # Clients that are gone, or ask nothing more there, with the node that could not be notified yet.
         self._untold: set[tuple[NodeId, int]] = set()
 
     def forward(self, line: Line, command: RemotingCommand) -> bool:
@@ -222,7 +222,7 @@ class Inbox:
         self._held_count = self._held_bytes = 0
         self._close_log = CloseLog(_log)
         self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
-        # Clients whose end was asked for, and of them those whose replica could not be told yet.
+        # Clients whose end was asked for, and of them those whose replica could not be notified yet.
         self._ended: set[tuple[NodeId, int]] = set()
         self._untold: set[tuple[NodeId, int]] = set()
         # Below zero, so that they never meet the numbers of accepted connections.

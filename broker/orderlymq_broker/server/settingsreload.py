@@ -1,7 +1,7 @@
 """
 The settings file of a replica while that runs: its live settings take effect, others wait for the next start.
 
-Rule: a file that cannot be used leaves the present settings effective, and is told once.
+Rule: a file that cannot be used leaves the present settings effective, and is logged once.
 """
 
 import logging
@@ -37,10 +37,10 @@ class SettingsReload:
         after = with_live(before, fresh)
         if after == before:
             return before
-        told = [
+        changed = [
             f"{name} {text_of(before, name)} -> {text_of(after, name)}"
             for name in LIVE
             if text_of(before, name) != text_of(after, name)
         ]
-        _log.info("live settings were read again: %s", ", ".join(told) or "retention.time")
+        _log.info("live settings were read again: %s", ", ".join(changed) or "retention.time")
         return after

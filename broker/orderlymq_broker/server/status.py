@@ -1,5 +1,5 @@
 """
-How a broker process tells how it is: ``/status``, ``/readyz`` and the readings behind ``/metrics``.
+How a broker process reports its state: ``/status``, ``/readyz`` and the readings behind ``/metrics``.
 
 The rule: reporting reads and changes nothing. Rates and the figures of the store are taken once a
 second, so that nobody who asks can make the store busy.

@@ -1,7 +1,7 @@
 """
 Handing leadership over: when somebody asks for it, when this replica leaves, and when it cannot serve.
 
-The rule: a planned move fails no request, and nothing here waits without a limit: a process that was told
+The rule: a planned move fails no request, and nothing here waits without a limit: a process that was asked
 to end has seconds.
 """
 

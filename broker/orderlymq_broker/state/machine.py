@@ -106,7 +106,7 @@ _POSITIONS: Final = Struct(">I16xqq")  # size, queueOffset, physicalOffset of a 
 
 # Each message of an entry has so many index keys. With many more, one batch would make everybody wait for seconds.
 KEYS_MAX: Final = 64
-# So many has a message as long as its entry has some to spare: a trace of RocketMQ's client tells of hundreds of messages.
+# So many has a message as long as its entry has some to spare: a trace of RocketMQ's client covers hundreds of messages.
 _KEYS_OF_MANY_MAX: Final = 1_024
 _SPARE_KEYS: Final = 8_192
 

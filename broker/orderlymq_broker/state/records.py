@@ -39,7 +39,7 @@ class Append(Struct, frozen=True, array_like=True, tag=1, gc=False):
         unique_key: the UNIQ_KEY property, empty when there is none.
         keys: the KEYS property as it is, tokens separated by blanks.
         identity: identity of the send in the duplicate window, empty when it has none there.
-        reply_queue: queue id that the sender was told: the requested one for a delayed message.
+        reply_queue: queue id in the answer to the sender: the requested one for a delayed message.
     """
 
     topic_id: Natural

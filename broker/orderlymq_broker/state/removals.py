@@ -76,7 +76,7 @@ def expire_client(
     if record.addresses is not None:
         places = {lock.address for lock in state.locks.of_client(client_id)}
         if lanes.holds_any(client_id):
-            # Of who is no member any more nothing tells where it is.
+            # Nothing shows where a former member is.
             places |= {
                 member.address
                 for group in groups

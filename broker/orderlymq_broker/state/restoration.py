@@ -5,7 +5,7 @@ The rule: whatever a client of the former cluster got after the backup was made 
 locks are free, its lanes are handed out again, and all epochs and attempts begin above those that it may have got.
 Messages, offsets, parked keys, delays, transactions and accounts stay as they were. Every replica that restores
 the same backup computes the same state, but for the time of the restore. Ages count from there: what is restored was out of
-reach for as long as the backup lay there, and would be too old at once.
+reach for as long as the backup lay there, and would be too old immediately.
 """
 
 from typing import Final

@@ -66,7 +66,7 @@ def database_options(*, create: bool) -> Options:
     options.set_max_total_wal_size(WAL_SIZE_MAX)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_max_background_jobs(2)
-    # Only the end of the log may be torn, by the write that nobody was told of; damage before
+    # Only the end of the log may be torn, by the write that no answer has acknowledged; damage before
     # it must stop the start instead of dropping acknowledged writes.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_paranoid_checks(True)

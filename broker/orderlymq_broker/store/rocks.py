@@ -448,7 +448,7 @@ _INDEX_END: Final = b"\xff" * 16
 # Index entries in one step of a sweep: a millisecond or two, for which a write may have to wait.
 SWEEP_COUNT: Final = 512
 
-# Deleted keys that are neighbours: one range, which a later scan passes at once. It would walk over each of them
+# Deleted keys that are neighbours: one range, which a later scan passes in one step. It would walk over each of them
 # until compaction has been there, and hundreds of thousands take longer than the event loop may stand still.
 RANGE_COUNT_MIN: Final = 32
 

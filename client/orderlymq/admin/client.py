@@ -75,7 +75,7 @@ class QueueLock:
     """Who holds a queue of an ordered group.
 
     Attributes:
-        is_connected: whether the leader has a connection of the holder; None where it does not tell.
+        is_connected: whether the leader has a connection of the holder; None where it does not report it.
         wanted_by: the client that was refused the lock in the last half minute; empty when nobody was.
     """
 
@@ -401,7 +401,7 @@ class AdminClient(Lifecycle, MessageOperations):
     async def reset_offsets(self, group: str, topic: str, to: int | str) -> dict[MessageQueue, int]:
         """Move a group to `earliest`, `latest` or a store time in milliseconds.
 
-        Members that are online are told and go on there; an offline group's offsets are set.
+        Members that are online are notified and go on there; an offline group's offsets are set.
 
         Raises:
             TopicNotFound: No broker has the topic.
@@ -466,7 +466,7 @@ class AdminClient(Lifecycle, MessageOperations):
                 status = await self.group_status(address)
             except BrokerError as error:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    continue  # one of RocketMQ's own brokers, which do not tell
+                    continue  # one of RocketMQ's own brokers, which do not report it
                 raise
             for name, counts in status.get("transactions", {}).get("groups", {}).items():
                 sums = found.setdefault(name, {"open": 0, "givenUp": 0})

@@ -1,5 +1,5 @@
 """
-Message track: which consumer groups have had a message, as RocketMQ's queryMsgById tells it.
+Message track: which consumer groups have had a message, as RocketMQ's queryMsgById reports it.
 
 Rule: what a group has consumed is read from its committed offsets, so an answer is as good as the last
 commit; a group that nobody is a member of is NOT_ONLINE, as in RocketMQ, and its offset is shown beside it.

@@ -1,8 +1,8 @@
 """
 Where a key's messages are, and for each group: who consumes them, what is ahead of the next one, what stops it.
 
-Rules: what a broker cannot tell is None, never a zero. More waiting messages than `READ_MAX` are counted, and not read. Only
-the broker group of the key's queue is asked: others that are away tell nothing of the key.
+Rules: what a broker does not know is None, never a zero. More waiting messages than `READ_MAX` are counted, and not read. Only
+the broker group of the key's queue is asked: others that are away know nothing of the key.
 """
 
 from dataclasses import dataclass

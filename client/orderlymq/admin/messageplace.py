@@ -3,8 +3,8 @@ Where a message lies, by its offset id or by a key.
 
 An offset id has the stable address of its broker group and the message's physical offset. The address is the group's name
 as much as a place: a reader of a log on another network has the same id, and reaches the group at another address.
-So the group is asked at its address when this client's name server tells it; else all groups are asked at the
-addresses that are told, and the record that names the same address is the message. A key is asked of every broker group
+So the group is asked at its address when this client's name server has it; else all groups are asked at the
+addresses that are known, and the record that names the same address is the message. A key is asked of every broker group
 that has a part of the topic.
 """
 
@@ -35,7 +35,7 @@ async def find_message(
 ) -> tuple[str, StoredMessage]:
     """Return the address of the group that has a message, and the message's record.
 
-    *addresses* are those of the groups' leaders, as this client's name server tells them.
+    *addresses* are those of the groups' leaders, as this client's name server returns them.
 
     Raises:
         SettingError: The text is no offset id.
@@ -49,11 +49,11 @@ async def find_message(
             f"{error}; pass the offset message id of a send result, or search with "
             "`orderlymq message find --topic TOPIC --key KEY`"
         ) from error
-    own, told = join_address(host, port), sorted(addresses)
-    if own in told or not told:
+    own, known = join_address(host, port), sorted(addresses)
+    if own in known or not known:
         return own, await _view(instance, own, offset)
     failure: BrokerUnreachable | BrokerError | None = None
-    for address in told:
+    for address in known:
         try:
             stored = await _view(instance, address, offset)
         except BrokerUnreachable as error:
@@ -115,7 +115,7 @@ async def find_by_key(
         for stored in iter_records(answer.body):
             queue = MessageQueue(topic, name, stored.queue_id)
             message = read_found(stored, queue, unreadable=unreadable)
-            # The index holds hashes or cut keys; only the record itself tells.
+            # The index holds hashes or cut keys; only the record itself decides.
             has_key = message.message_id == key if unique else key in message.keys
             if message.topic == topic and has_key:
                 found[message.offset_message_id] = message

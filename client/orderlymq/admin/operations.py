@@ -327,7 +327,7 @@ class Operations(AdminCalls):
     ) -> None:
         """Move a group to exactly these offsets of queues of a topic; its other queues stay.
 
-        Members that are online are told and go on there; an offline group's offsets are set.
+        Members that are online are notified and go on there; an offline group's offsets are set.
 
         Raises:
             TopicNotFound: No broker has the topic.

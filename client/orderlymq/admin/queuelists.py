@@ -36,7 +36,7 @@ async def declarations(instance: ClientInstance, topic: str) -> list[dict[str, i
 
 
 async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[str]:
-    """Return the broker groups that declarations and the routes of *topics* name, as far as name servers tell.
+    """Return the broker groups that declarations and the routes of *topics* name, as far as name servers know them.
 
     Raises:
         NameServersUnreachable: Nobody can be asked.
@@ -51,7 +51,7 @@ async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[s
         except BrokerError as error:
             if error.code != ResponseCode.NO_PERMISSION:
                 raise
-            continue  # a further listener tells no declarations
+            continue  # a further listener returns no declarations
         for topic, text in table.items():
             declared.add(topic)
             found.update(parse_order_conf(text) or ())

@@ -22,27 +22,27 @@ async def explain(topic: str, key: str, name_server: str, output: str) -> None:
     Exit code 3 when there is no such topic.
     """
     async with AdminClient(name_server) as admin:
-        told = await explain_key(admin, topic, key)
-    groups = [_shown(each, told.max_offset) for each in told.groups]
+        explanation = await explain_key(admin, topic, key)
+    groups = [_shown(each, explanation.max_offset) for each in explanation.groups]
     found = {
         "topic": topic,
         "key": key,
-        "ordered": told.is_ordered,
-        "brokerGroup": told.queue.broker_name,
-        "queue": told.queue.queue_id,
-        "queues": told.queues,
-        "minOffset": told.min_offset,
-        "maxOffset": told.max_offset,
+        "ordered": explanation.is_ordered,
+        "brokerGroup": explanation.queue.broker_name,
+        "queue": explanation.queue.queue_id,
+        "queues": explanation.queues,
+        "minOffset": explanation.min_offset,
+        "maxOffset": explanation.max_offset,
         "groups": groups,
     }
     if output == "json":
         print_json(found)
         return
     say(
-        f"Key {key} of {topic} is in queue {told.queue.broker_name}:{told.queue.queue_id}, one of "
-        f"{told.queues}; offsets {told.min_offset} to {told.max_offset}."
+        f"Key {key} of {topic} is in queue {explanation.queue.broker_name}:{explanation.queue.queue_id}, one of "
+        f"{explanation.queues}; offsets {explanation.min_offset} to {explanation.max_offset}."
     )
-    if not told.is_ordered:
+    if not explanation.is_ordered:
         say("The topic is not ordered: its list of queues may change with its brokers.")
     if not groups:
         say("No group consumes it.")

@@ -84,13 +84,13 @@ async def list_groups(
             if part in name and (with_system or not is_system_group(name))
         }
         asked = list(configs)[:details]
-        told = dict(zip(asked, await asyncio.gather(*map(detail, asked)), strict=True))
+        detailed = dict(zip(asked, await asyncio.gather(*map(detail, asked)), strict=True))
     found = [
         {
             "group": name,
             "ordered": config.consume_message_orderly or name in locking,
             "concurrency": config.concurrency,
-            **told.get(name, {"members": None, "lag": None}),
+            **detailed.get(name, {"members": None, "lag": None}),
         }
         for name, config in configs.items()
     ]
@@ -101,8 +101,8 @@ async def list_groups(
             [each["group"], _ordering(each), each["members"], each["lag"]] for each in found
         ]
         print_table("", ["GROUP", "ORDERING", "MEMBERS", "LAG"], rows)
-    if len(told) < len(configs):
-        left = counted(len(configs) - len(told), "group")
+    if len(detailed) < len(configs):
+        left = counted(len(configs) - len(detailed), "group")
         text = f"Note: members and lag of {left} were not asked; name some with --match, or all with --details {len(configs)}."
         say(text, err=True)
 

@@ -47,7 +47,7 @@ class GroupMember(Protocol):
     def on_request(
         self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
     ) -> bool:
-        """Serve a broker's request for this group; tell whether it is one that is served."""
+        """Serve a broker's request for this group; return whether it is one that is served."""
         ...
 
     def routes_changed(self, topic: str) -> None:
@@ -75,7 +75,7 @@ class Client(Protocol):
 
 
 class Heartbeats:
-    """The producers and consumers of one client, and what tells brokers of them.
+    """The producers and consumers of one client, and the heartbeats that report them to brokers.
 
     Life cycle: `start` and `stop` any number of times; its tasks are the client's and end with them.
 
@@ -100,14 +100,14 @@ class Heartbeats:
         """Greet nobody any more."""
         self._is_on = False
 
-    # -- who is told of
+    # -- who is reported
 
     def add_producer(self, group: str) -> None:
         """Tell brokers about a producer group from the next heartbeat on."""
         self._producers[group] = self._producers.get(group, 0) + 1
 
     async def remove_producer(self, group: str) -> None:
-        """Take the group back and tell the brokers, once its last producer is closed."""
+        """Take the group back and notify the brokers, once its last producer is closed."""
         self._producers[group] -= 1
         if not self._producers[group]:
             del self._producers[group]
@@ -130,9 +130,9 @@ class Heartbeats:
         self.consumers[member.group] = member
 
     async def remove_consumer(self, member: GroupMember, *, keep_locks: bool = False) -> None:
-        """Take the consumer back and tell the brokers, which free its locks then.
+        """Take the consumer back and notify the brokers, which free its locks then.
 
-        With *keep_locks* they are not told: the member leaves when its last lock has ended with its lease.
+        With *keep_locks* they are not notified: the member leaves when its last lock has ended with its lease.
         """
         if self.consumers.get(member.group) is member:
             del self.consumers[member.group]
@@ -142,7 +142,7 @@ class Heartbeats:
     # -- heartbeats
 
     async def beat_all(self) -> bool:
-        """Send one heartbeat to every known broker address; tell whether all took it. Failures are logged."""
+        """Send one heartbeat to every known broker address; return whether all took it. Failures are logged."""
         if not (self._producers or self.consumers):
             return True
         addresses = self._client.routes.addresses()

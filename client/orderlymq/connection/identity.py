@@ -62,7 +62,7 @@ def own_ip(towards: str) -> str:
             probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError:
-        # Not reachable now: the name is only shown to people, and the connection will tell the rest.
+        # Not reachable now: the name is only shown to people, and the connection will show the rest.
         return "127.0.0.1"
 
 
@@ -75,7 +75,7 @@ def make_client_id(ip: str, instance_name: str, unit_name: str) -> str:
 def make_unique_keys(ip: str) -> UniqueKeyFactory:
     """Return the factory of this client's message keys.
 
-    The part that is a class-loader hash in Java is random here: it tells clients of one process apart. A name that was
+    The part that is a class-loader hash in Java is random here: it distinguishes clients of one process. A name that was
     chosen in place of an address has none in the keys.
     """
     try:

@@ -2,7 +2,7 @@
 A client of the cluster: connections, routes, and what brokers ask back.
 
 One per client id; a `Producer` or `Consumer` makes its own, or several share one. Rule: name servers are
-asked in turn until one answers. `heartbeats` tells brokers who is there; what is said stands in `wire`; what is known
+asked in turn until one answers. `heartbeats` reports to brokers who is there; what is said stands in `wire`; what is known
 about topics in `routes`.
 """
 
@@ -219,7 +219,7 @@ class ClientInstance:
         """Call *address* and return the answer, whatever its code.
 
         Raises:
-            RemotingError: There is no answer; `maybe_sent` tells whether it may have been executed.
+            RemotingError: There is no answer; `maybe_sent` says whether it may have been executed.
         """
         timeout_s = seconds(self.settings.request_timeout) if timeout_s is None else timeout_s
         self._prepare(address, command)
@@ -354,7 +354,7 @@ class ClientInstance:
         except NameServersUnreachable:
             if known is None:
                 raise
-            found = known  # as it was told last
+            found = known  # as it was known last
         if keep:
             self._watched.add(topic)
         return found

@@ -94,7 +94,7 @@ class Routes:
         return self._topics.get(topic)
 
     def update(self, topic: str, data: TopicRouteData) -> bool:
-        """Take a route answer; tell whether the queues changed."""
+        """Take a route answer; return whether the queues changed."""
         for broker in data.broker_datas:
             self._addresses[broker.broker_name] = dict(broker.broker_addrs)
         fresh = topic_route(topic, data)

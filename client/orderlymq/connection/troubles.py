@@ -1,5 +1,5 @@
 """
-What stands between a client and its brokers, as the log tells it: once, again while it lasts, and its end.
+What stands between a client and its brokers, as the log reports it: once, again while it lasts, and its end.
 
 Rules: a broker that is lost is one trouble, however many queues and calls it costs; a refusal is another, of what was
 refused. Each call says how it ended; what it says beyond that is for the debug log.
@@ -39,7 +39,7 @@ class Troubles:
         self._lasting: dict[tuple[str, ...], tuple[float, float]] = {}
 
     def failed(self, broker: str, what: str, error: object) -> None:
-        """Note that a call to *broker* did not succeed; *what* tells refusals apart."""
+        """Note that a call to *broker* did not succeed; *what* distinguishes refusals."""
         if not isinstance(error, BrokerError) or (
             error.code in NO_LEADER and not _is_denied(error)
         ):

@@ -29,7 +29,7 @@ class AssignmentStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name RocketMQ gives the strategy; it is what a broker is told."""
+        """Return RocketMQ's name of the strategy, which requests to brokers have."""
         ...
 
     def assign(

@@ -1,4 +1,4 @@
-"""The vocabulary of the order oracle: what a history tells, and what may be found in it."""
+"""The vocabulary of the order oracle: what a history says, and what may be found in it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an event tells."""
+    """What an event says."""
 
     SEND = "send"  # a producer starts to send: process, topic, key, message
     ACK = "ack"  # the broker said it is stored: message, queue, offset
@@ -22,7 +22,7 @@ class Kind(StrEnum):
     GONE = "gone"  # a client's process is dead: client
     LAPSED = "lapsed"  # the client's lease ended while its listener ran; without attempt: all its leases of the queue
     STORED = "stored"  # the final read of the log found it: message, queue, offset
-    DROPPED = "dropped"  # retention took it, as it was told to: message, queue, offset
+    DROPPED = "dropped"  # retention took it, as it is set: message, queue, offset
     SCANNED = "scanned"  # the final read of this topic is complete
     DRAINED = "drained"  # this group has consumed all there is
     GROWN = "grown"  # the topic is to have more queues: each key may move once from here on

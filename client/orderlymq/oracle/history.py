@@ -25,7 +25,7 @@ class HistoryError(ValueError):
 
 
 class Recorder:
-    """Appends events to a file, safely from several processes at once.
+    """Appends events to a file, safely from several processes at the same time.
 
     One ``write`` per line with ``O_APPEND``: the kernel keeps lines whole. Nothing is buffered
     in the process, so that a SIGKILL loses no event that happened.

@@ -240,7 +240,7 @@ def _resurrected(facts: _Facts) -> list[Finding]:
 
 
 def _by_key(facts: _Facts) -> Iterator[tuple[str, list[Event]]]:
-    """Yield the topic and the acknowledged sends of each key, whoever sent them, in the order in which they began."""
+    """Yield the topic and the acknowledged sends of each key, of every sender, in the order in which they began."""
     keys: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for message, send in facts.sends.items():
         if send.key and message in facts.acks:

@@ -72,7 +72,7 @@ class Producer(Lifecycle):
         settings: of the producer.
         client_settings: of the connection.
         instance: share connections with other producers and consumers.
-        trace: tell the trace topic (or the topic named here) what becomes of each send.
+        trace: report to the trace topic (or the topic named here) what becomes of each send.
         linger: how long a send may wait for others to the same topic, to leave with them as one batch per
             queue; 0 sends immediately. For `send` and `send_nowait` without a selector; order stays per key.
     """
@@ -227,7 +227,7 @@ class Producer(Lifecycle):
         delay_level: int = 0,
         timeout: Duration | None = None,
     ) -> "asyncio.Future[SendResult]":
-        """Send without waiting; the future tells the outcome.
+        """Send without waiting; the future has the outcome.
 
         The order of calls with one key (or one queue) is the order in the queue. When one of them fails,
         those that wait behind it are refused, unsent: the caller decides how to go on.

@@ -66,7 +66,7 @@ class OpenRequests:
         self._stop = instance.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
 
     def close(self) -> None:
-        """Take no more answers; a caller that still waits is told so by `StateError`."""
+        """Take no more answers; a caller that still waits gets `StateError`."""
         self._stop()
         for future in self._waiting.values():
             if not future.done():

@@ -80,7 +80,7 @@ class SendOrder:
     async def in_turn(
         self, message: Message, queue: MessageQueue | int | None, argument: object, send: Send
     ) -> SendResult:
-        """Send behind what `send_nowait` has been told of the same key or queue and is not stored yet."""
+        """Send behind what `send_nowait` has taken of the same key or queue and is not stored yet."""
         name = self._key(message, queue, argument)
         waiting = self._send_queues.get(name)
         if waiting is not None:

@@ -286,7 +286,7 @@ def _check_types(message: Message) -> None:
 def check_message(
     message: Message, size_max: int, deflates: Callable[[bytes], bool] | None = None
 ) -> None:
-    """Refuse what a broker would refuse, before anything is sent; *deflates* tells whether a body sent alone is.
+    """Refuse what a broker would refuse, before anything is sent; *deflates* says whether a body sent alone is.
 
     Raises:
         SettingError: With the rule and the limit.

@@ -75,7 +75,7 @@ class Tracer:
             loop.call_soon_threadsafe(self._take, record)
 
     async def follow(self, message: Message, work: Coroutine[None, None, SendResult]) -> SendResult:
-        """Do the *work* of sending a message and tell what became of it."""
+        """Do the *work* of sending a message and report what became of it."""
         began_ms, result = wall_ms(), None
         try:
             result = await work

@@ -1,8 +1,8 @@
 """
 Transactional sends: a message that is seen if, and only if, a local transaction was committed.
 
-Rules: the message is stored first, unseen; then the local transaction runs, then its outcome is told. What
-is not told, because it is not known, the program died or the broker did not answer, the broker asks any
+Rules: the message is stored first, unseen; then the local transaction runs, then its outcome is reported. What
+is not reported, because it is not known, the program died or the broker did not answer, the broker asks any
 live producer of the group, who looks it up. So `check` must know what `execute` did in other processes:
 it reads the outcome where the local transaction has left it. A committed message stands in its queue where
 it was committed, not where it was sent.
@@ -198,7 +198,7 @@ class TransactionProducer(Producer):
             return TransactionState.UNKNOWN, error
 
     async def _tell(self, sent: SendResult, state: TransactionState) -> bool:
-        """Tell the broker how it ended, also across a change of leader; tell whether it knows."""
+        """Report to the broker how it ended, also across a change of leader; return whether it knows."""
         header = EndTransactionHeader(
             producer_group=self.group,
             tran_state_table_offset=sent.queue_offset,

@@ -1,7 +1,7 @@
 """
 Administration of clients: 203, 204, 328, 343, 345, and 307 and 309, which a client itself answers.
 
-The rules: who is a member is told from the replicated table, with the connection this leader knows; what
+The rules: members are listed from the replicated table, with the connection this leader knows; what
 only a client can say is asked of it over its own connection, and its answer is passed on; neither gets more than
 what belongs to it, because fields of signatures are among the others; a client that does not answer costs the
 tool its time-out, nobody else anything. Model: Broker2Client.

@@ -2,8 +2,8 @@
 Administration of consumer groups: 200, 201, 207, 208, 225, 303, 317, 352.
 
 The rules: a change is a record and is answered when it is applied; what an older tool does not know of a
-group stays as it is; lag is told from what is applied, for every queue of a topic, the retry topic's
-too; who names no topic is not told of those that the group's members no longer subscribe to. Remarks are RocketMQ's (AdminBrokerProcessor). Who is online: ``clients.py``.
+group stays as it is; lag is computed from what is applied, for every queue of a topic, the retry topic's
+too; a request that names no topic gets none of those that the group's members no longer subscribe to. Remarks are RocketMQ's (AdminBrokerProcessor). Who is online: ``clients.py``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -136,7 +136,7 @@ class GroupAdministration:
         if len(listed) > GROUPS_AT_ONCE_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{len(listed)} groups at once are too many; send at most {GROUPS_AT_ONCE_MAX}",
+                f"{len(listed)} groups in one request are too many; send at most {GROUPS_AT_ONCE_MAX}",
             )
         records = [record for each in listed for record in self._judge(each)]
 

@@ -2,7 +2,7 @@
 Administration of consumer offsets: 15 of a tool, 43, 45, 222 with 220, 223 with 221, 314.
 
 The rules: a reset computes the offsets here, by store time, or takes exactly those of its body; it stores them as a
-record and then tells the members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); while nobody
+record and then notifies the members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); while nobody
 is online a reset of all queues answers 206, which tools take as the sign to set offsets one by one (15). Model:
 Broker2Client. For one queue mqadmin sends 15 and then 222; either sets it, with or without members online.
 """
@@ -103,7 +103,7 @@ class OffsetAdministration:
         return self._committer.update(request, peer, now)
 
     def reset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 222: set a group's offsets in a topic to a time, or to those of the body (ours); tell its members."""
+        """Serve 222: set a group's offsets in a topic to a time, or to those of the body (ours); notify its members."""
         # Without a timestamp other brokers, which read no body, refuse it.
         ext = {"timestamp": "0", **request.ext} if request.body else request.ext
 
@@ -211,7 +211,7 @@ class OffsetAdministration:
         return self._queries.search(queue, header.timestamp, "LOWER")
 
     def _push(self, header: ResetOffsetHeader, table: Mapping[MessageQueue, int]) -> list[Effect]:
-        """Return the requests that tell the members of a group where to go on."""
+        """Return the requests that send the members of a group the offsets to go on at."""
         ext = ResetOffsetHeader(header.topic, header.group, header.timestamp, False).to_ext()
         plain = OffsetTable(table).to_json()
         effects: list[Effect] = []
@@ -279,7 +279,7 @@ class OffsetAdministration:
         if len(commits) > CLONED_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"group[{header.src_group}] has {len(commits)} offsets, at most {CLONED_MAX} are copied at once: name a topic",
+                f"group[{header.src_group}] has {len(commits)} offsets, at most {CLONED_MAX} are copied in one request: name a topic",
             )
         known_group(self._context, header.dest_group)
         self._committer.check_room(commits)
@@ -317,7 +317,7 @@ class _StatusAnswers:
         self._table: dict[str, Mapping[MessageQueue, int]] = {}
 
     def take(self, client_id: str, response: RemotingCommand | Silence) -> list[Effect]:
-        """Take in one answer; members that cannot tell are left out."""
+        """Take in one answer; members that do not know are left out."""
         if (
             isinstance(response, RemotingCommand)
             and response.code == ResponseCode.SUCCESS

@@ -110,7 +110,7 @@ class TopicAdministration:
         if len(configs) > TOPICS_AT_ONCE_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{len(configs)} topics at once are too many; send at most {TOPICS_AT_ONCE_MAX}",
+                f"{len(configs)} topics in one request are too many; send at most {TOPICS_AT_ONCE_MAX}",
             )
         records = [
             self._judge(config, raw.get("attributes"))

@@ -5,7 +5,7 @@ The rules: checks in RocketMQ's order (PullMessageProcessor), then the fence; a 
 the apply of a message that its filter wants, by its deadline, or by the loss of leadership, and is
 then judged again from the start, but neither commits nor waits a second time; an append looks at
 the held pulls of its own queue only, so thousands of them cost a send nothing. Filters that read messages
-have a budget in each turn; when it is spent, the clients that wait with one are told to pull again, and
+have a budget in each turn; when it is spent, the clients that wait with one are asked to pull again, and
 each of them then has a turn. One that is ahead of its client's heartbeat is held for that, and not for long.
 Held pulls are answered in turns of some hundred. When no more can wait, the connection with most of them gives some up.
 """
@@ -62,7 +62,7 @@ HELD_MAX: Final = 100_000
 HELD_TEXT_BYTES_MAX: Final = 64 << 20
 # What a pull weighs beside its texts when the connection with most is sought.
 _HELD_WEIGHT: Final = HELD_TEXT_BYTES_MAX // HELD_MAX
-# Given up at once: looking for the connection takes 10 ms when a hundred thousand wait.
+# So many are given up together: looking for the connection takes 10 ms when a hundred thousand wait.
 _GIVEN_UP_COUNT: Final = 64
 
 # What one turn does for held pulls: looks at so many, or answers a sixteenth of it, in some milliseconds.
@@ -79,7 +79,7 @@ _HEAP_SLACK: Final = 1_000
 _QueueKey = tuple[int, int]
 
 # A consumer of RocketMQ that has got other queues pulls under a new version of its subscription, and then
-# sends the heartbeat that tells of it; refused, it would pull again a second later.
+# sends the heartbeat that reports it; refused, it would pull again a second later.
 EARLY_MS: Final = 500
 # Where such pulls are kept: no queue has this key, so that no append wakes them.
 _EARLY: Final[_QueueKey] = (-1, -1)

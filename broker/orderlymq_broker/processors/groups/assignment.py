@@ -1,7 +1,7 @@
 """
 What operators decide about the queues of a group (20507), and what they have to know for it (20508).
 
-The rules: a decision is a record under the operator's token, and its group is told to look again when it is
+The rules: a decision is a record under the operator's token, and its group is asked to look again when it is
 applied; members are shown each with its own subscriptions, because those that differ are what goes wrong.
 What a member that asks is answered: ``strategies.py``.
 """
@@ -29,7 +29,7 @@ class AssignmentProcessor:
     """Serves operators that divide queues.
 
     Args:
-        notify: tells the members of groups to look again.
+        notify: asks the members of groups to look again.
     """
 
     def __init__(self, context: Context, notify: Callable[[Sequence[str]], list[Effect]]) -> None:
@@ -37,7 +37,7 @@ class AssignmentProcessor:
         self._notify = notify
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20507: set an assignment (*action* set), or only tell the group to look again (notify)."""
+        """Serve 20507: set an assignment (*action* set), or only ask the group to look again (notify)."""
         token = check_token(self._context, request.ext, now)
         group = request.ext.get("consumerGroup", "")
         check_client("operator", group)

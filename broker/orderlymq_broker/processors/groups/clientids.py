@@ -21,7 +21,7 @@ from orderlymq_protocol.body.clients import ConsumerData
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 
-# One request renews all locks of a client, so a few of them tell its address; a stranger's claim costs no more.
+# One request renews all locks of a client, so a few of them show its address; a stranger's claim costs no more.
 LOCKS_SEEN_MAX: Final = 64
 _ADVICE: Final = "give each client an instance name of its own, or wait until the first one is gone"
 

@@ -3,7 +3,7 @@ What the log says of queue locks: got, taken over after an expiry, refused becau
 
 The rules: the words are those of RocketMQ's RebalanceLockManager, so that they can be searched for; one line
 per request, kind and holder, whatever the number of queues, and few holders; a renewal says nothing; who goes
-on asking in vain is told once a minute. Pure: the shell takes the lines and writes them.
+on asking in vain is logged once a minute. Pure: the shell takes the lines and writes them.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from orderlymq_broker.core.effects import Now
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-# Between two looks of the shell; a rebalance of more groups than this is told of by its newest.
+# Between two looks of the shell; a rebalance of more groups than this is reported by its newest.
 LINES_MAX: Final = 200
 REFUSED_AGAIN_MS: Final = 60_000
 REFUSED_MAX: Final = 1_000
@@ -55,7 +55,7 @@ class LockReports:
     ) -> None:
         """Note how a lock request ended.
 
-        *granted* tells who had each granted queue when it was asked for (empty for nobody) and whether the
+        *granted* says who had each granted queue when it was asked for (empty for nobody) and whether the
         lease of that one was over, *refused* who has each of the other queues.
         """
         got: list[MessageQueue] = []

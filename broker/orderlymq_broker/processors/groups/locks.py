@@ -54,7 +54,7 @@ EXPIRED_MAX: Final = 1_024
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
 REFUSAL_MS: Final = 30_000
 
-# A follower is not told which locks end; it looks when it has noted many more than are held.
+# A follower does not learn which locks end; it looks when it has noted many more than are held.
 _SEEN_SLACK: Final = 1_000
 
 
@@ -350,7 +350,7 @@ class LockProcessor:
         before: Mapping[MessageQueue, tuple[str, bool]],
         now: Now,
     ) -> None:
-        """Let the log tell what came of a request."""
+        """Log the outcome of a request."""
         refused = {
             queue: lock.client_id
             for queue in before.keys() - granted.keys()
@@ -436,7 +436,7 @@ def check_count(body: LockBatchRequest) -> None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"the request names {len(body.queues)} queues, at most {LOCK_QUEUES_MAX} are locked or given back "
-            f"at once: divide them over several requests or consumers",
+            f"in one request: divide them over several requests or consumers",
         )
 
 

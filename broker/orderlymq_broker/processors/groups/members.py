@@ -6,7 +6,7 @@ heartbeat; the reply to a heartbeat that says something new leaves when that is 
 an earlier leader are answered until they fail to come back within the grace, or are proven dead; a
 closed connection takes its client out of the list unless it holds locks: it proves nothing, RocketMQ's
 clients pull over the next one long before they say who they are, and nobody else could have their
-queues. What the others are told: ``rebalance.py``.
+queues. The notices to the others: ``rebalance.py``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -359,7 +359,7 @@ class MembershipProcessor:
         config = state.groups.get(group)
         if config is None:
             if not self._makes_groups(planned):
-                return []  # its pulls are told why
+                return []  # the answers to its pulls say why
             by_key = consumer.concurrency == BY_KEY
             concurrency = BY_KEY if by_key else BY_QUEUE
             config = GroupSet(group, only_if_absent=True, concurrency=concurrency)

@@ -4,7 +4,7 @@ Consumer offsets: 15, the commit that rides in a pull, and the question 14.
 The rules: only the leader answers 14, from what is applied; a commit nobody waits for is gathered and
 goes into the log with the next tick or before any change of a lock, so it is never overtaken by
 the hand-over of its queue; it carries the epoch it was accepted under; offsets move forward, except
-that a tool may set those of a group with nobody online, that clients which were told to reset
+that a tool may set those of a group with nobody online, that clients which were asked to reset
 (220) may repeat the reset, and that pull consumers choose theirs where no order is kept. Who may commit: ``fence.py``.
 """
 
@@ -31,7 +31,7 @@ from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
 from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 from orderlymq_protocol.header.pull import PullMessageHeader, UpdateConsumerOffsetHeader
 
-# A client that is told to reset stops for 10 s and writes the new offset with its next commit, 5 s
+# A client that is asked to reset stops for 10 s and writes the new offset with its next commit, 5 s
 # later at most; twice that, with a margin.
 RESET_ECHO_MS: Final = 60_000
 # Offsets of all groups in all queues: up to 200 MB of memory on every replica, and 5 MiB in the answer to 43.
@@ -195,7 +195,7 @@ class Committer:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
 
     def forget(self) -> None:
-        """Drop what is gathered: leadership is lost, and nobody was told that it is stored."""
+        """Drop what is gathered: leadership is lost, and no answer said that it is stored."""
         self._pending.clear()
         self._resets.clear()
 
@@ -291,7 +291,7 @@ class Committer:
         key = _key(commit)
         self._pending.pop(key, None)
         if self._resets.get(key, (commit.offset, 0))[0] != commit.offset:
-            # What clients were told before is out of date.
+            # The offsets that clients got before are out of date.
             del self._resets[key]
 
         return answer_when_applied(request, peer, [*self.take(), OffsetsReset((commit,))])

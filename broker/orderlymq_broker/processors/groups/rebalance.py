@@ -3,7 +3,7 @@ Notices of change (40): whom they reach, and which are repeated.
 
 The rules: a notice is worth its rebalance only when there is something to take. RocketMQ's consumers ask
 for a queue once per rebalance, 4.x again after 20 s, 5.x after half a second; so the notice about
-a dead member follows the release of its locks. While a freed queue has no holder its group is told
+a dead member follows the release of its locks. While a freed queue has no holder its group is notified
 again, a few times: a notice may get lost in a client that is about to sleep, or find it between two
 connections. What one entry of the log changes is one notice for each member, as a thousand may come or go with it. It reaches members that a new leader knows by their pulls alone, as RocketMQ's
 heartbeats come every 30 s.
@@ -27,7 +27,7 @@ _Key = tuple[str, str, int]
 
 @dataclass(slots=True)
 class _Reminder:
-    """Queues of one group that became free, and when it is told again (monotonic ms)."""
+    """Queues of one group that became free, and when it is notified again (monotonic ms)."""
 
     queues: set[_Key]
     due_ms: list[int]
@@ -50,11 +50,11 @@ class RebalanceNotifier:
             self._remind(state.locks.free(group), now)
 
     def stop(self) -> None:
-        """Forget what was to be told."""
+        """Forget the notices that were due."""
         self._reminders.clear()
         self._changed.clear()
 
-    def tell(self, groups: Iterable[str], **more: str) -> list[Effect]:
+    def notify(self, groups: Iterable[str], **more: str) -> list[Effect]:
         """Tell the members of these groups (40) that they should look again; *more* is for our SDK."""
         context = self._context
         effects: list[Effect] = []
@@ -74,7 +74,7 @@ class RebalanceNotifier:
         return effects
 
     def freed(self, queues: Sequence[_Key], now: Now) -> None:
-        """Note queues that are free now, of which is told again while nobody has taken them."""
+        """Note queues that are free now, which are announced again while nobody has taken them."""
         self.changed((), queues, now)
 
     def changed(self, groups: Sequence[str], queues: Sequence[_Key], now: Now) -> None:
@@ -86,7 +86,7 @@ class RebalanceNotifier:
         """Tell of what was noted since the last call, each member once."""
         groups, self._changed = self._changed, {}
 
-        return self.tell(groups)
+        return self.notify(groups)
 
     def tick(self, now: Now) -> list[Effect]:
         """Tell again what nobody seems to have heard."""
@@ -102,7 +102,7 @@ class RebalanceNotifier:
             if not (reminder.queues and reminder.due_ms):
                 del self._reminders[group]
 
-        return self.tell(groups)
+        return self.notify(groups)
 
     # -- parts -------------------------------------------------------------------------------------
 

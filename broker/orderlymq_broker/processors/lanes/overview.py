@@ -50,7 +50,7 @@ class Stand(NamedTuple):
 
 
 def lane_stand(state: BrokerState, group: str, topic: str, queue_id: int) -> Stand | None:
-    """Return where a group by key stands in a queue, None where its committed offset tells that.
+    """Return where a group by key stands in a queue, None where its committed offset says that.
 
     A lane that is held, parked or in hand keeps the committed offset, and the queue goes on all the same.
     """

@@ -338,7 +338,7 @@ class Round:
     def _take(
         self, plan: Plan, part: _Part, fetch: Fetch, queue_id: int, offset: int, message: Message
     ) -> bool:
-        """Put a message where it belongs; tell whether there was room."""
+        """Put a message where it belongs; return whether there was room."""
         key = key_of(message, self._config.lane_key_property)
         mine = part.found.get(key) if key else None
         if mine is not None:

@@ -150,7 +150,7 @@ def _check(reports: Sequence[wire.LaneReport]) -> None:
     if len(reports) > wire.LANES_MAX:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"{len(reports)} lanes at once are too many; send at most {wire.LANES_MAX}",
+            f"{len(reports)} lanes in one request are too many; send at most {wire.LANES_MAX}",
         )
     for report in reports:
         if report.result not in _SAID:

@@ -46,7 +46,7 @@ SHOWN_MAX: Final = 100
 TRIES_MIN: Final = 3
 REMEMBERED_MAX: Final = 1_000
 REMEMBERED_MS: Final = 3_600_000
-# Messages that wait to be read; more come only when everything fails, and then these tell enough.
+# Messages that wait to be read; more come only when everything fails, and then these say enough.
 WAITING_MAX: Final = 2_000
 READ_PER_TICK: Final = 50
 

@@ -1,7 +1,7 @@
 """
 Recalls of timer messages: 370, by the handle that the answer of their send carried.
 
-The rules: who is told SUCCESS can rely on it that the message is not delivered from then on, so the answer
+The rules: a client that gets SUCCESS can rely on it that the message is not delivered from then on, so the answer
 waits for a record even when nothing waits under the handle any more (a repeat whose first answer was
 lost); a message that is being delivered at this moment is no more recalled. Codes and remarks are those
 of RecallMessageProcessor (5.3.1). Nothing is stored for a recall: the timer ends in the log.

@@ -242,7 +242,7 @@ class TimerService:
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
             context.counters["timers_delivered"] += delivered
-            # Whatever was proposed before this has been applied; what comes later is due later, or is told.
+            # Whatever was proposed before this has been applied; what comes later is due later, or is reported.
             if self._lowered == lowered:
                 self._seen_ms = now.wall_ms
                 if all_due:

@@ -248,8 +248,8 @@ class BatchProcessor:
             return close_in_part(request, peer) + repeats
         if refused is None:
             return answer_unstored(request, peer, None) + repeats
-        told = answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
-        return told + repeats
+        replies = answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
+        return replies + repeats
 
     def _read_on(self, batch: _Batch, now: Now) -> bool:
         """Read as many messages as there is room for; return whether these were the last.
@@ -400,7 +400,7 @@ class _Answer:
         return answer_places(self.context, self.firsts, {}, self.request, self.peer)
 
     def lost(self, refusal: Refusal | None) -> list[Effect]:
-        """Note that a piece is not stored; return what its sender is told.
+        """Note that a piece is not stored; return the answer to its sender.
 
         One before it may be in the log. If so, its outcome is not known when those that were not are all lost.
         """

@@ -1,5 +1,5 @@
 """
-What the sender of a message is told: its place, that of the first send, or why it is not stored.
+The answer to the sender of a message: its place, that of the first send, or why it is not stored.
 
 The rule: an answer leaves when the outcome is certain; of a batch that is stored in part neither "stored" nor "not stored" is
 true, so its connection is closed. Answers of request-reply calls are in ``replies.py``.
@@ -19,7 +19,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.recallhandle import RecallHandle
 
 # Told with every answer and stored with every message, as brokers of 5.x do: clients trace nothing that
-# does not tell its region.
+# does not report its region.
 REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 _LOST: Final = "the leader changed before the message was stored; send it again"
@@ -59,7 +59,7 @@ def answer_places(
         (place.queue_id, place.queue_offset) != (queue_id, offset + at)
         for at, place in enumerate(places)
     ):
-        # Our own: part of a batch was known, so the first place does not tell the others.
+        # Our own: part of a batch was known, so the first place does not give the others.
         ext["places"] = ",".join([f"{place.queue_id}:{place.queue_offset}" for place in places])
 
     return answer(request, peer, ext=ext)

@@ -154,7 +154,7 @@ class SendProcessor:
         return header, draft
 
     def ext_of(self, record: Append) -> dict[str, str]:
-        """Return what the sender of a message is told."""
+        """Return the answer to the sender of a message."""
         return {
             "msgId": self._context.message_id(record.physical),
             "queueId": str(record.reply_queue),
@@ -310,7 +310,7 @@ class SendProcessor:
 
 
 def _may_repeat(header: SendMessageHeader, topic: Topic) -> bool:
-    """Tell whether a single message may be known already, as far as can be told before its properties are read."""
+    """Return whether a single message may be known already, as far as is known before its properties are read."""
     return (
         topic.deduplicated
         or bool(header.sys_flag & TRANSACTION_MASK)

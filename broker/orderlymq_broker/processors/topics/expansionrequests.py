@@ -3,7 +3,7 @@ Expansion of ordered topics on the leader: its requests (20505, 20506), who may 
 
 The rules: from the moment a fence is proposed nobody writes to the topic, so that the barriers which its record
 writes down are the ends of its queues; a send that was stored before is still answered as stored; who
-says from how many queues it chose (our SDK) is told to look again (20505), everybody else is refused
+says from how many queues it chose (our SDK) is asked to look again (20505), everybody else is refused
 definitely (14), which no client takes for stored. A fence that does not go on within its limit is
 aborted by the leader alone, so an operator that dies blocks nobody; a new leader begins the limit
 again. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
@@ -52,7 +52,7 @@ LIMIT_MS_MAX: Final = 60 * 60 * 1_000
 # An operator counts one on from the greatest number that it sees on any raft group. A greater step than
 # this would use the numbers up, and no expansion could follow.
 ATTEMPTS_AHEAD_MAX: Final = 1_000_000
-# Who is told about in one answer; the first ones are those farthest behind.
+# Blockers in one answer; the first ones are those farthest behind.
 BLOCKERS_SHOWN_MAX: Final = 64
 _TEXT_SHOWN_MAX: Final = 64
 
@@ -109,7 +109,7 @@ class ExpansionProcessor:
     """Serves operators that let ordered topics grow.
 
     Args:
-        notify: tells the members of groups to look again.
+        notify: asks the members of groups to look again.
         flush: returns the gathered offset commits as records, so that a switch sees them.
     """
 
@@ -162,7 +162,7 @@ class ExpansionProcessor:
         """Serve 20506: the expansions under way and those of *topics* (comma between), or all."""
         by_topic = self._context.state.expansions.by_topic
         wanted = {name for name in request.ext.get("topics", "").split(",") if name}
-        # Those under way are always told: the next operator must find them.
+        # Those under way are always reported: the next operator must find them.
         under_way = {name for name, row in by_topic.items() if row.phase is not ExpansionPhase.OPEN}
         names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
         shown = [self.describe(name, now) for name in names]

@@ -48,7 +48,7 @@ class RetentionService:
         ages: MessageAge,
         waiting: Sequence[Callable[[], int | None]] = (),
     ) -> None:
-        """Each of *waiting* tells the physical offset of the oldest message that must stay, or None."""
+        """Each of *waiting* returns the physical offset of the oldest message that must stay, or None."""
         self._context = context
         self._ages = ages
         self._waiting = waiting

@@ -57,7 +57,7 @@ class CallerProof(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
-    """The called has believed the caller, proves itself, and tells whether it has lost its log."""
+    """The called has believed the caller, proves itself, and says whether it has lost its log."""
 
     is_recovering: bool
     proof: Proof

@@ -101,7 +101,7 @@ def proof(key: bytes, side: Side, hello: Hello, nonce: bytes, *, is_recovering: 
 
 
 def is_proof(given: bytes, expected: bytes) -> bool:
-    """Compare in a time that tells nothing."""
+    """Compare in a time that reveals nothing."""
     return hmac.compare_digest(given, expected)
 
 

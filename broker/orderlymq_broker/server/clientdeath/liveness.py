@@ -153,7 +153,7 @@ class Liveness:
 
     Life cycle of a client: `seen` after each of its heartbeats, `lost` when its connection is
     gone; *on_dead* is called at most once after it, with the client id, the proof, and the ends of the
-    connections that it spoke on when nothing but these tells it from another program of the same id:
+    connections that it spoke on when nothing but these distinguishes it from another program of the same id:
     two programs of one machine may be given one instance name. One look at the machine answers for all clients
     that wait for it, however many they are.
 

@@ -47,7 +47,7 @@ _QUIET_KINDS: Final = frozenset(
 
 
 class Process(NamedTuple):
-    """One process; its start, in ticks since the boot, tells it apart from a later one of its number.
+    """One process; its start, in ticks since the boot, distinguishes it from a later one of its number.
 
     The time of day would not do: it changes for a living process when the clock is set.
     """

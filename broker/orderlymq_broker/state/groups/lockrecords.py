@@ -52,7 +52,7 @@ class ClientDead(Struct, frozen=True, array_like=True, tag=33):
 
     Attributes:
         token: of the operator that says so; one smaller than the greatest seen changes nothing.
-        addresses: where the dead program's connections came from, when nothing else tells it from another
+        addresses: where the dead program's connections came from, when nothing else distinguishes it from another
             program with its client id. A lock that was asked for from elsewhere makes the proof void, and so do
             lanes of a member whose heartbeat came from elsewhere.
     """

@@ -304,7 +304,7 @@ class LaneQueue:
         self._store(lane, writes)
 
     def lettered(self, number: int, offset: int, wall_ms: int, writes: TableWrites) -> bool:
-        """Let a lane go on behind a message that is a dead letter now; tell whether it was the one."""
+        """Let a lane go on behind a message that is a dead letter now; return whether it was the one."""
         lane = self.lanes.get(number)
         if lane is None or lane.state != LaneState.DYING or lane.first != offset:
             return False

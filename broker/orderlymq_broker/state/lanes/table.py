@@ -40,9 +40,9 @@ from orderlymq_protocol.plurals import counted
 # Row of the counters that holds the floor of all numbers.
 _FLOOR: Final = "lanes"
 
-# What a fetch is told whose record came too late; the leader looks again.
+# The answer to a fetch whose record came too late; the leader looks again.
 MOVED: Final = "moved"
-# What a group that is to change its mode is told.
+# The answer to a group that is to change its mode.
 LOCKED: Final = (
     "group[{group}] cannot change to concurrency Key while its members hold queue locks ({count}): "
     "stop its consumers first"

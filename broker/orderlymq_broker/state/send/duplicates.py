@@ -3,8 +3,8 @@ The duplicate window: sends of ordered topics that a repeat would be answered fr
 
 The rules: the first result of an identity stands until the window moves past it; the window moves by
 records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
-must agree; what is taken back leaves it, as its repeat would be told of what does not exist. Of what was cancelled the time stays,
-so that a try that was under way then is told from a send of later. An identity is (topic,
+must agree; what is taken back leaves it, as its repeat would get the place of a message that does not exist. Of what was cancelled the time stays,
+so that a try that was under way then is distinguished from a later send. An identity is (topic,
 reconsume times, body checksum, UNIQ_KEY, hash of queue and properties): Java and Go give a Message object its key
 once, so a program that sends one object twice, with another body or tag or to another queue, means two. Copies that the
 broker puts where messages of several topics meet have an origin, too.
@@ -63,7 +63,7 @@ _CANCELLED: Final = -1
 
 
 class FirstSend(NamedTuple):
-    """Where the first send of an identity went, as its sender was told."""
+    """Where the first send of an identity went, as the answer to its sender said."""
 
     queue_id: int
     queue_offset: int
@@ -83,7 +83,7 @@ def send_identity(
     """Return the identity of a send, empty when it has none: without a key, or with a huge one.
 
     Of its properties, *said*, what libraries write does not count; a body that was deflated counts as it was before, if
-    they tell its checksum, because the same message in a batch is not deflated. *queue_id* is the queue that its sender names, which a
+    they give its checksum, because the same message in a batch is not deflated. *queue_id* is the queue that its sender names, which a
     sharding key stands for; None for a copy of a failed message, whose next try may name any queue and delay.
     """
     if not 0 < len(unique_key) <= UNIQUE_KEY_LENGTH_MAX:
@@ -115,7 +115,7 @@ def _counts(name: str) -> bool:
 
 
 def with_origin(identity: bytes, *origin: str) -> bytes:
-    """Return the identity of a copy that also its origin tells from others; empty stays empty."""
+    """Return the identity of a copy that its origin, too, distinguishes from others; empty stays empty."""
     # No key holds the separator: it parts properties.
     return identity and _SEPARATOR.join((identity, *(each.encode() for each in origin)))
 

@@ -180,7 +180,7 @@ def switch(
 def propagate(
     state: BrokerState, record: ExpansionPropagated, wall_ms: int, writes: TableWrites
 ) -> Outcome:
-    """Note that every name server tells the new list; senders that say nothing wait on."""
+    """Note that every name server returns the new list; senders that say nothing wait on."""
     present = state.expansions.by_topic.get(record.topic)
     if present is None or present.total != record.total:
         return Refused(f"topic[{record.topic}] has no list of {counted(record.total, 'queue')}")
@@ -230,7 +230,7 @@ def readers_of(state: BrokerState, topic: str) -> list[str]:
 def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
     """Return who has not consumed to the end, the farthest behind first.
 
-    Ordered groups only: others promise no order; of a group that has only just come nobody can tell
+    Ordered groups only: others promise no order; of a group that has only just come it is unknown
     yet. What a group handed back for later counts as not consumed, and so does a transaction whose
     end would put a message into the old queue.
     """

@@ -63,7 +63,7 @@ class ExpansionSwitched(Struct, frozen=True, array_like=True, tag=82):
 
 
 class ExpansionPropagated(Struct, frozen=True, array_like=True, tag=83):
-    """Every name server tells the list of *total* queues; old ones are in use for *settle_ms* more."""
+    """Every name server returns the list of *total* queues; old ones are in use for *settle_ms* more."""
 
     topic: str
     total: QueueTotal

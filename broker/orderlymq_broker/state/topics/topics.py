@@ -250,7 +250,7 @@ class GroupTable:
         return GroupChanged(record.name, changed=True, mode_changed=mode_changed)
 
     def delete(self, name: str, wall_ms: int, writes: TableWrites) -> bool:
-        """Remove a group's configuration and tell whether there was one."""
+        """Remove a group's configuration and return whether there was one."""
         if self.by_name.pop(name, None) is None:
             return False
         writes.delete(Table.GROUPS, name)

@@ -167,7 +167,7 @@ class ProcessQueue:
 
 
 def _discard(offsets: list[int], offset: int) -> bool:
-    """Remove *offset* from a sorted list; tell whether it was there."""
+    """Remove *offset* from a sorted list; return whether it was there."""
     at = bisect_left(offsets, offset)
     if at < len(offsets) and offsets[at] == offset:
         del offsets[at]

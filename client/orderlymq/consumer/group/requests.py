@@ -33,7 +33,7 @@ from orderlymq_protocol.message import properties, sysflag
 from orderlymq_protocol.message.properties import RETRY_TOPIC
 from orderlymq_protocol.message.record import RecordError, iter_records
 
-# The broker has not heard what this member subscribes to: a heartbeat tells it.
+# The broker has not heard what this member subscribes to: a heartbeat reports it.
 RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
@@ -167,7 +167,7 @@ class PullOptions:
 
 
 def fence(client_id: str, epoch: int | None = None) -> dict[str, str]:
-    """Return the fields by which our brokers tell the lock's holder from everybody else."""
+    """Return the fields by which our brokers distinguish the lock's holder from everybody else."""
     found = {EXT_CLIENT_ID: client_id}
     if epoch is not None:
         found[EXT_EPOCH] = str(epoch)

@@ -83,7 +83,7 @@ class LaneCalls:
         now_ms: the core's clock.
 
     Attributes:
-        consume_timeout_s: how long a message may be in work, as the group says; until brokers tell that, the consumer's own.
+        consume_timeout_s: how long a message may be in work, as the group says; until brokers report that, the consumer's own.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class LaneCalls:
     # -- the group
 
     async def check_group(self, topics: Iterable[str]) -> bool:
-        """Tell whether the brokers of the topics have the group; one that cannot tell now will when lanes are fetched.
+        """Return whether the brokers of the topics have the group; one that does not answer now will when lanes are fetched.
 
         Raises:
             SettingError: It consumes by queue, or a broker knows no lanes.
@@ -129,7 +129,7 @@ class LaneCalls:
                     raise SettingError(_NO_LANES.format(address=address))
                 config = SubscriptionGroupConfig.from_json(check(answer, address).body)
             except (RemotingError, BrokerError, ModelError, JsonError) as error:
-                _log.info("%s does not tell of the group %s: %s", address, self._group, error)
+                _log.info("%s does not report the group %s: %s", address, self._group, error)
                 continue
             if config.concurrency != BY_KEY:
                 raise SettingError(self.by_queue(address))
@@ -209,7 +209,7 @@ class LaneCalls:
         return request(RequestCode.ORDERLYMQ_FETCH_LANES, header.to_ext())
 
     def _refusal(self, answer: RemotingCommand, address: str) -> str:
-        """Return what to tell about a refusal that stays until somebody changes something."""
+        """Return what to report about a refusal that stays until somebody changes something."""
         match answer.code:
             case ResponseCode.ORDERLYMQ_NOT_BY_KEY:
                 return self.by_queue(address)

@@ -145,7 +145,7 @@ class Sources:
         return sum(each.asked for each in self if each.is_fetching and each.is_hungry)
 
     def fetches(self, now_ms: int, free: Callable[[], int]) -> Iterator[Fetch]:
-        """Yield the fetches to begin; *free* tells how many lanes there is work for."""
+        """Yield the fetches to begin; *free* says how many lanes there is work for."""
         wanted = [each for each in self if each.is_wanted]
         for source in wanted:
             if source.is_fetching or now_ms < source.not_before_ms:
@@ -165,7 +165,7 @@ class Sources:
             yield Fetch(source.place, source.sequence, source.asked)
 
     def fetched(self, event: Fetched) -> bool:
-        """Note the end of a fetch; tell whether it is the one that is under way."""
+        """Note the end of a fetch; return whether it is the one that is under way."""
         source = self[event.place]
         if source.sequence != event.sequence:
             return False
@@ -177,7 +177,7 @@ class Sources:
         return True
 
     def not_fetched(self, event: FetchEmpty | FetchFailed, now_ms: int) -> list[Report]:
-        """Note that a fetch brought nothing; return what is to be told about it."""
+        """Note that a fetch brought nothing; return what is to be reported about it."""
         source = self[event.place]
         if source.sequence != event.sequence:
             return []

@@ -38,7 +38,7 @@ class OrderedContext:
         auto_commit: False makes SUCCESS provisional until a later call returns COMMIT.
         suspend_current_queue_time: how long to wait after a failure, 0.01 to 30 seconds; None takes the
             consumer's setting. By key it is the lane that waits, up to a day; None takes the group's pauses.
-        still_holds: tells whether the queue's lock, or the lane, is still ours; ask before an effect outside.
+        still_holds: returns whether the queue's lock, or the lane, is still ours; ask before an effect outside.
         lane: the lane of the messages; None unless the consumer is by key.
     """
 

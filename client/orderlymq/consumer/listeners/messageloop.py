@@ -2,8 +2,8 @@
 `async for` over a consumer: one message at a time, as a listener that hands each to the loop.
 
 Rules: a message is done when the loop asks for the next one, or when the consumer's `async with` block ends
-without an error: nobody tells a loop how it is left. An exception that leaves the block leaves its last message undone.
-The consumer hands out nothing while no loop asks, and never two messages at once.
+without an error: Python does not show a loop how it is left. An exception that leaves the block leaves its last message undone.
+The consumer hands out nothing while no loop asks, and never two messages at the same time.
 """
 
 import asyncio

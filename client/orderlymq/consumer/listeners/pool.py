@@ -32,7 +32,7 @@ from orderlymq.consumer.listeners.context import (
 from orderlymq.durations import milliseconds
 from orderlymq.errors import BodyUnreadable, SettingError
 from orderlymq.message import ReceivedMessage
-from orderlymq.observers import installed, told
+from orderlymq.observers import installed, notify
 from orderlymq.ownedtasks import reason
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import CONSUME_START_TIME
@@ -296,7 +296,7 @@ class ListenerPool:
             except Exception:
                 _log.exception("the %s hook %r failed", moment, hook)
         for observer in installed:
-            told(getattr(observer, moment), context)
+            notify(getattr(observer, moment), context)
 
 
 async def _within(work: Awaitable[object], limit_s: float | None) -> object:

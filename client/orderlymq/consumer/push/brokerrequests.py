@@ -55,7 +55,7 @@ class InboundRequests:
         self._consumer = consumer
 
     def serve(self, command: RemotingCommand, reply: Reply, tasks: OwnedTasks) -> bool:
-        """Serve *command*; tell whether it is one that is served here."""
+        """Serve *command*; return whether it is one that is served here."""
         match command.code:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
                 self._consumer.rebalance_now()
@@ -187,7 +187,7 @@ _LOOKS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 async def watch_change(instance: ClientInstance, topics: tuple[str, ...]) -> None:
-    """Ask for the routes of *topics* until one has changed; the instance tells its consumers."""
+    """Ask for the routes of *topics* until one has changed; the instance notifies its consumers."""
     before = {topic: instance.routes.get(topic) for topic in topics}
     for pause_s in _LOOKS_S:
         await asyncio.sleep(pause_s)

@@ -105,7 +105,7 @@ class Consumer(Lifecycle):
         settings: everything else; the two arguments above win over it.
         offset_store: instead of the broker (clustering) or a local file (broadcasting).
         hooks: run around every listener call.
-        trace: tell the trace topic (or the topic named here) what becomes of each delivery.
+        trace: report to the trace topic (or the topic named here) what becomes of each delivery.
         filters: may drop pulled messages before the listener sees them.
     """
 
@@ -464,7 +464,7 @@ class Consumer(Lifecycle):
     def on_request(
         self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
     ) -> bool:
-        """Serve a broker's request; tell whether it is one that is served."""
+        """Serve a broker's request; return whether it is one that is served."""
         # While it closes, too: what it commits last must not undo a reset.
         is_reset = command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
         if self._state != "RUNNING" and not (is_reset and self._state == "SHUTDOWN_ALREADY"):

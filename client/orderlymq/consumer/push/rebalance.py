@@ -75,7 +75,7 @@ class Rebalance:
             await wait_for(self._wanted, wait_s)
 
     async def _compute(self) -> bool:
-        """Compute this member's queues and hand them on; tell whether all could be known."""
+        """Compute this member's queues and hand them on; return whether all could be known."""
         wanted: set[MessageQueue] = set()
         complete = True
         for topic in list(self._topics):

@@ -10,7 +10,7 @@ Begin with `broker`; `testing` has FastStream's test broker, without a cluster. 
 """
 
 try:
-    import faststream  # noqa: F401 - to tell what is missing before anything else fails
+    import faststream  # noqa: F401 - to report what is missing before anything else fails
 except ImportError as error:
     raise ImportError(f"{error}; install it with: pip install 'orderlymq[faststream]'") from error
 

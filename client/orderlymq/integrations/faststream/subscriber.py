@@ -48,7 +48,7 @@ class SubscriberConfig(SubscriberUsecaseConfig):
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """What the end of a handler means: an error has the message come again, unless told otherwise."""
+        """What the end of a handler means: an error has the message come again, unless set otherwise."""
         for policy in (self._ack_policy, self._outer_config.ack_policy):
             if policy is not EMPTY:
                 return policy
