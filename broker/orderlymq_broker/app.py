@@ -363,7 +363,7 @@ class BrokerProcess:
         return None
 
     def may_answer(self) -> bool:
-        """Tell whether an answer given now is the truth."""
+        """Return whether an answer given now is the truth."""
         return not self._swapping and self.instance.loop.may_answer()
 
     def request_confirmation(self) -> int:
@@ -371,7 +371,7 @@ class BrokerProcess:
         return self.instance.loop.request_confirmation()
 
     def is_confirmed(self, number: int) -> bool:
-        """Tell whether the group has confirmed this replica since."""
+        """Return whether the group has confirmed this replica since."""
         return not self._swapping and self.instance.loop.is_confirmed(number)
 
     def connection_closed(self, connection: int) -> None:

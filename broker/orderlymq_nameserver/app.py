@@ -178,7 +178,7 @@ class NameServer:
                 conn.close(kind="silent_broker", reason="its broker was silent too long")
 
     def alive(self) -> tuple[bool, str]:
-        """Tell whether the process should live on: who does not look for silent groups publishes them."""
+        """Return whether the process should live on: a name server that does not look for silent groups publishes them."""
         late_ms = _now_ms() - self._scanned_ms
         if late_ms > SCANS_MISSED_MAX * self._settings.scan_ms:
             return False, f"silent groups have not been looked for since {late_ms} ms"

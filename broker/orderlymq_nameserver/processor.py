@@ -241,11 +241,11 @@ class NameServerCore:
             )
 
     def trusts(self, broker_name: str) -> bool:
-        """Tell whether a registration of this name is one of the cluster, as far as anybody can know."""
+        """Return whether a registration of this name is one of the cluster, as far as anybody can know."""
         return not self._proofs.needed or self.routes.is_reserved(broker_name)
 
     def _holds_already(self, request: RemotingCommand) -> bool:
-        """Tell whether what is asked is so already: then it may be asked without a signature.
+        """Return whether what is asked is so already: then it may be asked without a signature.
 
         RocketMQ's tools delete a topic at brokers, and ask here for what those have reported already. They delete a group at one
         broker after the other, and ask here after each: such a topic stays where brokers register it.
@@ -263,7 +263,7 @@ class NameServerCore:
         ) == request.ext.get("value")
 
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
-        """Tell whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.
+        """Return whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.
 
         A name server that has just begun may not have heard of the topic yet. A client that is answered that a topic
         does not exist asks next for what topics are made after; see `negativecache`. Nor may it have heard

@@ -65,11 +65,11 @@ class Proofs:
 
     @property
     def needed(self) -> bool:
-        """Tell whether anything has to be signed here."""
+        """Return whether anything has to be signed here."""
         return self._key is not None
 
     def judge(self, request: RemotingCommand, wall_ms: int) -> bool:
-        """Tell whether the cluster has signed this request, which may be served so far.
+        """Return whether the cluster has signed this request, which may be served so far.
 
         What a mixed fleet asks unsigned about one broker name is still to be judged by the name.
 

@@ -91,7 +91,7 @@ def keep_alive(entry: Entry, connection: int, session: Session) -> None:
 
 
 def replaces_topics(broker: Broker, who: Identity, connection: int, version: DataVersion) -> bool:
-    """Tell whether the topics of a registration replace the known ones."""
+    """Return whether the topics of a registration replace the known ones."""
     known = broker.version
     if known is None:
         return True

@@ -166,7 +166,7 @@ class RouteRegistry(Answers):
         self._drop_silent(who.broker_name)
 
     def is_reserved(self, broker_name: str) -> bool:
-        """Tell whether a broker that signs has had this name."""
+        """Return whether a broker that signs has had this name."""
         return broker_name in self._reserved
 
     def version(self, who: Identity) -> DataVersion | None:

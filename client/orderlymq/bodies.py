@@ -227,7 +227,7 @@ def _avro_types(schema: Any) -> Iterator[Any]:
 
 
 def _takes_bytes(schema: Any) -> bool:
-    """Tell whether each value of a type takes a byte at least; names of types are trusted to."""
+    """Return whether each value of a type takes a byte at least; names of types are trusted to."""
     if not isinstance(schema, dict):
         return bool(schema != "null")
     match schema["type"]:

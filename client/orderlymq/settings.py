@@ -128,7 +128,7 @@ class ProducerSettings:
         check_ranges(self)
 
     def compresses(self, body: bytes) -> bool:
-        """Tell whether a message with this body is compressed where it is sent alone."""
+        """Return whether a message with this body is compressed where it is sent alone."""
         return len(body) >= self.compress_message_body_over_bytes
 
 

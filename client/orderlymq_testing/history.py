@@ -165,12 +165,12 @@ class Recording:
 
 
 def _has_its_place(message: Message) -> bool:
-    """Tell whether the acknowledgement says where the message is delivered from."""
+    """Return whether the acknowledgement says where the message is delivered from."""
     return not (message.delay_level or message.delay or message.deliver_at)
 
 
 def _selects(wanted: SubscriptionData, message: ReceivedMessage) -> bool:
-    """Tell whether a message is surely given to the group; conditions on properties are not evaluated here."""
+    """Return whether a message is surely given to the group; conditions on properties are not evaluated here."""
     if wanted.expression_type != EXPRESSION_TAG:
         return False
     return not wanted.tags_set or message.tags in wanted.tags_set

@@ -99,7 +99,7 @@ class _Names:
     names: list[str]
 
     def are_of(self, brokers: Iterable[str], tables: list[Any]) -> bool:
-        """Tell whether they are those of the same answers."""
+        """Return whether they are those of the same answers."""
         return self.brokers == tuple(brokers) and [*map(id, self.tables)] == [*map(id, tables)]
 
 

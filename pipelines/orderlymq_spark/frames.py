@@ -78,7 +78,7 @@ def context_of(spark: SparkSession) -> SparkContext | None:
 
 
 def is_remote_session(spark: SparkSession) -> bool:
-    """Tell whether a session belongs to a Spark Connect client."""
+    """Return whether a session belongs to a Spark Connect client."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

@@ -213,7 +213,7 @@ class SourceOptions:
 
     @property
     def keeps_start(self) -> bool:
-        """Tell whether where a stream begins must be kept: from the earliest message without a file its first batch writes it down."""
+        """Return whether where a stream begins must be kept: from the earliest message without a file its first batch writes it down."""
         return self.start.word != "earliest" or bool(self.start_path)
 
 

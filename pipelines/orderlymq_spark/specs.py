@@ -95,7 +95,7 @@ class StreamSpec(PipelineSpec):
 
     @property
     def ends(self) -> bool:
-        """Tell whether it ends with what is there now."""
+        """Return whether it ends with what is there now."""
         return self.trigger == "availableNow"
 
     @property

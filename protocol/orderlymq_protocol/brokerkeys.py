@@ -458,7 +458,7 @@ BROKER_KEYS: Final[Mapping[str, BrokerKey]] = {
 
 
 def changes_nothing(name: str, text: str) -> bool:
-    """Tell whether a value that a tool sets is accepted although it has no effect."""
+    """Return whether a value that a tool sets is accepted although it has no effect."""
     key = BROKER_KEYS.get(name)
 
     return key is not None and (

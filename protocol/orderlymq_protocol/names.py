@@ -138,22 +138,22 @@ def reply_topic(cluster: str) -> str:
 
 
 def is_retry_topic(topic: str) -> bool:
-    """Tell whether *topic* is some group's retry topic."""
+    """Return whether *topic* is some group's retry topic."""
     return topic.startswith(RETRY_PREFIX)
 
 
 def is_dlq_topic(topic: str) -> bool:
-    """Tell whether *topic* is some group's dead-letter topic."""
+    """Return whether *topic* is some group's dead-letter topic."""
     return topic.startswith(DLQ_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Tell whether *topic* belongs to the broker; cluster and broker names are topics beside these."""
+    """Return whether *topic* belongs to the broker; cluster and broker names are topics beside these."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Tell whether *group* belongs to the broker or its tools."""
+    """Return whether *group* belongs to the broker or its tools."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 

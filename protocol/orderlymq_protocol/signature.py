@@ -81,7 +81,7 @@ def signature(code: int, ext: Mapping[str, str], body: bytes, secret: bytes) -> 
 
 
 def is_signed(ext: Mapping[str, str]) -> bool:
-    """Tell whether a request claims to have a signature of version 2."""
+    """Return whether a request claims to have a signature of version 2."""
     return SIGNATURE in ext
 
 

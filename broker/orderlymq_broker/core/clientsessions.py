@@ -68,7 +68,7 @@ class Session:
     seen_ms: int = 0
 
     def consumes(self, group: str) -> bool:
-        """Tell whether a client here has said that it consumes for *group*, member or no more."""
+        """Return whether a client here has said that it consumes for *group*, member or no more."""
         return any(
             consumer.group_name == group
             for consumers in self.consumers.values()

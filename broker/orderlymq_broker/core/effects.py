@@ -29,7 +29,7 @@ class Now(msgspec.Struct, frozen=True, gc=False):
     monotonic_ms: int
 
     def was_ahead(self, wall_ms: int) -> bool:
-        """Tell whether a past time was given by a clock that was ahead; clocks of leaders differ by less."""
+        """Return whether a past time was given by a clock that was ahead; clocks of leaders differ by less."""
         return wall_ms > self.wall_ms + CLOCK_STEP_MS
 
 

@@ -128,7 +128,7 @@ class EntryBuilder:
         self._rows_size = 0
 
     def has_room(self, count: int) -> bool:
-        """Tell whether so many topics and groups can be made beside those that are there and under way."""
+        """Return whether so many topics and groups can be made beside those that are there and under way."""
         return self._is_room(count, count * _ROW_SIZE_MAX, is_ours=False)
 
     def _is_room(self, count: int, rows_size: int, *, is_ours: bool) -> bool:

@@ -472,7 +472,7 @@ class BrokerCore:
         ]
 
     def is_client(self, connection: int) -> bool:
-        """Tell whether a request of *connection* was served; who does not lead judges neither signature nor quota."""
+        """Return whether a request of *connection* was served; who does not lead judges neither signature nor quota."""
         if not self.context.leading:
             return True
         is_admitted = not self.access.enabled or connection in self.access.admitted

@@ -36,7 +36,7 @@ class Bootstrap:
         self.term = None
 
     def is_over(self, now: float, *, all_are_there: bool) -> bool:
-        """Tell whether the leader may serve; without a lease a majority must confirm it first."""
+        """Return whether the leader may serve; without a lease a majority must confirm it first."""
         if not all_are_there and now < self._deadline_s:
             return False
         if self._authority.has_lease:

@@ -51,5 +51,5 @@ class WriteWatch:
 
     @property
     def is_stalled(self) -> bool:
-        """Tell whether it is so long that the disk counts as hung."""
+        """Return whether it is so long that the disk counts as hung."""
         return self.waiting_s >= self._limit_s

@@ -46,7 +46,7 @@ class GroupCommit:
         self.limit_s = max(self._usual_s * LINGER_PART, LINGER_MIN_S)
 
     def lingers(self, collected: int, now: float) -> bool:
-        """Tell whether *collected* proposals still wait, an entry being on its way."""
+        """Return whether *collected* proposals still wait, an entry being on its way."""
         return collected < LINGER_COUNT_MAX and now - self._written_at < self.limit_s
 
 
@@ -87,7 +87,7 @@ class WaitingProposals:
         return taken
 
     def lingers(self) -> bool:
-        """Tell whether they wait for others, an entry being on its way."""
+        """Return whether they wait for others, an entry being on its way."""
         return self.group_commit.lingers(len(self._queue), self._seconds())
 
     def end_later(self) -> None:

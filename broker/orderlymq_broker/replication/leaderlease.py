@@ -35,11 +35,11 @@ class Authority:
 
     @property
     def has_lease(self) -> bool:
-        """Tell whether an answer given now needs no confirmation."""
+        """Return whether an answer given now needs no confirmation."""
         return self._doubted <= self._confirmed and self._node.lease_valid
 
     def is_confirmed(self, number: int) -> bool:
-        """Tell whether a majority has confirmed what got *number* from `ask`."""
+        """Return whether a majority has confirmed what got *number* from `ask`."""
         return self._node.is_leader and number <= self._confirmed
 
     def ask(self) -> int:

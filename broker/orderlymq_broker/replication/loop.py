@@ -176,7 +176,7 @@ class ReplicationLoop:
 
     @property
     def is_recovering(self) -> bool:
-        """Tell whether this replica has lost its log and has not caught up yet."""
+        """Return whether this replica has lost its log and has not caught up yet."""
         return self._recovery.active
 
     def snapshot_sent(self, node: NodeId, *, ok: bool) -> None:
@@ -233,7 +233,7 @@ class ReplicationLoop:
 
     @property
     def serving(self) -> bool:
-        """Tell whether this replica leads and has applied the whole log."""
+        """Return whether this replica leads and has applied the whole log."""
         return self._role.serving
 
     @property
@@ -252,7 +252,7 @@ class ReplicationLoop:
         return self._ports.clock.seconds() - self._ticked_at
 
     def may_answer(self) -> bool:
-        """Tell whether an answer given now is the truth of the group: the lease is good.
+        """Return whether an answer given now is the truth of the group: the lease is good.
 
         Time without ticks counts: a process that was paused does not speak for a group that has chosen another leader.
         """
@@ -272,7 +272,7 @@ class ReplicationLoop:
         return number
 
     def is_confirmed(self, number: int) -> bool:
-        """Tell whether this replica led after *number* was given out, so that it may answer."""
+        """Return whether this replica led after *number* was given out, so that it may answer."""
         return self._role.serving and self._authority.is_confirmed(number)
 
     # -- the turn --------------------------------------------------------------------------------

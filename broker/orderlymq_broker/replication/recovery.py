@@ -44,7 +44,7 @@ class Recovery:
         return [_without_memory(each) for each in messages]
 
     def has_caught_up(self, messages: Sequence[Message], commit: Index) -> bool:
-        """Tell whether a recovering replica has all that a leader names, its log committed to *commit*."""
+        """Return whether a recovering replica has all that a leader names, its log committed to *commit*."""
         if not self.active:
             return False
         commits = [message.commit for message in messages if isinstance(message, Append)]

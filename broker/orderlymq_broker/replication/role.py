@@ -56,7 +56,7 @@ class ReplicaRole:
         self._bootstrap = Bootstrap(self.authority)
 
     def watch(self) -> None:
-        """Tell the host when the role, the leader or the term is another; a leader that was deposed serves no more."""
+        """Notify the host when the role, the leader or the term is another; a leader that was deposed serves no more."""
         node = self._node
         change = RoleChange(node.role, node.leader, node.term)
         if change == self._change:
@@ -72,7 +72,7 @@ class ReplicaRole:
         self._ports.host.role_changed(change)
 
     def watch_authority(self) -> None:
-        """Tell the host when the leader may answer now, may not any more, or was confirmed."""
+        """Notify the host when the leader may answer now, may not any more, or was confirmed."""
         authority = self.serving and self.authority.has_lease
         if authority != self._had_authority or self.was_confirmed:
             self._had_authority, self.was_confirmed = authority, False

@@ -180,12 +180,12 @@ class Outbox:
         }
 
     def is_quiet(self, line: Line, since: float) -> bool:
-        """Tell whether *line* has asked nothing but pulls after *since*, and waits for nothing."""
+        """Return whether *line* has asked nothing but pulls after *since*, and waits for nothing."""
         passed = self._passed.get(line.id)
         return passed is None or (not passed.requests and passed.asked_at <= since)
 
     def waits(self, line: Line) -> bool:
-        """Tell whether *line* waits for an answer to anything but a pull."""
+        """Return whether *line* waits for an answer to anything but a pull."""
         passed = self._passed.get(line.id)
         return passed is not None and bool(passed.requests)
 

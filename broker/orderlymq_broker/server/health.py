@@ -45,7 +45,7 @@ class Signs:
 
 
 def alive(signs: Signs) -> tuple[bool, str]:
-    """Tell whether the process should live on, and why not."""
+    """Return whether the process should live on, and why not."""
     if signs.is_ending:
         return False, "has failed and ends"
     if signs.swapping_s is not None:

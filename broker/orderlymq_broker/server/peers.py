@@ -136,6 +136,6 @@ class Peers:
             self._sender.send(message, address)
 
     def snapshot_sent(self, node: NodeId, ok: bool) -> None:
-        """Tell the loop how the transfer of a snapshot to *node* ended."""
+        """Report to the loop how the transfer of a snapshot to *node* ended."""
         if not self.is_swapping:
             self._instance.loop.snapshot_sent(node, ok=ok)

@@ -62,7 +62,7 @@ class Line(Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Tell whether its end is on the way: what it still asks for is dropped."""
+        """Return whether its end is on the way: what it still asks for is dropped."""
 
     def send(self, command: RemotingCommand) -> None:
         """Write a command to the client."""
@@ -78,7 +78,7 @@ class Service(Protocol):
         """Answer *request*, now or later."""
 
     def may_answer(self) -> bool:
-        """Tell whether an answer given now is the truth."""
+        """Return whether an answer given now is the truth."""
 
     def refusal(self, line: "Line", command: RemotingCommand) -> RemotingCommand | None:
         """Return the answer to a request that its sender may not make, None for one that it may."""
@@ -87,7 +87,7 @@ class Service(Protocol):
         """Ask the group whether this replica may answer what has arrived; `Router.retry` follows."""
 
     def is_confirmed(self, number: int) -> bool:
-        """Tell whether the group has confirmed what `request_confirmation` gave *number* to."""
+        """Return whether the group has confirmed what `request_confirmation` gave *number* to."""
 
     def connection_closed(self, connection: int) -> None:
         """Forget a connection."""
@@ -257,7 +257,7 @@ class Router:
         return self._lines.get(connection)
 
     def came_to_follower(self, line: Line) -> bool:
-        """Tell whether the client came to this replica while it did not lead."""
+        """Return whether the client came to this replica while it did not lead."""
         return line.id in self._follower_clients
 
     # -- what the loop calls (ClientPort) --------------------------------------------------------

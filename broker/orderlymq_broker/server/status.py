@@ -155,11 +155,11 @@ class Reporter:
         self._counted_at = now
 
     def alive(self) -> tuple[bool, str]:
-        """Tell whether this process should live on."""
+        """Return whether this process should live on."""
         return alive(self._signs())
 
     def ready(self) -> tuple[bool, str]:
-        """Tell whether this replica does its work: it leads, or follows somebody who does."""
+        """Return whether this replica does its work: it leads, or follows somebody who does."""
         hindered = hindrance(self._signs())
         if hindered:
             return False, hindered

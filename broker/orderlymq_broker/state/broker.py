@@ -121,7 +121,7 @@ class BrokerState:
         return self.topics.version.timestamp
 
     def is_ordered(self, group: str) -> bool:
-        """Tell whether the group's queues have holders: by configuration, or since its first lock.
+        """Return whether the group's queues have holders: by configuration, or since its first lock.
 
         One that is declared concurrent has them only while a queue is held. Replicas that do not know the declaration yet
         keep the same locks: they fence too much, never too little.
@@ -136,7 +136,7 @@ class BrokerState:
         )
 
     def is_by_key(self, group: str) -> bool:
-        """Tell whether the group consumes by lanes instead of queue locks."""
+        """Return whether the group consumes by lanes instead of queue locks."""
         config = self.groups.get(group)
 
         return config is not None and config.by_key

@@ -443,7 +443,7 @@ class Machine:
 
 
 def _is_of_message(record: Record) -> bool:
-    """Tell whether a record stands behind that of a message and is true only if the message is stored."""
+    """Return whether a record stands behind that of a message and is true only if the message is stored."""
     return type(record) in (HalfOpened, LaneLettered) or (
         type(record) is HalfEnded and record.committed
     )

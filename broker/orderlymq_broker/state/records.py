@@ -142,7 +142,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
 
     @property
     def by_key(self) -> bool:
-        """Tell whether the group consumes by lanes."""
+        """Return whether the group consumes by lanes."""
         return self.concurrency == BY_KEY
 
 

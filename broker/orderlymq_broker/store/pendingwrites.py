@@ -55,7 +55,7 @@ class Layer:
             self.dropped = max(self.dropped, batch.dropped)
 
     def covers(self, family: Family, key: bytes) -> bool:
-        """Tell whether a range deletion of this layer hides *key* below it."""
+        """Return whether a range deletion of this layer hides *key* below it."""
         return any(start <= key < end for start, end in self.ranges[family])
 
     def keys_between(self, family: Family, start: bytes, end: bytes) -> list[bytes]:

@@ -173,7 +173,7 @@ class Operations(AdminCalls):
         )
 
     async def client_dead(self, address: str, client_id: str, proof: str) -> None:
-        """Tell a group that a client is proven dead; its locks are free immediately."""
+        """Report to a group that a client is proven dead; its locks are free immediately."""
         ext = {"clientId": client_id, "proof": proof}
         await self._instance.call(address, RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
 

@@ -149,7 +149,7 @@ class _Tail:
 
 
 def _is_passing(error: PullError) -> bool:
-    """Tell whether a pull failed because nobody answered, nobody leads or too much is asked."""
+    """Return whether a pull failed because nobody answered, nobody leads or too much is asked."""
     cause = error.__cause__
     if not isinstance(cause, BrokerError):
         return True

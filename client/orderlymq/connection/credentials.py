@@ -89,7 +89,7 @@ def find_tls(settings: ClientSettings) -> ContextSource | None:
 
 
 def tls_is_set() -> bool:
-    """Tell whether the environment says if connections are made with TLS."""
+    """Return whether the environment says if connections are made with TLS."""
     return bool(os.environ.get(_TLS_SWITCH))
 
 

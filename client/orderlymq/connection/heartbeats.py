@@ -103,7 +103,7 @@ class Heartbeats:
     # -- who is reported
 
     def add_producer(self, group: str) -> None:
-        """Tell brokers about a producer group from the next heartbeat on."""
+        """Report a producer group to brokers from the next heartbeat on."""
         self._producers[group] = self._producers.get(group, 0) + 1
 
     async def remove_producer(self, group: str) -> None:
@@ -114,7 +114,7 @@ class Heartbeats:
             await self._unregister({"producerGroup": group})
 
     def add_consumer(self, member: GroupMember) -> None:
-        """Tell brokers about a consumer from the next heartbeat on.
+        """Report a consumer to brokers from the next heartbeat on.
 
         Raises:
             StateError: The client has a consumer of this group already, or runs on another event loop.
@@ -193,13 +193,13 @@ class Heartbeats:
             self._greeting.discard(address)
 
     async def _unregister(self, what: Mapping[str, str]) -> None:
-        """Tell all brokers that a group is left; a broker that is away notices by itself."""
+        """Report to all brokers that a group is left; a broker that is away notices by itself."""
         ext = {"clientID": self._client.client_id, **what}
         calls = (self._say_goodbye(address, ext) for address in self._client.routes.addresses())
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def _say_goodbye(self, address: str, ext: Mapping[str, str]) -> None:
-        """Tell one broker group; a consumer waits for an election, or what it locks is free only when its lease ends."""
+        """Report it to one broker group; a consumer waits for an election, or what it locks is free only when its lease ends."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _GOODBYE_TIMEOUT_S
         while True:

@@ -75,5 +75,5 @@ class Troubles:
 
 
 def _is_denied(error: BrokerError) -> bool:
-    """Tell whether a right is missing: brokers say that as RocketMQ's do, by the code of any error."""
+    """Return whether a right is missing: brokers say that as RocketMQ's do, by the code of any error."""
     return "AclException" in error.remark

@@ -41,7 +41,7 @@ def check(answer: RemotingCommand, address: str, *allowed: int) -> RemotingComma
 
 
 def is_stored(code: int) -> bool:
-    """Tell whether a send's answer says that the message is in the log."""
+    """Return whether a send's answer says that the message is in the log."""
     return code in _STORED_CODES
 
 

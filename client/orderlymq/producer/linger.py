@@ -204,7 +204,7 @@ class Linger:
 
 
 def _company(each: Lingering) -> tuple[bool, object]:
-    """Tell whether a send must leave alone; else what those that leave with it have in common."""
+    """Return whether a send must leave alone; else what those that leave with it have in common."""
     message = each.message
     alone = bool(
         message.delay_level

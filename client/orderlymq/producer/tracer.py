@@ -84,7 +84,7 @@ class Tracer:
         return result
 
     def sent(self, message: Message, began_ms: int, result: SendResult | None) -> None:
-        """Tell what became of one send; *result* is None for one that failed."""
+        """Report what became of one send; *result* is None for one that failed."""
         if message.topic == self.topic:
             return
         keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)

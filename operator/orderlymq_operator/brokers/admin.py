@@ -277,7 +277,7 @@ class Admin:
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, body))
 
     async def notify_members(self, address: str, group: str) -> None:
-        """Tell the members of a consumer group to look again."""
+        """Ask the members of a consumer group to look again."""
         ext = {"consumerGroup": group, "action": "notify"}
         ext[EXT_TOKEN] = str(self.operator_token)
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))

@@ -332,7 +332,7 @@ async def remove(
 
 
 def _is_made(plan: Plan, group: str, configs: Mapping[str, Mapping[str, TopicConfig]]) -> bool:
-    """Tell whether the topic of *group* is as a canary makes it."""
+    """Return whether the topic of *group* is as a canary makes it."""
     found = configs.get(plan.topic(group), {})
     config = found.get(group)
     if config is None or len(found) > 1:

@@ -106,7 +106,7 @@ class OperatorMetrics:
         names: Iterable[str],
         wanted: int,
     ) -> None:
-        """Tell how the raft groups called *names* are; one that was not *found* has nothing."""
+        """Report how the raft groups called *names* are; one that was not *found* has nothing."""
         now = set()
         for name in names:
             index = name.rpartition("-")[2]
@@ -124,7 +124,7 @@ class OperatorMetrics:
     def set_certificates(
         self, cluster: tuple[str, str], found: Mapping[str, CertificateSet], names: Iterable[str]
     ) -> None:
-        """Tell which certificates of the raft groups called *names* end first; one that was not *found* has none."""
+        """Report which certificates of the raft groups called *names* end first; one that was not *found* has none."""
         for name in names:
             labels = (*cluster, name.rpartition("-")[2])
             made = found.get(name)
@@ -135,11 +135,11 @@ class OperatorMetrics:
             self._ends.labels(*labels).set(made.ends.timestamp())
 
     def set_ready(self, cluster: tuple[str, str], *, ready: bool) -> None:
-        """Tell whether a Cluster is Ready."""
+        """Report whether a Cluster is Ready."""
         self._ready.labels(*cluster).set(ready)
 
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
-        """Tell nothing more of a Cluster that is gone, or of all: somebody else looks after them."""
+        """Report nothing more of a Cluster that is gone, or of all: somebody else looks after them."""
         for each in [cluster] if cluster else list(self._groups):
             self._drop(each, self._groups.pop(each, set()))
         if cluster is None:

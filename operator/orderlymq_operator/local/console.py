@@ -19,7 +19,7 @@ _END_TIMEOUT_S: Final = 5.0
 
 
 def is_installed() -> bool:
-    """Tell whether there is a console to start."""
+    """Return whether there is a console to start."""
     return importlib.util.find_spec(_MODULE) is not None
 
 

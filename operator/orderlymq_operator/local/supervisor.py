@@ -222,7 +222,7 @@ class Supervisor:
         return ready
 
     def _is_waited_for(self) -> bool:
-        """Tell whether somebody waits for the turn, or for the end."""
+        """Return whether somebody waits for the turn, or for the end."""
         return self._changes_waiting > 0 or self.stop_requested.is_set()
 
     @asynccontextmanager
@@ -334,7 +334,7 @@ class Supervisor:
     # -- reporting -------------------------------------------------------------------------------
 
     def event(self, text: str) -> None:
-        """Tell people that something happened."""
+        """Report an event to people."""
         _log.info("%s", text)
         self._event_count += 1
         self._events.append(Event(self._event_count, time.time(), text))

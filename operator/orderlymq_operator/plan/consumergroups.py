@@ -38,7 +38,7 @@ class SetAssignment:
 
 @dataclass(frozen=True, slots=True)
 class NotifyMembers:
-    """Tell the members of a consumer group to look again."""
+    """Ask the members of a consumer group to look again."""
 
     consumer_group: str
 

@@ -100,7 +100,7 @@ class Growth(NamedTuple):
     queues: Mapping[str, int]
 
     def has(self, queue: MessageQueue) -> bool:
-        """Tell whether a queue belongs to the list; one of a broker that does not answer is taken for it."""
+        """Return whether a queue belongs to the list; one of a broker that does not answer is taken for it."""
         return queue.queue_id < self.queues.get(queue.broker_name, queue.queue_id + 1)
 
 
@@ -214,7 +214,7 @@ class ClusterAccess:
         self.thread.run(reader.offsets.persist(list(offsets)))
 
     def has_members(self, group: str) -> bool:
-        """Tell whether a group has members at any broker."""
+        """Return whether a group has members at any broker."""
         return bool(self.wait(lambda: self._admin.members(group)))
 
     def append(self, queue: MessageQueue, copies: bytes) -> int | None:
@@ -301,7 +301,7 @@ class ClusterAccess:
         return None if first == high else first
 
     def is_stored(self, topic: str, unique_key: str) -> bool:
-        """Tell whether a message with this unique key is in the topic, by the brokers' index."""
+        """Return whether a message with this unique key is in the topic, by the brokers' index."""
         found = self.wait(
             lambda: self._admin.find_messages(topic, unique_key, unique=True, unreadable=True)
         )
@@ -444,7 +444,7 @@ def _mark(message: StoredMessage) -> int:
 
 
 def _passes(error: BrokerError) -> bool:
-    """Tell whether another try may be answered otherwise."""
+    """Return whether another try may be answered otherwise."""
     if error.code == ResponseCode.SYSTEM_ERROR:
         return error.remark.endswith(_TRY_AGAIN)
     return error.code in _LATER

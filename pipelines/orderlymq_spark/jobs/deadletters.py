@@ -293,7 +293,7 @@ def add_copies(
 
 
 def is_overtaken(letter: DeadLetter, newest: Newest, *, grown: bool) -> bool:
-    """Tell whether a later message of a letter's key was consumed.
+    """Return whether a later message of a letter's key was consumed.
 
     In its queue by offset, in others by time: only in a topic that has *grown* these have messages behind it.
     """

@@ -96,7 +96,7 @@ class Location(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Tell whether there is a file, or on a file system a folder."""
+        """Return whether there is a file, or on a file system a folder."""
 
     @abstractmethod
     def size(self) -> int:

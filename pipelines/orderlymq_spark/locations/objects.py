@@ -190,7 +190,7 @@ def store_of(scheme: str, bucket: str) -> Any:
 
 
 def is_plain_http() -> bool:
-    """Tell whether the endpoint that the environment names is one without TLS."""
+    """Return whether the endpoint that the environment names is one without TLS."""
     endpoint = next((os.environ[name] for name in _ENDPOINTS if name in os.environ), "")
     return endpoint.startswith("http://")
 

@@ -105,7 +105,7 @@ class Pushed:
         return False
 
     def wants(self, queue: MessageQueue) -> bool:
-        """Tell whether a queue may have rows."""
+        """Return whether a queue may have rows."""
         return all(
             of(queue) in self.values[column]
             for column, of in _OF_QUEUE.items()

@@ -181,7 +181,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         return access.bounds(awaited_queues(access, self._options, awaited))[1]
 
     def _waits(self, waiting: int) -> bool:
-        """Tell whether a batch is still too small to be worth it."""
+        """Return whether a batch is still too small to be worth it."""
         least = self._options.offsets_min
         if least is None or self._target is not None or waiting >= least:
             self._waiting_since = None

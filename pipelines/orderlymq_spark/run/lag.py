@@ -74,7 +74,7 @@ class LagListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Tell the lag behind the end of the batch."""
+        """Report the lag behind the end of the batch."""
         progress = event.progress
         for source in progress.sources:
             offsets = _of_topics(progress_offsets(source.endOffset))

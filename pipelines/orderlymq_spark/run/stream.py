@@ -137,7 +137,7 @@ def _run_query(
 
 
 def _has_open_batch(spark: Location) -> bool:
-    """Tell whether the last batch that Spark has planned is not done."""
+    """Return whether the last batch that Spark has planned is not done."""
     return last_batch(spark, "offsets") > last_batch(spark, "commits")
 
 

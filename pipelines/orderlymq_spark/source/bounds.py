@@ -261,7 +261,7 @@ def has_two_lists(
     stored_ms: Mapping[MessageQueue, int | None],
     grown_ms: int,
 ) -> bool:
-    """Tell whether a read of a topic's queues has messages of the list before the present one.
+    """Return whether a read of a topic's queues has messages of the list before the present one.
 
     Args:
         starts: where the read began; a queue that it lacks came later.

@@ -48,7 +48,7 @@ _COMMITS: Final = (
 
 
 def is_committed(table: DeltaTable, app_id: str, batch: int) -> bool:
-    """Tell whether a batch of this application is in the table."""
+    """Return whether a batch of this application is in the table."""
     version = table.transaction_version(app_id)
     return version is not None and version >= batch
 
@@ -90,7 +90,7 @@ def open_table(root: Location, first_rows: Callable[[], pa.Table]) -> DeltaTable
 
 
 def is_table(root: Location) -> bool:
-    """Tell whether there is a table."""
+    """Return whether there is a table."""
     return DeltaTable.is_deltatable(str(root), _options(root))
 
 

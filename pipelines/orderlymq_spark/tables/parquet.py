@@ -223,7 +223,7 @@ def publish(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> N
 
 
 def _is_there(root: Location, part: Part) -> bool:
-    """Tell whether the messages of a part are published.
+    """Return whether the messages of a part are published.
 
     Raises:
         SinkConflict: Some of them are, or other messages with their offsets.
@@ -248,7 +248,7 @@ def _is_there(root: Location, part: Part) -> bool:
 
 
 def _are_same(part: Part, path: Location) -> bool:
-    """Tell whether the first and the last message of a part are in a published file.
+    """Return whether the first and the last message of a part are in a published file.
 
     Offsets are used again from some place on, so the rest between them is the same, too.
     """

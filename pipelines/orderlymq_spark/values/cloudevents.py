@@ -127,7 +127,7 @@ def _data(content: bytes, event: Mapping[str, Any], parse: Callable[[bytes], Any
 
 
 def _is_json(event: Mapping[str, Any]) -> bool:
-    """Tell whether data is JSON; so it is where nothing is said."""
+    """Return whether data is JSON; so it is where nothing is said."""
     kind = event.get("datacontenttype")
     return kind is None or _JSON_TYPE.fullmatch(kind) is not None
 

@@ -47,12 +47,12 @@ class TopicConfig(JsonModel):
 
     @property
     def readable(self) -> bool:
-        """Tell whether consumers may read."""
+        """Return whether consumers may read."""
         return self.perm & PERM_READ != 0
 
     @property
     def writable(self) -> bool:
-        """Tell whether producers may write."""
+        """Return whether producers may write."""
         return self.perm & PERM_WRITE != 0
 
 

@@ -173,7 +173,7 @@ def _left_out(cls: type[JsonModel], field: "dataclasses.Field[Any]") -> object:
 
 
 def _has_odd_keys(hint: Any) -> bool:
-    """Tell whether a member declared as *hint* may hold a map whose keys are no texts."""
+    """Return whether a member declared as *hint* may hold a map whose keys are no texts."""
     if isinstance(hint, type) and issubclass(hint, JsonModel):
         return _schema(hint).has_odd_keys
     arguments = get_args(hint)

@@ -80,7 +80,7 @@ class FrameDecoder:
 
     @property
     def has_frame(self) -> bool:
-        """Tell whether a whole frame is being kept."""
+        """Return whether a whole frame is being kept."""
         return len(self._buffer) >= self._needed
 
     def receive_data(

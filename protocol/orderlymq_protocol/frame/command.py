@@ -42,12 +42,12 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
-        """Tell whether this answers a request that we sent."""
+        """Return whether this answers a request that we sent."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Tell whether the sender wants no answer; it must not get one, not even an error."""
+        """Return whether the sender wants no answer; it must not get one, not even an error."""
         return self.flag & FLAG_ONEWAY != 0
 
     def memory_bytes(self) -> int:

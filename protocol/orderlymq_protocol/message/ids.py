@@ -48,7 +48,7 @@ def decode_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def is_offset_message_id(text: str) -> bool:
-    """Tell an offset id from everything else: of a unique key, too, though both have one form.
+    """Distinguish an offset id from everything else: of a unique key, too, though both have one form.
 
     The upper halves of its port and its offset are zero. A unique key has the process id and a part of the hash there.
     """

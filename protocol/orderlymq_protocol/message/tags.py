@@ -71,9 +71,9 @@ class TagFilter:
 
     @property
     def matches_all(self) -> bool:
-        """Tell whether every message passes."""
+        """Return whether every message passes."""
         return not self.tags
 
     def matches_tag(self, tag: str | None) -> bool:
-        """Tell whether a message with this very tag passes."""
+        """Return whether a message with this very tag passes."""
         return not self.tags or tag in self.tags

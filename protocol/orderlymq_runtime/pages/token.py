@@ -39,7 +39,7 @@ class PageToken:
         self._token = _read(path)
 
     def is_in(self, authorization: str) -> bool:
-        """Tell whether the header *authorization* holds the token, as `Bearer TOKEN`."""
+        """Return whether the header *authorization* holds the token, as `Bearer TOKEN`."""
         self._follow()
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
             return False

@@ -155,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Tell whether the connection is closing or lost, so that sending is in vain."""
+        """Return whether the connection is closing or lost, so that sending is in vain."""
         return self._closing
 
     def close(self, *, orderly: bool = True, kind: str = "owner", reason: str = "") -> None:

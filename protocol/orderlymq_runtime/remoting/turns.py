@@ -35,7 +35,7 @@ class Turns:
 
     @property
     def has_line(self) -> bool:
-        """Tell whether somebody waits already."""
+        """Return whether somebody waits already."""
         return bool(self._waiting)
 
     def may_begin(self, now: float) -> bool:

@@ -30,7 +30,7 @@ def check_protection(address: str, *, is_encrypted: bool, what: str, cure: str) 
 
 
 def stays_here(host: str) -> bool:
-    """Tell whether packets to *host* stay on this machine; names are not looked up, for answers can be forged."""
+    """Return whether packets to *host* stay on this machine; names are not looked up, for answers can be forged."""
     if host == "localhost":
         return True
     try:

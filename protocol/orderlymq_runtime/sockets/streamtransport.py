@@ -29,7 +29,7 @@ class StreamTransport(Protocol):
         """Read again."""
 
     def is_closing(self) -> bool:
-        """Tell whether it is closing or closed."""
+        """Return whether it is closing or closed."""
 
     def close(self) -> None:
         """Close it behind what was written."""

@@ -87,7 +87,7 @@ def _late_append_truncates(bed: Bed) -> None:
     bed.put(following, "_merge", merge)
 
 
-@RAFT.defect("forget term and vote at a restart", "a vote is durable before it is told")
+@RAFT.defect("forget term and vote at a restart", "a vote is durable before it is sent")
 def _forget_vote(bed: Bed) -> None:
     real = RaftLogStore.initial_state
 
@@ -144,7 +144,7 @@ def _no_recovery(bed: Bed) -> None:
     bed.put(Recovery, "begin", staticmethod(lambda batch: None))
 
 
-@LOOP.defect("call an overwritten proposal committed", "an answer tells the fate that came")
+@LOOP.defect("call an overwritten proposal committed", "an answer states the fate that came")
 def _all_committed(bed: Bed) -> None:
     real = PendingProposals.settle
 

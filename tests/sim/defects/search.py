@@ -3,7 +3,7 @@ Which seed catches each defect: ``python -m tests.sim.defects.search`` finds the
 
 A defect that is still caught at its seed on record is left there, which takes one run. For the others it tries seeds
 one after the other until a law is broken, writes what it found to ``caught.json`` (used by the tests) and the table
-to ``docs/explanation/simulator.md``, each at once, so that it can be ended and goes on where it was. ``--again`` forgets the
+to ``docs/explanation/simulator.md``, each immediately, so that it can be ended and goes on where it was. ``--again`` forgets the
 record, ``--only TEXT`` looks for some of them, ``--seeds N`` how far.
 """
 

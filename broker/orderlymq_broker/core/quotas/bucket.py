@@ -22,7 +22,7 @@ class Bucket:
         self._at_ms = now_ms
 
     def has_more_than(self, floor: float, now_ms: int) -> bool:
-        """Tell whether there are more than *floor* tokens; below zero is debt."""
+        """Return whether there are more than *floor* tokens; below zero is debt."""
         return self._refilled(now_ms) > floor
 
     def take(self, tokens: int) -> None:

@@ -138,7 +138,7 @@ class Quotas:
         return self._admit(_ACCOUNT, peer.account, quota, request, peer, now)
 
     def admits(self, connection: int) -> bool:
-        """Tell whether *connection* is one of those that its address may have."""
+        """Return whether *connection* is one of those that its address may have."""
         return not self._address_quota.connections or connection in self._of_connection
 
     def handed_out(self, peer: Peer, size: int) -> None:

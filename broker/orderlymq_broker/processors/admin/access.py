@@ -180,7 +180,7 @@ class AccessControl:
         return Peer(peer.connection, peer.host, peer.port, account, peer.listener)
 
     def may_publish(self, peer: Peer, topic: str) -> bool:
-        """Tell whether a peer that was admitted before may write a topic now."""
+        """Return whether a peer that was admitted before may write a topic now."""
         if not self.enabled:
             return True
         if not peer.account:
@@ -246,7 +246,7 @@ class AccessControl:
         return access_key
 
     def _is_signed_by(self, account: AccountSet, request: RemotingCommand, wall_ms: int) -> bool:
-        """Tell whether one of the account's valid secrets made the signature; count when it is the former."""
+        """Return whether one of the account's valid secrets made the signature; count when it is the former."""
         given = request.ext.get(ROCKETMQ_SIGNATURE, "").encode()
         for secret in valid_secrets(account, wall_ms):
             expected = signature(request.ext, request.body, secret, request.version).encode()
@@ -257,7 +257,7 @@ class AccessControl:
         return False
 
     def _is_white(self, peer: Peer) -> bool:
-        """Tell whether a peer is at an address that needs no account."""
+        """Return whether a peer is at an address that needs no account."""
         return any(_is_at(peer, pattern) for pattern in self._context.state.access.white_addresses)
 
     def _account(self, access_key: str) -> AccountSet | None:
@@ -437,7 +437,7 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
 
 
 def _is_at(peer: Peer, pattern: str) -> bool:
-    """Tell whether a peer is at a white address.
+    """Return whether a peer is at a white address.
 
     Behind a further listener nobody is: a node port or a balancer gives its clients an address of the inner network.
     """

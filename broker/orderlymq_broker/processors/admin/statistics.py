@@ -244,7 +244,7 @@ class StatsAdministration:
 
 
 def _may_match(subscription: Subscription, entry: ConsumeQueueData) -> bool:
-    """Tell whether a group may want a message, as far as its entry says: by its tag."""
+    """Return whether a group may want a message, as far as its entry says: by its tag."""
     is_by_tags = subscription.expression_type != EXPRESSION_SQL92 and subscription.codes
 
     return not is_by_tags or entry.tags_code in subscription.codes

@@ -275,7 +275,7 @@ class TopicAdministration:
             )
 
     def _is_missing_template(self, name: str) -> bool:
-        """Tell whether an operator may make the topic that begins auto-creation; see ``topics/bootstrap.py``.
+        """Return whether an operator may make the topic that begins auto-creation; see ``topics/bootstrap.py``.
 
         A leader with the settings from before a roll takes it too: sends make no topic while its own forbid it.
         """

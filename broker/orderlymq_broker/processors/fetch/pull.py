@@ -205,7 +205,7 @@ class PullProcessor:
         record: Append,
         verdicts: dict[tuple[int, int], bool],
     ) -> bool:
-        """Tell whether a message passes, or perhaps does: the pull is judged again in any case."""
+        """Return whether a message passes, or perhaps does: the pull is judged again in any case."""
         which = record.physical, id(test)
         known = verdicts.get(which)
         if known is not None:

@@ -48,7 +48,7 @@ class PropertyTest:
     cost: int = 1
 
     def passes(self, message: bytes | memoryview) -> bool:
-        """Tell whether a stored message is wanted."""
+        """Return whether a stored message is wanted."""
         return self.wants(record_properties(message))
 
     def work(self, message: bytes | memoryview) -> int:
@@ -80,7 +80,7 @@ class Reading(NamedTuple):
 
     @property
     def is_at_end(self) -> bool:
-        """Tell whether the consumer has everything there is, so that waiting makes sense."""
+        """Return whether the consumer has everything there is, so that waiting makes sense."""
         return self.code == ResponseCode.PULL_NOT_FOUND
 
 
@@ -126,7 +126,7 @@ def read_queue(
 
 
 def is_wanted(matches: Matches, entry: TailEntry) -> bool:
-    """Tell whether a message that is in memory passes."""
+    """Return whether a message that is in memory passes."""
     if isinstance(matches, PropertyTest):
         return matches.passes(entry.message)
 

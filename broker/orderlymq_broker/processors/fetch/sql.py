@@ -73,7 +73,7 @@ class SqlFilter:
         return f"SqlFilter({self.expression!r})"
 
     def matches(self, properties: bytes) -> bool:
-        """Tell whether a message with these stored properties is wanted."""
+        """Return whether a message with these stored properties is wanted."""
         if self._searches:
             return self._condition(lambda name: find_property(properties, name)) is True
 

@@ -100,7 +100,7 @@ def check_named(context: Context, ext: Mapping[str, str], peer: Peer, now: Now) 
 
 
 def _is_known(context: Context, client_id: str, peer: Peer) -> bool:
-    """Tell whether the client has spoken over this connection, with this account."""
+    """Return whether the client has spoken over this connection, with this account."""
     session = context.sessions.get(peer.connection)
 
     return session is not None and session.client_ids.get(client_id) == peer.account
@@ -113,7 +113,7 @@ def _is_foreign(session: Session, client_id: str, peer: Peer) -> bool:
 def _holds_from_elsewhere(
     context: Context, client_id: str, peer: Peer, members: Collection[MemberSeen]
 ) -> bool:
-    """Tell whether the id holds something, and nothing of it was got from the host of *peer*."""
+    """Return whether the id holds something, and nothing of it was got from the host of *peer*."""
     state = context.state
     addresses = {lock.address for lock in islice(state.locks.of_client(client_id), LOCKS_SEEN_MAX)}
     if not addresses and not state.lanes.holds_any(client_id):
@@ -126,7 +126,7 @@ def _holds_from_elsewhere(
 def _is_same_process(
     members: Collection[MemberSeen], consumers: Sequence[ConsumerData] | None
 ) -> bool:
-    """Tell whether a heartbeat has the subscriptions that the members made, to the millisecond."""
+    """Return whether a heartbeat has the subscriptions that the members made, to the millisecond."""
     said = {
         consumer.group_name: {
             subscription.topic: subscription.sub_version

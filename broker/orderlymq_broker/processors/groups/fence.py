@@ -52,7 +52,7 @@ class Verdict(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Tell whether the request is served."""
+        """Return whether the request is served."""
         return not self.refusal
 
 
@@ -68,7 +68,7 @@ class Fence:
     def judge_pull(
         self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
     ) -> Verdict:
-        """Tell whether this pull is the holder's."""
+        """Return whether this pull is the holder's."""
         if not self._context.state.is_ordered(group):
             return self._judge_unordered(group, topic, queue_id, ext)
         return self._judge(group, topic, queue_id, peer, ext, pulls=True)
@@ -83,7 +83,7 @@ class Fence:
         *,
         wants_answer: bool,
     ) -> Verdict:
-        """Tell whether this commit is the holder's, or a tool's where nobody holds the queue.
+        """Return whether this commit is the holder's, or a tool's where nobody holds the queue.
 
         A tool waits for the answer of a request of its own; a consumer that the group has forgotten
         sends the same request without waiting for one, or commits with a pull.
@@ -103,7 +103,7 @@ class Fence:
     def is_of_tool(
         self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
     ) -> bool:
-        """Tell whether a commit of an ordered queue that somebody holds is a tool's, which resets it."""
+        """Return whether a commit of an ordered queue that somebody holds is a tool's, which resets it."""
         state = self._context.state
         if EXT_CLIENT_ID in ext or not state.is_ordered(group):
             return False
@@ -159,7 +159,7 @@ class Fence:
         )
 
     def _must_be_holder(self, lock: Lock, peer: Peer, ext: dict[str, str], *, pulls: bool) -> bool:
-        """Tell whether a connection that has not said who it is can be nobody's but the holder's."""
+        """Return whether a connection that has not said who it is can be nobody's but the holder's."""
         sessions = self._context.sessions
         others = sessions.of_client(lock.client_id)
         if host_of(lock.address) != peer.host or any(
@@ -175,7 +175,7 @@ class Fence:
         return True
 
     def _is_alone_with(self, version: str, lock: Lock) -> bool:
-        """Tell whether the holder, and no other member at its address, has this version of its subscription."""
+        """Return whether the holder, and no other member at its address, has this version of its subscription."""
         members = self._context.state.members.of_group(lock.group)
         holder = members.get(lock.client_id)
         if holder is None or version in ("", "0") or _version(holder, lock.topic) != version:
@@ -189,7 +189,7 @@ class Fence:
         )
 
     def _is_client(self, client_id: str, peer: Peer, ext: dict[str, str]) -> bool:
-        """Tell whether a request is surely of this client."""
+        """Return whether a request is surely of this client."""
         if EXT_CLIENT_ID in ext:
             return ext[EXT_CLIENT_ID] == client_id
         session = self._context.sessions.get(peer.connection)
@@ -197,7 +197,7 @@ class Fence:
         return session is not None and client_id in session.client_ids
 
     def _is_tool(self, group: str, peer: Peer, ext: dict[str, str]) -> bool:
-        """Tell whether a sender is nobody the group knows: then it administers."""
+        """Return whether a sender is nobody the group knows: then it administers."""
         members = self._context.state.members.of_group(group)
         if EXT_CLIENT_ID in ext:
             return ext[EXT_CLIENT_ID] not in members and not ext.get(EXT_EPOCH)

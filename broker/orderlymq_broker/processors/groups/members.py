@@ -345,7 +345,7 @@ class MembershipProcessor:
                 context.note_duplicate(client_id, other.peer, session.peer)
 
     def _makes_groups(self, planned: int) -> bool:
-        """Tell whether a group can be made in passing, with its retry topic, beside *planned* records."""
+        """Return whether a group can be made in passing, with its retry topic, beside *planned* records."""
         context = self._context
         return context.settings.auto_create_group and context.entries.has_room(planned + 2)
 
@@ -407,7 +407,7 @@ class MembershipProcessor:
         )
 
     def _holds(self, group: str, client_id: str) -> bool:
-        """Tell whether a member has queues or lanes that nobody else can have yet."""
+        """Return whether a member has queues or lanes that nobody else can have yet."""
         state = self._context.state
 
         return state.locks.holds(group, client_id) or state.lanes.holds(group, client_id)

@@ -234,7 +234,7 @@ class Committer:
     def _is_reset(
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer, now: Now
     ) -> bool:
-        """Tell whether a commit may move backwards."""
+        """Return whether a commit may move backwards."""
         key = (header.consumer_group, header.topic, header.queue_id)
         offset, until_ms = self._resets.get(key, (-1, 0))
         if until_ms > now.monotonic_ms:
@@ -253,7 +253,7 @@ class Committer:
     def _goes_back(
         self, header: UpdateConsumerOffsetHeader, ext: dict[str, str], peer: Peer
     ) -> bool:
-        """Tell whether a program that pulls by itself has gone back, as after a seek; order binds it to what was consumed."""
+        """Return whether a program that pulls by itself has gone back, as after a seek; order binds it to what was consumed."""
         state, group = self._context.state, header.consumer_group
         key = (group, header.topic, header.queue_id)
         pending = self._pending.get(key)
@@ -278,7 +278,7 @@ class Committer:
         )
 
     def _consumes(self, peer: Peer, group: str) -> bool:
-        """Tell whether a connection is a consumer's of the group, though no member any more."""
+        """Return whether a connection is a consumer's of the group, though no member any more."""
         session = self._context.sessions.get(peer.connection)
 
         return session is not None and session.consumes(group)

@@ -83,13 +83,13 @@ class RebalanceNotifier:
         self._changed.update(dict.fromkeys((*groups, *(group for group, _, _ in queues))))
 
     def notices(self) -> list[Effect]:
-        """Tell of what was noted since the last call, each member once."""
+        """Notify the members of what was noted since the last call, each member once."""
         groups, self._changed = self._changed, {}
 
         return self.notify(groups)
 
     def tick(self, now: Now) -> list[Effect]:
-        """Tell again what nobody seems to have heard."""
+        """Notify again where nobody seems to have heard."""
         at_ms = now.monotonic_ms
         groups: list[str] = []
         for group, reminder in list(self._reminders.items()):

@@ -237,7 +237,7 @@ class Round:
         return oldest[::-1]
 
     def _lags(self, queue: LaneQueue, lane: Lane) -> bool:
-        """Tell whether the index of a lane, which is all it has, lacks what an earlier plan adds.
+        """Return whether the index of a lane, which is all it has, lacks what an earlier plan adds.
 
         The earlier plan may be refused, so nobody knows yet what follows the lane's first run. The next round does.
         """
@@ -264,7 +264,7 @@ class Round:
                 self._hand_out(plan, fetch, *found)
 
     def _may_have_suspect(self, client_id: str) -> bool:
-        """Tell whether a member has no suspect yet, and note that it gets one."""
+        """Return whether a member has no suspect yet, and note that it gets one."""
         if client_id not in self._suspects:
             held = self._state.lanes.in_hand_of(client_id, self._config.name, self._topic.name)
             self._suspects[client_id] = any(lane.is_suspect for _, lane in held)

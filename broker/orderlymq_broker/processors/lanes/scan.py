@@ -48,7 +48,7 @@ class Budget:
     size: int = SCAN_SIZE_MAX
 
     def is_spent(self) -> bool:
-        """Tell whether the rest is for the next step."""
+        """Return whether the rest is for the next step."""
         return self.messages <= 0 or self.size <= 0
 
 

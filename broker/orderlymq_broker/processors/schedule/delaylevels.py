@@ -131,7 +131,7 @@ class DelayService:
         return [Propose(records, applied, lost)]
 
     def _waits(self, queue: Queue, offset: int, entry: QueueEntry, now: Now) -> bool:
-        """Tell whether a message that is due later has to wait, and note until when."""
+        """Return whether a message that is due later has to wait, and note until when."""
         level = queue.queue_id
         end, until_ms = self._ahead.get(level, (0, 0))
         if not now.was_ahead(entry.store_timestamp):

@@ -66,7 +66,7 @@ def answer_places(
 
 
 def may_be_stored(firsts: Sequence[First]) -> bool:
-    """Tell whether some of these messages are stored, or may still be."""
+    """Return whether some of these messages are stored, or may still be."""
     return any(
         type(first) is Place or (type(first) is PendingSend and type(first.outcome) is not Refused)
         for first in firsts

@@ -64,7 +64,7 @@ _SLAVE: Final = "this replica does not lead group {group}; end the transaction a
 
 
 def is_half(topic: Topic, sys_flag: int, properties: Properties) -> bool:
-    """Tell whether a send is a half message.
+    """Return whether a send is a half message.
 
     RocketMQ goes by the property; the bit alone would store a message that nobody ever sees.
     """
@@ -108,7 +108,7 @@ class TransactionProcessor:
         draft.identity = b""
 
     def _ends(self, offset: int) -> bool:
-        """Tell whether a transaction has ended, or its end is on its way into the log."""
+        """Return whether a transaction has ended, or its end is on its way into the log."""
         return (
             offset in self._context.view.ending
             or self._context.state.transactions.get(offset) is None

@@ -90,7 +90,7 @@ class FrameConnection(asyncio.Protocol):
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the owner once."""
+        """Notify the owner once."""
         self._transport = None
         self._writable.set()
         if not self.closed.done():
@@ -113,7 +113,7 @@ class FrameConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether bytes can still be written."""
+        """Return whether bytes can still be written."""
         return self._transport is not None and not self._transport.is_closing()
 
     def certificate_names(self) -> list[str] | None:

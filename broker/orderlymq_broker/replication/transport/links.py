@@ -212,12 +212,12 @@ class PeerLink:
 
     @property
     def is_up(self) -> bool:
-        """Tell whether the peer can be written to."""
+        """Return whether the peer can be written to."""
         return self._connection is not None and self._connection.is_open
 
     @property
     def is_slow(self) -> bool:
-        """Tell whether much of what was sent waits for the peer to read."""
+        """Return whether much of what was sent waits for the peer to read."""
         return self._connection is not None and self._connection.backlog_bytes > SLOW_BACKLOG
 
     def context(self) -> ssl.SSLContext | None:

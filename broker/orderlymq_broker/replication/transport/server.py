@@ -217,7 +217,7 @@ class Transport:
         return len(self._unproven)
 
     def is_connected(self, node: NodeId) -> bool:
-        """Tell whether the link to *node* for raft is up."""
+        """Return whether the link to *node* for raft is up."""
         link = self._links.get((node, "raft"))
         return link is not None and link.is_up
 
@@ -237,7 +237,7 @@ class Transport:
         return way in self._incoming and way in self._links and self._links[way].send_pieces(pieces)
 
     def is_slow(self, node: NodeId) -> bool:
-        """Tell whether many bytes about forwarded connections wait for *node* to read."""
+        """Return whether many bytes about forwarded connections wait for *node* to read."""
         link = self._links.get((node, "clients"))
         return link is not None and link.is_slow
 

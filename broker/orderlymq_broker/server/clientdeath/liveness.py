@@ -63,7 +63,7 @@ def own_addresses() -> frozenset[str]:
 
 
 def is_local(host: str, addresses: frozenset[str]) -> bool:
-    """Tell whether a peer's address may be of this machine, which has *addresses*."""
+    """Return whether a peer's address may be of this machine, which has *addresses*."""
     try:
         address = ip_address(host.partition("%")[0].removeprefix("::ffff:"))
     except ValueError:
@@ -72,7 +72,7 @@ def is_local(host: str, addresses: frozenset[str]) -> bool:
 
 
 def is_of_another_machine(host: str, replica: str | None) -> bool:
-    """Tell whether a forwarded client's address may mean another machine than this one.
+    """Return whether a forwarded client's address may mean another machine than this one.
 
     A loopback address means the machine of the *replica* that has the connection. That is this machine
     only if this replica, too, calls the other one at a loopback address.
@@ -85,7 +85,7 @@ def is_of_another_machine(host: str, replica: str | None) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether *host* is this machine by its text alone."""
+    """Return whether *host* is this machine by its text alone."""
     return host == "localhost" or is_local(host, frozenset())
 
 
@@ -212,7 +212,7 @@ class Liveness:
                 self._ask(client, _Question(known, client_id, end, None, pid, forwarded))
 
     def knows(self, connection: int) -> bool:
-        """Tell whether it was said which clients may speak on a connection."""
+        """Return whether it was said which clients may speak on a connection."""
         return connection in self._known
 
     def lost(self, connection: int) -> None:

@@ -39,7 +39,7 @@ class View:
         return f"process {pid}, which the client says it is, does not hold the other end"
 
     def is_held(self, holding: Holding) -> bool:
-        """Tell whether any process holds the socket; nobody is known to."""
+        """Return whether any process holds the socket; nobody is known to."""
         return False
 
 

@@ -74,7 +74,7 @@ class Holding:
     owners: Owners
 
     def is_held_by(self, pid: int | None) -> bool:
-        """Tell whether one of the owners has this number."""
+        """Return whether one of the owners has this number."""
         return any(owner.pid == pid for owner in self.owners)
 
 
@@ -183,7 +183,7 @@ class View:
         return found[0] if len(found) == 1 else None
 
     def is_held(self, holding: Holding) -> bool:
-        """Tell whether any process holds the socket, also one that its owners have left behind."""
+        """Return whether any process holds the socket, also one that its owners have left behind."""
         return bool(self._holders.get(holding.inode)) or self._is_maybe_held(holding.owners)
 
     def _scan(self, asked: set[str]) -> None:
@@ -211,7 +211,7 @@ class View:
         return self._processes[pid]
 
     def _is_maybe_held(self, owners: Owners) -> bool:
-        """Tell whether a process that cannot be looked into may be a copy of an owner.
+        """Return whether a process that cannot be looked into may be a copy of an owner.
 
         It is none when it is older, or of another user while the owner may not change its user.
         """
@@ -222,12 +222,12 @@ class View:
         )
 
     def _is_ours(self, row: _Row) -> bool:
-        """Tell whether this process holds the far end of a connection."""
+        """Return whether this process holds the far end of a connection."""
         far = self._tables.inodes.get((row.remote, row.local))
         return far is not None and os.getpid() in self._holders.get(far, ())
 
     def _is_served(self, row: _Row) -> bool:
-        """Tell whether the far end of a connection belongs to brokers and name servers alone."""
+        """Return whether the far end of a connection belongs to brokers and name servers alone."""
         far = self._tables.inodes.get((row.remote, row.local))
         return far is not None and _are_servers(self._holders.get(far, ()))
 
@@ -389,7 +389,7 @@ def _is_server(pid: int) -> bool:
 
 
 def _runs_consumer(pid: int) -> bool:
-    """Tell whether RocketMQ's Java client runs a consumer in a process, by the names of its threads."""
+    """Return whether RocketMQ's Java client runs a consumer in a process, by the names of its threads."""
     names = set()
     try:
         for thread in (PROC / str(pid) / "task").iterdir():

@@ -39,7 +39,7 @@ def dead_policy(on_dead_letter: str) -> DeadPolicy:
 
 
 def is_dead(tries: int, tries_max: int) -> bool:
-    """Tell whether a message has failed too often; a negative maximum is none."""
+    """Return whether a message has failed too often; a negative maximum is none."""
     return 0 <= tries_max <= tries
 
 

@@ -58,7 +58,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def held(self) -> bool:
-        """Tell whether somebody holds it."""
+        """Return whether somebody holds it."""
         return self.client_id != ""
 
 
@@ -115,7 +115,7 @@ class LockTable:
         return lock if lock is not None and lock.client_id else None
 
     def is_current(self, group: str, topic: str, queue_id: int, epoch: int) -> bool:
-        """Tell whether nobody has held the queue after this epoch."""
+        """Return whether nobody has held the queue after this epoch."""
         lock = self._last(group, topic, queue_id)
 
         return lock is not None and lock.epoch == epoch
@@ -137,7 +137,7 @@ class LockTable:
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_LOCKS).get(queue_id)
 
     def takes_locks(self, group: str) -> bool:
-        """Tell whether the group has ever asked for a lock: from then on it is ordered."""
+        """Return whether the group has ever asked for a lock: from then on it is ordered."""
         return group in self._ordered
 
     def held(self, group: str | None = None) -> Iterator[Lock]:
@@ -152,11 +152,11 @@ class LockTable:
         return self._holders.get(client_id, _NO_GROUPS).get(group, _NO_QUEUES).keys()
 
     def holds(self, group: str, client_id: str) -> bool:
-        """Tell whether a client holds any queue of a group."""
+        """Return whether a client holds any queue of a group."""
         return group in self._holders.get(client_id, _NO_GROUPS)
 
     def holds_any(self, client_id: str) -> bool:
-        """Tell whether a client holds any queue of any group."""
+        """Return whether a client holds any queue of any group."""
         return client_id in self._holders
 
     def of_client(self, client_id: str) -> Iterator[Lock]:

@@ -81,7 +81,7 @@ class MemberTable:
         return merged
 
     def may_want(self, group: str, topic: str) -> bool:
-        """Tell whether a topic concerns a group: one whose members say what they want does no longer want the rest.
+        """Return whether a topic concerns a group: one whose members say what they want does no longer want the rest.
 
         Its retry topic does in any case. While nobody says anything, any topic may be wanted again.
         """
@@ -90,13 +90,13 @@ class MemberTable:
         return not wanted or topic in wanted or topic == retry_topic(group)
 
     def is_broadcasting(self, group: str) -> bool:
-        """Tell whether the group's members consume in BROADCASTING."""
+        """Return whether the group's members consume in BROADCASTING."""
         return any(
             member.message_model == "BROADCASTING" for member in self.of_group(group).values()
         )
 
     def is_pushing(self, group: str) -> bool:
-        """Tell whether a member of *group* lets its client choose what to pull next."""
+        """Return whether a member of *group* lets its client choose what to pull next."""
         return any(
             member.consume_type == CONSUME_PASSIVELY for member in self.of_group(group).values()
         )

@@ -92,7 +92,7 @@ class OffsetTable:
 
     @staticmethod
     def _is_allowed(commit: Commit, locks: LockTable) -> bool:
-        """Tell whether what the leader saw when it accepted a commit still holds.
+        """Return whether what the leader saw when it accepted a commit still holds.
 
         Without an epoch it was accepted because nobody held the queue; a lock that was granted
         meanwhile begins where the offset stood.

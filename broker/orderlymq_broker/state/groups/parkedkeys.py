@@ -143,7 +143,7 @@ class ParkedTable:
         return dict(self._held.counts)
 
     def is_held(self, group: str, key: str) -> bool:
-        """Tell whether a group holds a key in any queue."""
+        """Return whether a group holds a key in any queue."""
         return any(key in keys for keys in self._held.groups.get(group, {}).values())
 
     def apply(

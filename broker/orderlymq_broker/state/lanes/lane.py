@@ -72,7 +72,7 @@ class Lane(msgspec.Struct, array_like=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Tell whether the first message may kill its consumers."""
+        """Return whether the first message may kill its consumers."""
         return self.lost >= SUSPECT_LOST
 
     @property

@@ -148,11 +148,11 @@ class LaneTable:
         return len(self._holders.get(client_id, {}).get(group, {}).get(topic, {}))
 
     def holds(self, group: str, client_id: str) -> bool:
-        """Tell whether a client has any lane of a group in hand."""
+        """Return whether a client has any lane of a group in hand."""
         return group in self._holders.get(client_id, {})
 
     def holds_any(self, client_id: str) -> bool:
-        """Tell whether a client has any lane of any group in hand."""
+        """Return whether a client has any lane of any group in hand."""
         return client_id in self._holders
 
     def refuse_change(self, present: GroupSet | None, wanted: GroupSet, locks: LockTable) -> str:
@@ -369,7 +369,7 @@ class LaneTable:
     def _stands(
         self, record: LanesFetched, part: QueueFetch, topic: Topic, offsets: OffsetTable
     ) -> bool:
-        """Tell whether a queue stands where the leader saw it."""
+        """Return whether a queue stands where the leader saw it."""
         queue = self.queues_of(record.group, record.topic).get(part.queue_id)
         stored = topic.queues.get(part.queue_id)
         low, high = (stored.min_offset, stored.next_offset) if stored is not None else (0, 0)
@@ -429,7 +429,7 @@ class LaneTable:
 
 
 def _may_be_freed(lane: Lane) -> bool:
-    """Tell whether a lane waits for something: the last member of one that stops its queue may have died with it."""
+    """Return whether a lane waits for something: the last member of one that stops its queue may have died with it."""
     is_stopped = lane.stops and lane.state == LaneState.READY
 
     return is_stopped or lane.state in (LaneState.PARKED, LaneState.HELD)

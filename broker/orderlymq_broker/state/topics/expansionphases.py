@@ -289,7 +289,7 @@ def _left(state: BrokerState, group: str, topic: Topic) -> Iterator[tuple[int, i
 
 
 def _may_be_ordered(state: BrokerState, group: str, topic: Topic) -> bool:
-    """Tell whether a group consumes in order, or is online and has neither locked nor committed yet.
+    """Return whether a group consumes in order, or is online and has neither locked nor committed yet.
 
     A heartbeat does not say how a client consumes: its first lock or its first commit does, within
     seconds.

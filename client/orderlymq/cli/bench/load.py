@@ -175,7 +175,7 @@ class Run:
     async def _watch(
         self, senders: Sequence["asyncio.Task[None]"], tell: Callable[[Progress], None]
     ) -> None:
-        """Tell each second until everything is sent and delivered, or nothing comes any more."""
+        """Report each second until everything is sent and delivered, or nothing comes any more."""
         second = 0
         while True:
             second += 1

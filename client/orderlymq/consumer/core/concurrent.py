@@ -97,16 +97,16 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether no listener runs and nothing is left to be given back."""
+        """Return whether no listener runs and nothing is left to be given back."""
         return not self._queues and not self._running and not self._releasing
 
     def may_start(self, deliver: Deliver, _now_ms: int) -> bool:
-        """Tell whether a delivery that waited for a worker may still call the listener."""
+        """Return whether a delivery that waited for a worker may still call the listener."""
         state = self._current(deliver.queue, deliver.generation)
         return state is not None and not self._closing and not self._paused
 
     def holds(self, queue: MessageQueue, generation: int, _now_ms: int) -> bool:
-        """Tell whether the queue is still assigned to this member."""
+        """Return whether the queue is still assigned to this member."""
         return self._current(queue, generation) is not None
 
     # -- what happens

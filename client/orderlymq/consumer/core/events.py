@@ -59,7 +59,7 @@ class ParkedFrom:
     message_id: str
 
     def precedes(self, offset: int) -> bool:
-        """Tell whether a message of the key follows the dead letter."""
+        """Return whether a message of the key follows the dead letter."""
         return self.offset < offset
 
 

@@ -44,7 +44,7 @@ class LockedQueues(AssignedQueues[QueueState]):
         self._rules = rules
 
     def holds(self, queue: MessageQueue, generation: int, now_ms: int) -> bool:
-        """Tell whether the queue is still ours; a listener may ask before an outside effect."""
+        """Return whether the queue is still ours; a listener may ask before an outside effect."""
         state = self._queues.get(queue)
         return state is not None and state.fetcher.generation == generation and state.holds(now_ms)
 

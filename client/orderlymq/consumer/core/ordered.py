@@ -77,11 +77,11 @@ class OrderedConsumer(LockedQueues):
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is left to be given back."""
+        """Return whether nothing is left to be given back."""
         return not self._queues and not self._releasing
 
     def may_start(self, deliver: Deliver, now_ms: int) -> bool:
-        """Tell whether a delivery that waited for a worker may still call the listener."""
+        """Return whether a delivery that waited for a worker may still call the listener."""
         state = self._queues.get(deliver.queue)
         return (
             state is not None

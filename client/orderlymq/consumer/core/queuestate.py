@@ -73,20 +73,20 @@ class QueueState(AssignedQueue):
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether something of the queue is outside the core."""
+        """Return whether something of the queue is outside the core."""
         return self.delivery is not None or self.copying
 
     def holds(self, now_ms: int) -> bool:
-        """Tell whether the lease runs."""
+        """Return whether the lease runs."""
         return now_ms < self.lease_until_ms
 
     @property
     def all_dead(self) -> bool:
-        """Tell whether everything that was taken and not committed is handed over."""
+        """Return whether everything that was taken and not committed is handed over."""
         return all(message.queue_offset in self.dead for message in self.fetcher.cache.taken)
 
     def must_rest(self, now_ms: int, continuous_max_ms: int) -> bool:
-        """Tell whether the queue has had its worker for so long that others are to have it; count the time."""
+        """Return whether the queue has had its worker for so long that others are to have it; count the time."""
         if self.busy_since_ms is None:
             self.busy_since_ms = now_ms
         elif now_ms - self.busy_since_ms > continuous_max_ms:
@@ -122,7 +122,7 @@ class QueueState(AssignedQueue):
         return [Report("warning", text)]
 
     def wants_lock(self, now_ms: int) -> bool:
-        """Tell whether the lock is to be asked for, or renewed, now."""
+        """Return whether the lock is to be asked for, or renewed, now."""
         return not self.asking and now_ms >= self.ask_at_ms and self._may_ask(now_ms)
 
     def wake_ms(self, now_ms: int, *, needs_lock: bool, paused: bool) -> int | None:

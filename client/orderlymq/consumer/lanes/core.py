@@ -135,11 +135,11 @@ class LaneCore:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is in hand."""
+        """Return whether nothing is in hand."""
         return not self._hands
 
     def holds(self, hand_id: HandId, now_ms: int) -> bool:
-        """Tell whether a listener's lane is still this member's."""
+        """Return whether a listener's lane is still this member's."""
         hand = self._hands.get(hand_id)
 
         return (
@@ -150,7 +150,7 @@ class LaneCore:
         )
 
     def may_start(self, hand_id: HandId, now_ms: int) -> bool:
-        """Tell whether a listener may be called with what it was to be given."""
+        """Return whether a listener may be called with what it was to be given."""
         return not (self._is_paused or self._is_closing) and self.holds(hand_id, now_ms)
 
     def next_wake_ms(self) -> int | None:

@@ -78,7 +78,7 @@ class Source:
         self.outbox.pop((hand_id.queue_id, hand_id.attempt), None)
 
     def is_due(self, now_ms: int) -> bool:
-        """Tell whether reports are to be sent."""
+        """Return whether reports are to be sent."""
         if not self.outbox or self.is_sending:
             return False
 

@@ -251,7 +251,7 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
             await producer.close()
 
     async def ping(self, timeout: float | None) -> bool:
-        """Tell whether a name server answers."""
+        """Return whether a name server answers."""
         instance = self._shared.instance
         if instance is None:
             return False

@@ -138,7 +138,7 @@ def group_conditions(
 
 
 def _locks(group: ConsumerGroup) -> bool:
-    """Tell whether the members of a group lock queues; by key they take lanes."""
+    """Return whether the members of a group lock queues; by key they take lanes."""
     return group.spec.ordering == "Ordered" and group.spec.concurrency == "Queue"
 
 

@@ -214,7 +214,7 @@ class ClusterReconciler:
             _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
 
     async def _without_cluster(self, key: ClusterKey) -> None:
-        """Tell everything that refers to a Cluster which is not there, and hold nothing back."""
+        """Report to everything that refers to a Cluster which is not there, and hold nothing back."""
         report = ConditionReport(
             "False", "ClusterNotFound", f"there is no Cluster {key[1]!r} in namespace {key[0]!r}"
         )

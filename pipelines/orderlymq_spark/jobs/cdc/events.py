@@ -197,7 +197,7 @@ def _with_texts(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_text(text: str) -> bool:
-    """Tell whether a text has no half characters, as JSON may have."""
+    """Return whether a text has no half characters, as JSON may have."""
     try:
         text.encode()
     except UnicodeEncodeError:

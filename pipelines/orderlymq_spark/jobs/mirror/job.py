@@ -175,7 +175,7 @@ class Mirror:
         return sum(counts), goal
 
     def has_reached(self, goal: Offsets) -> bool:
-        """Tell whether the target has everything before the goal, also what another mirror has copied."""
+        """Return whether the target has everything before the goal, also what another mirror has copied."""
         return all(self.ends.get(queue, 0) >= end for queue, end in goal.items())
 
     def move_groups(self, groups: list[str]) -> dict[str, str]:
@@ -269,7 +269,7 @@ class Mirror:
         self._known[copy] = end
 
     def _differs(self, queue: MessageQueue, copy: MessageQueue, offset: int) -> bool:
-        """Tell whether both clusters hold other messages at an offset; one may have aged out meanwhile."""
+        """Return whether both clusters hold other messages at an offset; one may have aged out meanwhile."""
         original, message = (
             self.source.first_from(queue, offset),
             self._target.first_from(copy, offset),

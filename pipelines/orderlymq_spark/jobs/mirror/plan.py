@@ -107,7 +107,7 @@ def due(pairs: Pairs, sources: Mapping[MessageQueue, Bounds], ends: Offsets) -> 
 
 
 def is_copy(message: StoredMessage, original: StoredMessage) -> bool:
-    """Tell whether a message of the target is that of the source: all of it but where and when it is stored."""
+    """Return whether a message of the target is that of the source: all of it but where and when it is stored."""
     return _content(message) == _content(original)
 
 
