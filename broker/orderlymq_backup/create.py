@@ -263,11 +263,11 @@ def _refuse_missing(found: Collection[str], newest: Backup) -> None:
 
 async def _wait_for_deletion(storage: Storage, tell: Tell) -> None:
     """Return when no deletion is under way; none begins while this backup has its mark."""
-    told = False
+    reported = False
     while mark := await asyncio.to_thread(catalogue.deletion, storage, _now_ms()):
-        if not told:
+        if not reported:
             tell(f"deletion {mark} is under way in {storage}; waiting until it has ended")
-            told = True
+            reported = True
         await asyncio.sleep(AGAIN_AFTER_S)
 
 

@@ -249,14 +249,14 @@ class StatusReport(BaseModel):
         return None if self.watch is None or self.watch.examined_at == 0 else self.watch
 
     @property
-    def untold(self) -> str:
+    def unreported(self) -> str:
         """Say why nothing is reported of topics, groups and messages; empty where it is."""
         return TAKING_OVER if self.watch is None else ""
 
     @property
     def unexamined(self) -> str:
         """Say why nothing was examined; empty where it was."""
-        return self.untold or (UNEXAMINED if self.examined is None else "")
+        return self.unreported or (UNEXAMINED if self.examined is None else "")
 
     @property
     def blocked(self) -> tuple[BlockedReport, ...]:

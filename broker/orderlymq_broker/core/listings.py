@@ -58,7 +58,7 @@ class Listings:
         if self._goes_on:
             _, is_over = _write_on(listing, SHORT_WORK_MAX)
             if is_over:
-                return _told(listing)
+                return _reply(listing)
         if len(self._queue) >= WAITING_MAX:
             return None
         self._queue.append(listing)
@@ -77,7 +77,7 @@ class Listings:
             listing = self._queue.popleft()
             room, is_over = _write_on(listing, room)
             if is_over:
-                effects += _told(listing)
+                effects += _reply(listing)
             else:
                 self._queue.appendleft(listing)
         if self._queue:
@@ -87,7 +87,7 @@ class Listings:
         return effects
 
 
-def _told(listing: _Listing) -> list[Effect]:
+def _reply(listing: _Listing) -> list[Effect]:
     """Give a list that is over to who asked for it."""
     whole = listing.size <= BODY_SIZE_MAX
 

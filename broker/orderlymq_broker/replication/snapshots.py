@@ -488,13 +488,13 @@ def _decode(frame: Frame, kind: type[_Struct]) -> _Struct:
 def _pulse(connection: FrameConnection) -> Callable[[], None]:
     """Return what a thread calls as long as it advances: the peer hears of it every now and then."""
     loop = asyncio.get_running_loop()
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
 
     def advanced() -> None:
-        nonlocal told_at
+        nonlocal reported_at
         now = time.monotonic()
-        if now - told_at >= PROGRESS_EVERY_S:
-            told_at = now
+        if now - reported_at >= PROGRESS_EVERY_S:
+            reported_at = now
             frame = encode_frame(FrameKind.SNAPSHOT_VERIFYING, None)
             loop.call_soon_threadsafe(connection.send, frame)
 

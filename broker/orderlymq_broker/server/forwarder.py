@@ -89,7 +89,7 @@ class Outbox:
         self._seconds = seconds
         self._passed: dict[int, _Passed] = {}
         # Clients that are gone, or ask nothing more there, with the node that could not be notified yet.
-        self._untold: set[tuple[NodeId, int]] = set()
+        self._unnotified: set[tuple[NodeId, int]] = set()
 
     def forward(self, line: Line, command: RemotingCommand) -> bool:
         """Pass *command* to the leader; False when it is unknown or cannot be reached."""
@@ -126,15 +126,15 @@ class Outbox:
 
     def retry(self) -> None:
         """Tell nodes of clients that their links could not take: until then they drop what comes of these."""
-        for node, connection in list(self._untold):
+        for node, connection in list(self._unnotified):
             self._tell_lost(node, connection)
 
     def _tell_lost(self, node: NodeId, connection: int) -> None:
         gone = ForwardedConnection(connection)
         if self._send(node, encode_frame(FrameKind.ORIGIN_CLOSED, gone)):
-            self._untold.discard((node, connection))
+            self._unnotified.discard((node, connection))
         else:
-            self._untold.add((node, connection))
+            self._unnotified.add((node, connection))
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Take a command or a close from the leader for one of our clients."""
@@ -173,7 +173,7 @@ class Outbox:
 
     def node_lost(self, node: NodeId) -> None:
         """Note that a link with *node* is lost: it forgets our clients itself, and answers nothing."""
-        self._untold.difference_update([each for each in self._untold if each[0] == node])
+        self._unnotified.difference_update([each for each in self._unnotified if each[0] == node])
         self.leader_lost(node)
         self._passed = {
             line: passed for line, passed in self._passed.items() if passed.leader != node
@@ -224,7 +224,7 @@ class Inbox:
         self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
         # Clients whose end was asked for, and of them those whose replica could not be notified yet.
         self._ended: set[tuple[NodeId, int]] = set()
-        self._untold: set[tuple[NodeId, int]] = set()
+        self._unnotified: set[tuple[NodeId, int]] = set()
         # Below zero, so that they never meet the numbers of accepted connections.
         self._next_id = -1
 
@@ -234,7 +234,7 @@ class Inbox:
             origin = node, decode_header(frame, ForwardedConnection).connection
             self._forget(self._lines.get(origin))
             self._ended.discard(origin)
-            self._untold.discard(origin)
+            self._unnotified.discard(origin)
             return
         forward = decode_header(frame, Forward)
         if (node, forward.connection) in self._ended:
@@ -322,12 +322,12 @@ class Inbox:
         """Forget the clients that *node* had passed on; it resets them itself."""
         for line in [line for line in self._lines.values() if line.node == node]:
             self._forget(line)
-        for ended in (self._ended, self._untold):
+        for ended in (self._ended, self._unnotified):
             ended.difference_update([origin for origin in ended if origin[0] == node])
 
     def retry(self) -> None:
         """Tell replicas of closes that their links could not take, and go on with what these were too slow for."""
-        for node, connection in list(self._untold):
+        for node, connection in list(self._unnotified):
             self._end(node, connection)
         if self._held_count:
             for line in list(self._lines.values()):
@@ -338,9 +338,9 @@ class Inbox:
         self._ended.add((node, connection))
         gone = ForwardedConnection(connection)
         if self._send(node, encode_frame(FrameKind.FORWARDED_CLOSE, gone)):
-            self._untold.discard((node, connection))
+            self._unnotified.discard((node, connection))
         else:
-            self._untold.add((node, connection))
+            self._unnotified.add((node, connection))
 
     def clear(self) -> None:
         """End all forwarded lines, because this replica leads no more."""

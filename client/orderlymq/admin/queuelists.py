@@ -97,13 +97,13 @@ async def agreed_list(
         wanted = present  # whatever broker groups have joined since
     if present and present != wanted:
         raise SettingError(
-            f"the ordered topic {topic} has {_told(present)} and keeps them, because keys would move to other "
-            f"queues with {_told(wanted)}; make a new topic, or let a Topic resource expand it (DrainAndSwitch)"
+            f"the ordered topic {topic} has {_described(present)} and keeps them, because keys would move to other "
+            f"queues with {_described(wanted)}; make a new topic, or let a Topic resource expand it (DrainAndSwitch)"
         )
     for each in declared:
         if missing := sorted(each.keys() - wanted.keys()):
             raise SettingError(
-                f"the name servers declare {_told(each)} of {topic}, and a list without {', '.join(missing)} "
+                f"the name servers declare {_described(each)} of {topic}, and a list without {', '.join(missing)} "
                 "would move its keys; delete the topic first, or name these broker groups, too"
             )
     return dict(wanted)
@@ -153,6 +153,6 @@ async def _routed(instance: ClientInstance, topic: str, at_once: asyncio.Semapho
     return {each.broker_name for each in data.broker_datas}
 
 
-def _told(counts: Mapping[str, int]) -> str:
+def _described(counts: Mapping[str, int]) -> str:
     listed = ", ".join(f"{count} on {name}" for name, count in sorted(counts.items()))
     return f"{counted(sum(counts.values()), 'queue')} ({listed})"

@@ -198,7 +198,7 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         except BrokenPipeError:
             raise  # click ends with code 1, and keeps the interpreter's last flush quiet
         except _REPORTED as raised:
-            error = _told(raised)
+            error = _translated(raised)
             code = exit_code(error)
             tell_error(error, code, kwargs.get("output"), error.docs)
             raise click.exceptions.Exit(code) from raised
@@ -206,7 +206,7 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-def _told(raised: Exception) -> OrderlyMQError | CommandFailed:
+def _translated(raised: Exception) -> OrderlyMQError | CommandFailed:
     """Return what ends a command; its arguments were checked, so what no sentence covers is the other side's."""
     match raised:
         case OrderlyMQError() | CommandFailed():

@@ -83,10 +83,10 @@ class Finding:
 def as_lines(evidence: Iterable[Event]) -> list[str]:
     """Return a slice of history, one line per event, oldest first, with the time since the first."""
     events = sorted(evidence, key=lambda event: event.at)
-    return [f"+{(event.at - events[0].at) / 1e6:.3f} ms {_told(event)}" for event in events]
+    return [f"+{(event.at - events[0].at) / 1e6:.3f} ms {_described(event)}" for event in events]
 
 
-def _told(event: Event) -> str:
+def _described(event: Event) -> str:
     """Return what an event says, without what it leaves open."""
     facts = [
         f"{name}={value}"

@@ -57,7 +57,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
         lag=lag_total(statuses),
         oldest_seconds=oldest(statuses),
         blocked=add([blocked, held]),
-        members=statuses.total(lambda status: status.members, lambda status: status.untold),
+        members=statuses.total(lambda status: status.members, lambda status: status.unreported),
         lags=lags[:LAGS_SHOWN],
         changes=shown,
         changes_left_out=left_out,
@@ -107,13 +107,13 @@ def broker_groups(
     return tuple(
         BrokerGroup(name=name, unknown=reading.unknown)
         if reading.value is None
-        else _told(reader, name, reading.value)
+        else _broker_group(reader, name, reading.value)
         for name, reading in brokers
         if name != NAME_SERVERS
     )
 
 
-def _told(reader: ClusterReader, name: str, status: StatusReport) -> BrokerGroup:
+def _broker_group(reader: ClusterReader, name: str, status: StatusReport) -> BrokerGroup:
     now_s = reader.collector.now_s()
     rates = {
         field: reader.rates.per_second(name, field, now_s)

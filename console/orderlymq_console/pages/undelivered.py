@@ -81,7 +81,7 @@ def _figure(count: int | None) -> Figure:
 
 def _transactions(group: str, statuses: Answers[StatusReport], producers: Figure) -> TransactionRow:
     def sum_of(count: Callable[[StatusReport], int | None]) -> Figure:
-        return statuses.total(count, lambda status: status.untold)
+        return statuses.total(count, lambda status: status.unreported)
 
     return TransactionRow(
         group=group,

@@ -100,9 +100,9 @@ class ClusterPipelines:
             raise PipelinesUnread(str(error)) from error
         if status != 200:
             raise PipelinesUnread(_refusal(status, body))
-        return self._told(body)
+        return self._reports(body)
 
-    def _told(self, body: bytearray) -> tuple[PipelineReport, ...]:
+    def _reports(self, body: bytearray) -> tuple[PipelineReport, ...]:
         try:
             items = orjson.loads(body)["items"]
             found = [_pipeline(self._namespace, item) for item in items]

@@ -39,7 +39,7 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-#: Browsers send a form of 64 KiB at once.
+#: Browsers send a form of 64 KiB immediately.
 FORM_S: Final = 10.0
 # Pages that need no account.
 _OPEN: Final = ("/static/", "/sign-in", "/healthz")

@@ -63,7 +63,7 @@ class Ledger:
     _refused: dict[int, None] = field(default_factory=dict)
     _missing: dict[int, None] = field(default_factory=dict)
     _busy: str | None = None
-    _told: set[Kind] = field(default_factory=set)
+    _reported: set[Kind] = field(default_factory=set)
 
     # -- the sender
 
@@ -189,7 +189,7 @@ class Ledger:
         else:
             yield from self._judge_gap(highest, number, at)
             self._highest, self.delivered_at = number, at
-            self._told.clear()
+            self._reported.clear()
 
     def _judge_gap(self, highest: int, number: int, at: float) -> Iterator[Trouble]:
         gap = [each for each in range(highest + 1, number) if each not in self._refused]
@@ -235,8 +235,8 @@ class Ledger:
         _trim(self._history, HISTORY_MAX)
 
     def _once(self, kind: Kind, text: str, at: float) -> Iterator[Trouble]:
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._reported:
+            self._reported.add(kind)
             yield self._trouble(kind, text, at)
 
     def _trouble(self, kind: Kind, text: str, at: float) -> Trouble:

@@ -53,7 +53,7 @@ class CanaryProcess:
         self.probes = Probes(plan, self.canary, filters)
         self._address = address
         self._changed = changed
-        self._told: tuple[str, str] | None = None
+        self._reported: tuple[str, str] | None = None
 
     async def run(self) -> None:
         """Prove until cancelled.
@@ -122,8 +122,8 @@ class CanaryProcess:
         while True:
             verdict = self.verdict()
             self._metrics.show(self.canary, verdict)
-            if (verdict.status, verdict.reason) != self._told:
-                self._told = (verdict.status, verdict.reason)
+            if (verdict.status, verdict.reason) != self._reported:
+                self._reported = (verdict.status, verdict.reason)
                 _log.info("order %s: %s: %s", verdict.status, verdict.reason, verdict.message)
                 self._changed(verdict)
             await asyncio.sleep(_LOOK_S)

@@ -58,7 +58,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         self._target: dict[MessageQueue, int] | None = None
         self._row_bytes = 0.0
         self._waiting_since: float | None = None
-        self._told_removed: frozenset[MessageQueue] = frozenset()
+        self._reported_removed: frozenset[MessageQueue] = frozenset()
         self._planned_end: dict[str, Any] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -92,16 +92,16 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         """
         options = self._options
         known = from_json(start)
-        awaited = known.keys() - self._told_removed
+        awaited = known.keys() - self._reported_removed
         ends = self._ends(awaited) if self._target is None else self._target
         access = access_to(options.connect)
         # Before the bounds: of a topic that is created again between, nothing is taken for read.
         ids, before = access.topic_ids({queue.topic for queue in ends}), ids_in(start)
         lows, highs = access.bounds(ends)
         found = continued(known, lows, highs, replaced_queues(access, start, ids, highs))
-        removed = [queue for queue in found.removed if queue not in self._told_removed]
+        removed = [queue for queue in found.removed if queue not in self._reported_removed]
         report_loss(options, found.missing, removed)
-        self._told_removed = frozenset(found.removed)
+        self._reported_removed = frozenset(found.removed)
         # A queue that comes back, as after a broker's long absence, goes on where it was.
         away = {queue: known[queue] for queue in found.removed}
         for queue in found.added:

@@ -1,8 +1,8 @@
 """
 How a stream runs: its status beside the checkpoint, and its end.
 
-Rules: SIGTERM ends a stream after its batch; one that should have ended by itself has failed then, so that whoever
-began it begins it again. `status.json` has phase, last batch, offsets, lag and rate, and the last error stays there after
+Rules: SIGTERM ends a stream after its batch; one that should have ended by itself has failed then, so that its
+starter begins it again. `status.json` has phase, last batch, offsets, lag and rate, and the last error stays there after
 the driver has died.
 """
 

@@ -1,7 +1,7 @@
 """
 What follows a dead letter of an ordered group: 20509 to 20511, and the group's ``onDeadLetter``.
 
-The rules: a member asks before it hands a dead letter over, and does as it is told, so that the policy is
+The rules: a member asks before it hands a dead letter over, and does as the answer says, so that the policy is
 applied here at that moment and nowhere else; what it says: ``state/groups/failurepolicy.py``. A key is held first, in
 raft; the letter and all later messages of its key go to the dead letters until an administrator releases it; where
 the hold is not possible the queue stops. Of RocketMQ's clients only the hand-over is seen: ``check_hand_over``.

@@ -59,7 +59,7 @@ def assign(
 ) -> list[MessageQueue] | None:
     """Return the queues of the member that asks; None, which is no result, while it is not known as a member.
 
-    *members* tells since when each has been there. What an operator has decided (*decided*) goes
+    *members* says since when each has been there. What an operator has decided (*decided*) goes
     before the strategy that the client names.
 
     Raises:

@@ -65,7 +65,7 @@ class ListenerWatch:
         self._context = context
         self._calls = calls
         self._asked: set[_Member] = set()
-        self._told: dict[_Member, dict[tuple[str, int], dict[str, Any]]] = {}
+        self._reported: dict[_Member, dict[tuple[str, int], dict[str, Any]]] = {}
 
     def ask(self, suspects: Iterable[Suspect], now: Now) -> list[Effect]:
         """Ask those who have the suspects; forget what others have said."""
@@ -73,7 +73,9 @@ class ListenerWatch:
         # One suspect for all queues of a holder, or of a group without locks.
         for suspect in {(each.group, each.holder): each for each in suspects}.values():
             members.update(dict.fromkeys(self._members(suspect)))
-        self._told = {member: said for member, said in self._told.items() if member in members}
+        self._reported = {
+            member: said for member, said in self._reported.items() if member in members
+        }
         effects: list[Effect] = []
         for member in members:
             if len(effects) == ASKED_MAX:
@@ -87,7 +89,7 @@ class ListenerWatch:
         """Return what is known of the listener of a queue; every value is None when nothing is."""
         place = (suspect.topic, suspect.queue_id)
         for member in self._members(suspect):
-            found = self._told.get(member, {}).get(place)
+            found = self._reported.get(member, {}).get(place)
             if found is not None:
                 return found
 
@@ -96,7 +98,7 @@ class ListenerWatch:
     def ended(self) -> None:
         """Forget everything: another replica leads and asks."""
         self._asked.clear()
-        self._told.clear()
+        self._reported.clear()
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -127,7 +129,7 @@ class ListenerWatch:
         def answered(response: RemotingCommand | Silence) -> list[Effect]:
             self._asked.discard(member)
             if isinstance(response, RemotingCommand) and response.code == ResponseCode.SUCCESS:
-                self._told[member] = read_running_info(response.body)
+                self._reported[member] = read_running_info(response.body)
             return []
 
         deadline_ms = now.monotonic_ms + TIMEOUT_MS

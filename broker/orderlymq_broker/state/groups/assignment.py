@@ -99,7 +99,7 @@ def full_assignment(
 ) -> dict[QueuePlace, str]:
     """Return an owner for each of *queues*: the one decided if it is a member, else who has fewest.
 
-    *members* tells since when each has been there. Of those with equally few it is the newest: in a
+    *members* says since when each has been there. Of those with equally few it is the newest: in a
     rolling restart what an old one takes has to move again. Nobody gets anything when there are no
     members. Operators decide by the same rule.
     """

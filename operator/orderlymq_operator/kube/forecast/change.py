@@ -30,7 +30,7 @@ from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import DesiredState, desired_state, subject_of
 from orderlymq_operator.kube.observe.gateway import has_routes
 from orderlymq_operator.kube.observe.inventory import Item, read_item
-from orderlymq_operator.kube.observe.listeners import outside_view, told_addresses
+from orderlymq_operator.kube.observe.listeners import outside_view, published_addresses
 from orderlymq_operator.kube.reconcile import groupremoval, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
@@ -233,7 +233,7 @@ def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Enviro
 
 def _addresses(cluster: Cluster, live: Live) -> Addresses:
     """Return where clients of other networks will be sent, as far as that is known; nodes are not read, so theirs stay."""
-    present = told_addresses(live.find(CONFIG_MAPS, names.name_server_set(cluster)))
+    present = published_addresses(live.find(CONFIG_MAPS, names.name_server_set(cluster)))
     view = outside_view(cluster, live.find, (), present, routes=live.routes is not None)
     of_nodes = {
         each.name: present.get(each.name, {})

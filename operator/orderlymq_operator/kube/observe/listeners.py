@@ -215,7 +215,7 @@ def _ranked(hosts: Sequence[str], target: str) -> list[str]:
     )
 
 
-def told_addresses(config: Json | None) -> Addresses:
+def published_addresses(config: Json | None) -> Addresses:
     """Return the addresses that stand in the ConfigMap of the name servers."""
     text = ((config or {}).get("data") or {}).get(ADDRESSES_FILE, "{}")
     try:

@@ -45,7 +45,7 @@ from orderlymq_operator.kube.observe.consumergroups import (
 from orderlymq_operator.kube.observe.listeners import (
     OutsideView,
     outside_view,
-    told_addresses,
+    published_addresses,
 )
 from orderlymq_operator.kube.observe.nodes import NodeFacts
 from orderlymq_operator.kube.observe.pods import PodFacts
@@ -339,7 +339,7 @@ class KubeBackend:
     def observe_outside(self) -> None:
         """Find the addresses of the further listeners; `ensure` does so when their Services are there."""
         cluster = self.desired.cluster
-        present = told_addresses(self.live.find(CONFIG_MAPS, names.name_server_set(cluster)))
+        present = published_addresses(self.live.find(CONFIG_MAPS, names.name_server_set(cluster)))
         served = self.live.routes is not None
         self.outside = outside_view(cluster, self.live.find, self.nodes, present, routes=served)
         self.environment = replace(self.environment, addresses=self.outside.addresses)

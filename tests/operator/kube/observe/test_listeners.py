@@ -8,8 +8,8 @@ from orderlymq_operator.kube.objects.cluster import listener_objects
 from orderlymq_operator.kube.observe.listeners import (
     OutsideView,
     outside_view,
+    published_addresses,
     ready_hosts,
-    told_addresses,
 )
 from orderlymq_operator.kube.observe.nodes import NodeFacts, node_facts
 from orderlymq_operator.kube.resources import Json
@@ -165,5 +165,5 @@ def test_a_node_shows_its_addresses_by_their_types() -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"public": 1}', "{"])
 def test_a_config_map_that_somebody_broke_counts_as_empty(text: str) -> None:
     """It is written again."""
-    assert told_addresses({"data": {"addresses.json": text}}) == {}
-    assert told_addresses(None) == {}
+    assert published_addresses({"data": {"addresses.json": text}}) == {}
+    assert published_addresses(None) == {}
