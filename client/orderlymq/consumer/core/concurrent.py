@@ -22,7 +22,6 @@ from orderlymq.consumer.core.events import (
     Deliver,
     DeliveryDropped,
     Event,
-    FindStart,
     Instruction,
     ListenerDone,
     ListenerStarted,
@@ -313,9 +312,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
                     self._leave(state)
                 continue
             if state.fetcher.next_offset < 0:
-                if not state.finding and now_ms >= state.find_at_ms:
-                    state.finding = True
-                    self._out.append(FindStart(state.queue, state.fetcher.generation))
+                self._maybe_find(state, now_ms)
             else:
                 self._retry_here(state, now_ms)
                 self._expire(state, now_ms)

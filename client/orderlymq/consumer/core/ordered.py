@@ -23,7 +23,6 @@ from orderlymq.consumer.core.events import (
     Deliver,
     DeliveryDropped,
     Event,
-    FindStart,
     Instruction,
     ListenerDone,
     ListenerStarted,
@@ -362,11 +361,6 @@ class OrderedConsumer(LockedQueues):
         needs_lock, paused = self._rules.needs_lock, self._paused
         wake_ms = None if gone else state.wake_ms(now_ms, needs_lock=needs_lock, paused=paused)
         self._plan(state.queue, wake_ms)
-
-    def _maybe_find(self, state: QueueState, now_ms: int) -> None:
-        if not state.finding and now_ms >= state.find_at_ms:
-            state.finding = True
-            self._out.append(FindStart(state.queue, state.fetcher.generation))
 
     def _maybe_deliver(self, state: QueueState, now_ms: int) -> None:
         cache = state.fetcher.cache

@@ -8,7 +8,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
-from orderlymq.consumer.core.events import Event, Instruction, Report, StartFailed, StopPull
+from orderlymq.consumer.core.events import (
+    Event,
+    FindStart,
+    Instruction,
+    Report,
+    StartFailed,
+    StopPull,
+)
 from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -83,6 +90,11 @@ class AssignedQueues(Generic[Q]):
         if state.fetcher.in_flight:
             self._out.append(StopPull(state.queue))
             state.fetcher.in_flight = False
+
+    def _maybe_find(self, state: Q, now_ms: int) -> None:
+        if not state.finding and now_ms >= state.find_at_ms:
+            state.finding = True
+            self._out.append(FindStart(state.queue, state.fetcher.generation))
 
     def _start_failed(self, event: StartFailed, now_ms: int) -> None:
         state = self._current(event.queue, event.generation)
