@@ -2,7 +2,7 @@
 Bodies of requests: how large each may be before anybody reads it.
 
 The rule: a body is read on the loop that also runs raft, so what is read there takes a few milliseconds at most:
-some 0.1 ms per KiB of many small parts. What has to be larger is bounded in its parts, too, by who reads it.
+some 0.1 ms per KiB of many small parts. A body that has to be larger is bounded in its parts, too, by the code that reads it.
 Messages are stored without being read and have a limit of their own (``processors/send/sends.py``).
 """
 

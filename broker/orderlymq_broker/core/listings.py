@@ -3,7 +3,7 @@ Lists of everything that a broker group has: topics, groups, offsets, locks, cli
 
 The rules: a list is written some milliseconds at a time, because there may be tens of thousands of rows, and others elect a leader
 that is silent for a fifth of a second; one list is written at a time, and of others that are not short some rows; one that
-would not fit a frame ends as soon as that is known. What is changed while a list is written may be in it or not. Who answers
+would not fit a frame ends as soon as that is known. A change while a list is written may be in it or not. Who answers
 with one: ``answer_list`` in ``responses.py``.
 """
 

@@ -2,7 +2,7 @@
 Walks over everything that a leader knows of: members, leases.
 
 The rule: a walk looks at some items at a time, because there may be a hundred thousand, and others elect a leader that is silent
-for a fifth of a second; a walk ends with the leadership under which it began. What is changed meanwhile is judged as it is then.
+for a fifth of a second; a walk ends with the leadership under which it began. An item that is changed meanwhile is judged as it is then.
 """
 
 from collections.abc import Callable, Iterator

@@ -2,8 +2,8 @@
 A message on its way into a queue, before it has its place.
 
 The rules: the stored record is laid out once, when the message is handed in, without the three fields that depend
-on its place; ``place`` writes these when the entry is built. What cannot be laid out is found out before
-the message is in anybody's way.
+on its place; ``place`` writes these when the entry is built. A message that cannot be laid out is refused before
+it is in anybody's way.
 """
 
 from dataclasses import dataclass, field

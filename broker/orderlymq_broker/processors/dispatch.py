@@ -412,7 +412,7 @@ class BrokerCore:
             case AssignmentChanged(group, changed=True):
                 return self.rebalance.notify([group])
             case AccessChanged(changed=True) if self.access.enabled:
-                # Who waits may have lost its permission; it asks again and is judged again.
+                # A waiting consumer may have lost its permission; it asks again and is judged again.
                 reason = "ACCESS_CHANGED"
                 return [
                     *self.pulls.release_all(reason),
@@ -426,7 +426,7 @@ class BrokerCore:
     def _table_changed(self, outcome: TopicChanged | GroupChanged, now: Now) -> list[Effect]:
         if outcome.deleted:
             self.committer.forget_deleted(outcome.name, is_group=isinstance(outcome, GroupChanged))
-            # What waits for a topic or group that is gone would wait for nothing.
+            # Requests for a topic or group that is gone would wait for nothing.
             return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
         if isinstance(outcome, GroupChanged) and outcome.mode_changed:
             # In a later turn: one request may change many groups.

@@ -301,7 +301,7 @@ class ReplicationLoop:
     def _take_turn(self) -> None:
         self._advance_durable()
         # The role first, and not from a Ready: a disk that hangs must not keep a deposed leader at
-        # its address. What is applied below is answered in the role that this replica has now.
+        # its address. Entries that are applied below are answered in the role that this replica has now.
         self._role.watch()
         # Applying may lead to new proposals, which belong to the next turn, so this ends.
         self._propose()

@@ -5,7 +5,7 @@ The sender makes a checkpoint, offers it on a connection of its own, and sends t
 chunks. The receiver writes them beside its store, keeps what it already
 has of the same store (RocksDB never rewrites a table file), and reports the state to its node
 only when it lies there complete. The rule: nothing of the present state is touched before that.
-What arrives is read once as a whole, so that a byte that rotted on the sender's disk meets its checksum
+The arrived files are read once as a whole, so that a byte that rotted on the sender's disk meets its checksum
 before the copy counts; a sender that finds the same in its own copy ends, and another one leads. The swap itself is ``store/snapshot.py``; who decides that a snapshot is needed is the raft core.
 """
 

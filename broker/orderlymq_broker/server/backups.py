@@ -222,7 +222,7 @@ class BackupRequests:
         self._making = asyncio.Event()
         taken_ms = time.time_ns() // 1_000_000
         try:
-            # What was acknowledged is applied, and an applied entry waits in memory for the next write.
+            # An acknowledged entry is applied, and an applied entry waits in memory for the next write.
             await instance.write_staged()
             manifest, files = await finish_in_thread(copy_files, instance.store, directory)
             # One that began meanwhile may be part of the copy.

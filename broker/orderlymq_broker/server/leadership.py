@@ -84,7 +84,7 @@ class Leadership:
         if former is not None and former != self._outbox.leader:
             self._outbox.leader_lost(former)
         if not leads:
-            # What was passed on to a leader that never came to serve is answered by nobody here.
+            # Nobody here answers requests that were passed on to a leader that never came to serve.
             self._inbox.clear()
         if self._outbox.leader is not None:
             self._moved.set()

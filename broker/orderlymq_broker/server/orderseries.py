@@ -1,7 +1,7 @@
 """
 Metrics of order and load: who holds which queue, how long keys have waited for a person, what each group has to do.
 
-The rule: only the leader reports, and each metric has an end. What changed hands last is kept where there is too much.
+The rule: only the leader reports, and each metric has an end. Where there is too much, the series that changed hands last are kept.
 """
 
 from collections import Counter

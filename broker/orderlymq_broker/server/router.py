@@ -5,7 +5,7 @@ The rule: a request is answered by this replica only while it surely speaks for 
 that is in doubt (leadership on its way, a lease that ran out, a process that was paused) requests
 wait here in the order they came, and a leader asks the others to confirm it; when another
 replica leads, those on connections that were accepted here are passed on to it. Order on one
-connection is kept across all of it. What has waited is worked off in turns (``turns.py``), before anything that is
+connection is kept across all of it. Waiting requests are worked off in turns (``turns.py``), before anything that is
 read meanwhile.
 ``replication/loop.py`` runs what is served here, ``forwarder.py`` carries what is not.
 """
@@ -395,7 +395,7 @@ class Router:
         return self._lines.get(line.id) is line
 
     def _serve(self, line: Line, command: RemotingCommand) -> None:
-        # What came before it on this line may have been dropped with the end of the line: it must not overtake that.
+        # Earlier requests of this line may have been dropped with the end of the line: it must not overtake them.
         if line.is_closing or _refused(line, command):
             return
         intercept = self._intercepts.get(command.code)

@@ -60,7 +60,7 @@ def _forget_copies(state: BrokerState, again: Iterable[tuple[str, str]], batch: 
         for target in (retry_topic(group), dlq_topic(group)):
             topic = topics.get(target)
             if topic is not None:
-                # What stands in a retry topic is from any.
+                # Messages in a retry topic come from any topic.
                 from_all = name == retry_topic(group)
                 origins.setdefault(topic.id, set()).add("" if from_all else name)
     if origins:

@@ -21,7 +21,7 @@ from orderlymq_protocol.plurals import counted
 
 # Some hundred bytes each; those with connections come on top, which the process bounds.
 IDLE_MAX: Final = 10_000
-# Rows of a metric: accounts, three quotas each. What comes beyond is counted without a name.
+# Rows of a metric: accounts, three quotas each. Further accounts are counted without a name.
 REFUSED_MAX: Final = 1_000
 # What a client may wait with.
 LOAD: Final = frozenset(
@@ -89,7 +89,7 @@ class _Use:
             floor = 0 if is_load else -requests.rate
             if not requests.has_more_than(floor, now_ms):
                 return "requestsPerSecond", requests
-        # What is no load is small, and a large debt of bytes must not cost a client its queues.
+        # Other requests are small, and a large debt of bytes must not cost a client its queues.
         if is_load and size is not None and not size.has_more_than(0, now_ms):
             return "bytesPerSecond", size
 

@@ -196,7 +196,7 @@ class AccessControl:
     def _check_proof(self, request: RemotingCommand, wall_ms: int) -> str:
         """Check the administrator's signature of version 2; return its access key."""
         if not self._context.leading:
-            # What was taken once is known to the leader alone.
+            # Only the leader knows which signatures were used.
             raise RequestRefused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "this replica does not lead its group yet; ask the group's leader",

@@ -145,7 +145,7 @@ class ClientAdministration:
                 yield begin + fastjson.dumps(info), 1
                 begin = b","
             begin = b"],"
-        # What was begun last has no end yet.
+        # The last element has no end yet.
         yield (b"]" if table else begin) + b"}}", 0
 
     # -- what a client is asked --------------------------------------------------------------------

@@ -327,7 +327,7 @@ class GroupAdministration:
                 yield begin + stats.to_json(), 1 + QUEUE_WORK * len(stats.offset_table)
                 begin, start = b",", b"]},"
             yield b"", 1
-        # What was begun last has no end yet.
+        # The last element has no end yet.
         end = b"]}" if start == b"]}," else start
         more = {"brokerAddr": address, "totalDiff": difference}
         yield end + b"]," + fastjson.dumps(more)[1:], 1

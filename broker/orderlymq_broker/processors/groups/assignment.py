@@ -3,7 +3,7 @@ What operators decide about the queues of a group (20507), and what they have to
 
 The rules: a decision is a record under the operator's token, and its group is asked to look again when it is
 applied; members are shown each with its own subscriptions, because those that differ are what goes wrong.
-What a member that asks is answered: ``strategies.py``.
+The answer to a member that asks: ``strategies.py``.
 """
 
 from collections.abc import Callable, Sequence

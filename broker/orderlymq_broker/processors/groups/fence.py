@@ -5,7 +5,7 @@ The rules: a queue of an ordered group in CLUSTERING serves nobody but the holde
 that says who it is (ext omqClientId, omqEpoch) is judged exactly, once ``clientids.py`` has let it use that id; any other is known by the heartbeats
 and lock requests of its connection. Before those, after a fail-over, RocketMQ's Java consumer says in its pulls
 one thing that is its own: the millisecond in which it made its subscription, which the holder's last heartbeat
-has put into the state. Who says the holder's, from the holder's address, is taken for the holder, unless another
+has put into the state. A client that says the holder's, from the holder's address, is taken for the holder, unless another
 member there has the same, or the holder is known to pull over another connection; such a connection may commit,
 too. Everybody else is refused until the next heartbeat or lock request, 20 s later at most (ADR 17). A
 client that gave its lock back may still commit until another holds the queue: Java unlocks first.

@@ -184,7 +184,7 @@ class MembershipProcessor:
         sessions = self._context.sessions
         records: list[Record] = []
         for session, client_id, consumer in arrivals:
-            # Who has left since, is elsewhere or wants something else would come back by what it said here before.
+            # A member that has left since, is elsewhere or wants something else would come back by its former words here.
             presence = sessions.presence.get((consumer.group_name, client_id))
             is_here = presence is not None and presence.connection == session.peer.connection
             if is_here and consumer in session.consumers.get(client_id, ()):
@@ -263,7 +263,7 @@ class MembershipProcessor:
         if presence is None:
             waited_ms = now.monotonic_ms - self._led_since_ms
             return waited_ms > timers.member_return_grace_ms and not self._holds(group, client_id)
-        # Who renews no lock is paused or cut off unless its next heartbeat comes.
+        # A member that renews no lock is paused or cut off unless its next heartbeat comes.
         patience_ms = timers.client_expiry_ms
         if presence.lapsed:
             patience_ms = min(patience_ms, timers.member_return_grace_ms)
@@ -279,7 +279,7 @@ class MembershipProcessor:
         for consumer in body.consumer_data_set:
             check_client(body.client_id, consumer.group_name)
             for subscription in consumer.subscription_data_set:
-                # What tags say is left to the pull, as old clients write them in ways nobody foresaw.
+                # Tags are left to the pull, as old clients write them in ways nobody foresaw.
                 if subscription.expression_type == EXPRESSION_SQL92:
                     check_expression(
                         self._context, subscription.expression_type, subscription.sub_string

@@ -238,7 +238,7 @@ class Committer:
         key = (header.consumer_group, header.topic, header.queue_id)
         offset, until_ms = self._resets.get(key, (-1, 0))
         if until_ms > now.monotonic_ms:
-            # Who has not heard of the reset yet goes on with what it had: that is no step back.
+            # A member that has not heard of the reset yet goes on where it was: that is no step back.
             if offset == header.commit_offset:
                 return True
         elif self._goes_back(header, request.ext, peer):

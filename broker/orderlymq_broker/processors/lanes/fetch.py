@@ -265,7 +265,7 @@ class LaneFetcher:
                         code = ResponseCode.PULL_NOT_FOUND
                         effects += self._answer(waiting, code, remark=plan.limited)
                 return effects
-            # Who got nothing yet, and who has come meanwhile.
+            # For fetches that got nothing yet, and those that have come meanwhile.
             return [*effects, *self.pump(pair, now)]
 
         def lost(refusal: Refusal | None) -> list[Effect]:

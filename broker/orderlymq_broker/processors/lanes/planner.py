@@ -157,7 +157,7 @@ class Round:
         self._due = due
         self._queues = dict(state.lanes.queues_of(config.name, topic.name))
         self._budget = Budget()
-        # What is read of lanes that are ready has a budget of its own: else they would keep new messages waiting.
+        # Reads for lanes that are ready have a budget of their own: else they would keep new messages waiting.
         self._hands = Budget()
         # By queue, the oldest last: the lanes that are ready, and the suspects of them. Plans take from these.
         self._lanes_of: dict[int, tuple[list[Lane], list[Lane]]] = {}
@@ -321,7 +321,7 @@ class Round:
         if stored is None:
             return
         part = self._part(plan, queue_id, fetch)
-        # What retention took before anybody looked at it is passed over, also when nothing follows it.
+        # Messages that retention took before anybody looked at them are passed over, also when nothing follows it.
         start = max(part.scanned, stored.min_offset)
         plan.expired += start - part.scanned
         part.scanned = start

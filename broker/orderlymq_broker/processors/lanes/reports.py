@@ -2,7 +2,7 @@
 What members say about attempts: code 20513.
 
 The rules: one record per request; each report counts or is stale for itself; a renewal that completes nothing is the
-leader's clock alone. What becomes of a message that failed is decided by the group at that moment: how long its lane is
+leader's clock alone. The group at that moment decides what becomes of a message that failed: how long its lane is
 parked, after how many tries it is dead, and what follows then.
 """
 

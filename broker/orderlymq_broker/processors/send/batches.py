@@ -6,7 +6,7 @@ already are left out, and the answer has the places of all. A batch of up to PIE
 whole or not at all. A larger one is proposed in pieces, one behind the other without a gap: where leadership ends while one
 is or may be stored and another is not, the sender gets no answer, and its next try finds the first ones known. Large batches are read bit by bit,
 so that the leader stays heard of; meanwhile the later sends of its connection to its queue wait behind it, because there the
-order of their coming counts. What holds for each single message is read by ``sends.py``.
+order of their coming counts. ``sends.py`` reads what holds for each single message.
 """
 
 from collections import Counter, deque

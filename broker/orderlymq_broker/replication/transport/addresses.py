@@ -4,7 +4,7 @@ Where each replica of the group is called.
 The rule: who belongs to the group is decided in the raft log, where a member is reached is not:
 every replica sends its address in each greeting, and each replica keeps the addresses that it got beside its
 store. Settings give the first addresses, an administrator's "add-learner" gives a new member's,
-and a member that moves announces itself. Who is no member may be one soon, so it is noted as well,
+and a member that moves announces itself. A node that is no member may be one soon, so it is noted as well,
 up to a limit.
 """
 

@@ -111,7 +111,7 @@ class _Rows(Generic[Row]):
 class ParkedTable:
     """Parked keys by group, topic and queue, and those that were released.
 
-    A group holds ``PARKED_KEYS_MAX`` at most. What was released is forgotten with the next release of its group when nobody
+    A group holds ``PARKED_KEYS_MAX`` at most. A released key is forgotten with the next release of its group when nobody
     can ask for it any more; all rows go with their topic or group.
     """
 

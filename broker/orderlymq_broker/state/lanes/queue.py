@@ -176,7 +176,7 @@ class LaneQueue:
             self._begin(lane, hand_out.take, record, wall_ms)
             self._store(lane, writes)
             return [lane]
-        # What had failed is gone.
+        # The message that had failed is gone.
         self._settle(lane, LaneState.READY, wall_ms, writes)
 
         return []

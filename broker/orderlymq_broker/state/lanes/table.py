@@ -375,7 +375,7 @@ class LaneTable:
         low, high = (stored.min_offset, stored.next_offset) if stored is not None else (0, 0)
         if part.queue_id >= topic.queue_count or part.scanned > high:
             return False
-        # What retention has taken since the leader looked at it is owed by nobody.
+        # Nobody owes messages that retention has taken since the leader looked at them.
         if any(found.offsets[0] < low for found in part.found):
             return False
         if queue is not None:

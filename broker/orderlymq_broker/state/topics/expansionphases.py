@@ -223,7 +223,7 @@ def readers_of(state: BrokerState, topic: str) -> list[str]:
         group for group in state.offsets.groups() if topic in state.offsets.of_group(group)
     }
 
-    # Who had a lock was given messages, though it may have left before its first commit.
+    # A member that had a lock was given messages, though it may have left before its first commit.
     return sorted({*online, *committed, *state.locks.groups_of(topic)})
 
 
