@@ -51,7 +51,7 @@ from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_si
 
 _log = logging.getLogger(__name__)
 
-# Who does not know these is a broker.
+# A peer that does not know these is a broker.
 _OF_ALL_NAME_SERVERS: Final = frozenset(
     {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
 )

@@ -397,7 +397,7 @@ class _Queues:
         self._known: dict[tuple[str, str], dict[int, Event]] = defaultdict(dict)
         self._dropped: dict[tuple[str, str], set[int]] = defaultdict(set)
         # A group that never reports DONE is a concurrent one: its queues have no single owner.
-        # What a group by key does is judged lane by lane.
+        # A group by key is judged lane by lane.
         ordered = {event.group for event in facts.history if event.kind is Kind.DONE}
         self._ordered = ordered - groups_by_key(facts.history)
         for events in (facts.acks.values(), *facts.stored.values()):
@@ -463,7 +463,7 @@ class _Queues:
         # a first delivery may start anywhere, where the group's start position said.
         if line.delivered:
             for offset in range(line.highest + 1, event.offset):
-                # What follows a dead letter of a parked key is handed over unseen.
+                # Messages behind a dead letter of a parked key are handed over unseen.
                 if offset in known and offset not in dropped and offset not in line.settled:
                     why = f"offset {offset} was never delivered before {event.offset}"
                     self._jumped(line, Defect.SKIPPED, event, why, known[offset])

@@ -417,7 +417,7 @@ class Producer(Lifecycle):
         """Answer a request that was consumed.
 
         Raises:
-            SendRefused: Who asked is gone or has stopped waiting.
+            SendRefused: The requester is gone or has stopped waiting.
             SendUnknown: The broker did not say whether the reply arrived.
             SettingError: The message is no request.
         """

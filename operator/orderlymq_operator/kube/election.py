@@ -180,7 +180,7 @@ class Election:
         self._holds, self._claims, self._renewed = True, claims, begun
         self.token = int(made["spec"].get("leaseTransitions") or 0)
         if claims and not acted:
-            # Who claims at the same moment is seen by one of the two at least, and then by both.
+            # Of two that claim at the same moment, one at least sees the other, and then both do.
             before = claiming(self._serves, await self._others())
         if claims and (acted or not before):
             self._note_rival("")

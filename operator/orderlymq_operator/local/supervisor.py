@@ -247,7 +247,7 @@ class Supervisor:
             self._running_backend().conditions[subject] = report
 
     async def _perform(self, action: Action) -> bool:
-        # What failed a moment ago and is tried again is no news.
+        # A failure of a moment ago that is tried again is no news.
         if not isinstance(action, ReportCondition) and action != self._failed:
             self.event(describe(action))
         try:

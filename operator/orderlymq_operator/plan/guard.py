@@ -2,7 +2,7 @@
 The guard: edits of a Cluster that lose what no later edit brings back, and their confirmation by an annotation.
 
 Pure. Rules: a first creation needs none. Where the spec before is not known any edit may be dangerous. An edit is dangerous when it deletes messages, or leaves every group with one
-copy of them. What the planner proves safe is not dangerous: it restarts one replica of a group at a time, an expansion
+copy of them. Steps that the planner proves safe are not dangerous: it restarts one replica of a group at a time, an expansion
 waits behind its fence, a group goes when it is empty. `deletionPolicy` and `storage.deleteClaim` are confirmations of
 their own. A confirmation names one act and holds for one edit: an old one does not serve a new change.
 """

@@ -164,7 +164,7 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
     """
     form = form_of(pipeline.spec)
     if seen.forbidden is not None:
-        # What runs was made before the field or the permission changed.
+        # The running work was made before the field or the permission changed.
         stops: list[PipelineAction] = [
             StopDriver(each.form, each.name) for each in seen.workloads if not each.deleting
         ]

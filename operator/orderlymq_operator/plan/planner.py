@@ -305,7 +305,7 @@ def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
     for name in sorted(desired.deleted_topics):
         for group in sorted(topic_layout(name, observed)):
             yield DeleteTopic(name, group)
-        # Who does not answer may hold queues of it still: the list stays as long as one may be there.
+        # A group that does not answer may hold queues of it still: the list stays as long as one may be there.
         known = all(found.topics is not None for found in observed.groups.values())
         listed = any(name in (each.order_config or {}) for each in observed.name_servers.values())
         if known and listed:

@@ -357,7 +357,7 @@ class ClusterAccess:
         chunks: list[bytes] = []
         position, size = start, 0
         while position < end and position - start < BLOCK_ROWS and size < BLOCK_BYTES:
-            # What a filter lets through is not known before, so such pulls go one by one.
+            # It is not known before what a filter lets through, so such pulls go one by one.
             count = 1 if tags != "*" else _PULLS_AT_ONCE
             step = asks.count
             last = min(end, position + count * step, start + BLOCK_ROWS)

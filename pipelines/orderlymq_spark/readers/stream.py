@@ -144,7 +144,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
         present = awaited & {*awaited_queues(access, options, awaited)}
         removed = sorted(awaited - present)
-        # What has these offsets now are other messages, where the topic was created again since the batch was planned.
+        # Other messages have these offsets now, where the topic was created again since the batch was planned.
         other = created_again(present, ids, access.topic_ids({queue.topic for queue in present}))
         if end != self._planned_end:  # by another driver, before who knows what
             other |= access.differing(marks_in(end), {queue: ends[queue] for queue in present})

@@ -293,7 +293,7 @@ def _message(row: Mapping[str, Any], topic: str) -> Message:
         tags=row.get("tags") or "",
         keys=(keys if isinstance(keys, str) else tuple(keys)) if keys else "",
         key=None if key is None else str(key),
-        # What the protocol sets itself is set again.
+        # Properties that the protocol sets itself are set again.
         properties={
             name: value
             for name, value in dict(properties).items()

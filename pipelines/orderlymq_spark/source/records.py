@@ -96,7 +96,7 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
     properties_at = bodies_end + _topic_part(content, front["magic"], bodies_end, starts)
     _check(properties_at <= ends, starts)
     _check(properties_at + _cut(content, properties_at - 2, _INT16) == ends, starts)
-    # What is damaged is an error also outside the range: its offset may be what is damaged.
+    # A damaged record is an error also outside the range: its offset may be the damaged part.
     wanted = (front["queue_offset"] >= start) & (front["queue_offset"] < end)
     if not wanted.all():
         starts, ends, front, store_ms, tail = (

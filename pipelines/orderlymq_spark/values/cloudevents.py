@@ -3,7 +3,7 @@ CloudEvents 1.0 in messages: events as values of a column, and such values as me
 
 The rules: properties and content types are those of the RocketMQ binding of CloudEvents' Java SDK. In binary mode the
 property `CE_` + name holds an attribute and the body is the data; in structured mode the body is the event as JSON, and
-`CE_contenttype` says so. What the specification forbids is an error that names the attribute, never a guess. The library
+`CE_contenttype` says so. An event that the specification forbids is an error that names the attribute, never a guess. The library
 `cloudevents` is not used: it makes an object of an event and leaves types, extensions and RocketMQ's properties to its user.
 """
 

@@ -3,7 +3,7 @@ The owner of the background tasks of a process: no task ends in silence.
 
 The rule: the code that starts a task says what its failure means. Work that is done once is reported and
 counted, and ends the process when that cannot do without it (`once`); work that goes on for ever begins
-again after a pause that grows (`keep`). Who started a task may still cancel it. What fails again and
+again after a pause that grows (`keep`). The starter of a task may still cancel it. A task that fails again and
 again is `ailing`, which the process shows in `/readyz` and `/healthz`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 _log = logging.getLogger(__name__)
 
-# What failed by chance is back immediately; what fails always costs a log line every ten seconds.
+# A task that failed by chance is back immediately; one that fails always costs a log line every ten seconds.
 RESTART_FIRST_S: Final = 0.1
 RESTART_MAX_S: Final = 10.0
 

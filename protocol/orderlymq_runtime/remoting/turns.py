@@ -19,7 +19,7 @@ _PAUSE_S: Final = 0.001
 
 
 class Waiter(Protocol):
-    """Who has requests that nobody has handed over yet."""
+    """A connection with requests that nobody has handed over yet."""
 
     def go_on(self) -> None:
         """Hand over until the turn is over, and wait again if there is more."""

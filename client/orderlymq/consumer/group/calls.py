@@ -102,7 +102,7 @@ class GroupCalls:
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         where = self._settings.consume_from
-        # What waits in a retry topic was handed back by this group: it is owed, wherever the group began.
+        # This group handed back the messages of its retry topic: they are owed, wherever the group began.
         if where is ConsumeFrom.FIRST or is_retry_topic(queue.topic):
             return 0
         if where is ConsumeFrom.LAST:

@@ -1,7 +1,7 @@
 """
 Where a group's offsets are kept: at the broker for clustering, in a local file for broadcasting.
 
-Rules: `update` only remembers; `persist` makes it last. What was persisted is not sent again. A lower
+Rules: `update` only remembers; `persist` makes it last. A persisted offset is not sent again. A lower
 offset replaces a higher one only when the caller says so (an ordered queue after a reset).
 A user's own store keeps the same protocol.
 """

@@ -2,7 +2,7 @@
 The NetworkPolicies of a Cluster: who may reach brokers and name servers.
 
 Pure. Rules: raft is for brokers of the same Cluster alone. Kubernetes lets a node reach its own pods in any case, so
-probes need no rule. What a pod may call is not restricted. A network that enforces no policies ignores all of them.
+probes need no rule. Outgoing calls of a pod are not restricted. A network that enforces no policies ignores all of them.
 """
 
 import ipaddress

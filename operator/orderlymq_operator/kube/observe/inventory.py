@@ -244,7 +244,7 @@ class Inventory:
         for found in lists:
             key = (found["metadata"]["namespace"], found["metadata"]["name"])
             known = before.get(key)
-            # What was written or shown while the list was read is newer than the list.
+            # Objects that were written or shown while the list was read are newer than the list.
             if known is not None and not _is_newer(found["metadata"]["resourceVersion"], known):
                 now[key] = known
             else:
@@ -308,7 +308,7 @@ class Inventory:
         found = await self._api.list(CLUSTERS, namespace, fields=f"metadata.name={name}")
         for each in found:
             self.written(CLUSTERS, each)
-        # What a watch has shown meanwhile is newer than an empty answer.
+        # Objects that a watch has shown meanwhile are newer than an empty answer.
         if not found and before is not None and self.cluster(key) is before:
             del self._items[CLUSTERS.kind][key]
 

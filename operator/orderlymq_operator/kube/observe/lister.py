@@ -69,7 +69,7 @@ class Lister:
             known, due = _Known(edition, self._clock(), {}), list(kinds)
         else:
             due = [each for each in kinds if each.kind in again or each in known.refused]
-        # What is shown meanwhile may be newer or older than the answers, so that it is read once more.
+        # Objects that are shown meanwhile may be newer or older than the answers, so they are read once more.
         self._reading.add(owner)
         refused: dict[Resource, ApiError] = {}
 

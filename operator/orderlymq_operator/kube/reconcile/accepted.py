@@ -3,7 +3,7 @@ Which spec, image and pull secrets of a Cluster are carried out: an edit may wai
 
 An edit that cannot be used waits for its correction: the Cluster that runs goes on with the spec before.
 
-Pure, but for `read_in_force`. What waits for a confirmation is decided in `plan.guard`.
+Pure, but for `read_in_force`. `plan.guard` decides what waits for a confirmation.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

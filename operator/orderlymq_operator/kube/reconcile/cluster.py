@@ -276,7 +276,7 @@ class ClusterReconciler:
         if failed:
             raise failed[0]
         if work or applied:
-            # What is done again and again without effect must not be done as fast as possible.
+            # An action that is repeated without effect must not be repeated as fast as possible.
             done = (tuple(filter(_is_work, actions)), work, applied)
             pause_s = self._repeats.pause_s((item.namespace, item.name), done, AT_WORK_S)
             return min(pause_s, EXPANDING_S) if expanding else pause_s

@@ -1,6 +1,6 @@
 """
 Files of manifests: YAML to models, with errors that name file, line and field.
 
-What a manifest may say is decided by the kinds, not here.
+The kinds decide what a manifest may say, not this package.
 Begin with `reader`.
 """

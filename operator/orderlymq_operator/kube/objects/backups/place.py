@@ -40,7 +40,7 @@ def place_of(destination: Destination) -> Place:
         return Place(variables=tuple(_variables(destination.object_store)))
     assert destination.pvc is not None, "one of both is there"
     return Place(
-        # Who may mount the claim may read it: the pods of another Cluster may run as another user of its group.
+        # Every pod that may mount the claim may read it: the pods of another Cluster may run as another user of its group.
         variables=({"name": _GROUP_ACCESS, "value": "true"},),
         volumes=(
             {
