@@ -16,6 +16,7 @@ import errno
 import logging
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
@@ -36,6 +37,10 @@ BUSY_READ_SIZE: Final = 16 * 1024
 DECODED_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
+# asyncio's own `writelines` of 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 never pauses who writes (CVE-2024-12254).
+_JOINS_ALL: Final = (
+    0x30C0000 <= sys.hexversion < 0x30C0900 or 0x30D0000 <= sys.hexversion < 0x30D0200
+)
 # What a TLS connection keeps under uvloop beside its socket, measured: 26 KiB.
 TLS_CONNECTION_BYTES: Final = 32 << 10
 # Of one peer that hangs up: hundreds of its requests, and not enough to keep replicas from hearing their leader.
@@ -412,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
         self._traffic.bytes_out += new
         if not (self._is_tls and self._is_write_paused):
             self._pending = []
-            if size <= JOIN_SIZE_MAX:
+            if size <= JOIN_SIZE_MAX or (_JOINS_ALL and not self._is_tls):
                 transport.write(b"".join(pending))
             elif self._is_tls:
                 self._pending = write_slices(transport, pending, lambda: self._is_write_paused)
