@@ -16,6 +16,7 @@ from orderlymq_broker.core.effects import Close, Effect, Now, Peer, Refusal, Sen
 from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.listings import Listings
 from orderlymq_broker.core.livesettings import effective
+from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.quotas.quotas import Quotas
 from orderlymq_broker.core.uncommitted import Creation, LeaderView
 from orderlymq_broker.settings import BrokerSettings
@@ -76,6 +77,7 @@ class Context:
         view: what the leader has promised beyond the applied state.
         entries: what proposals pass on their way into the log; gives offsets.
         listings: writes long lists bit by bit.
+        ages: how old messages are for certain.
         counters: how often things happened, by name; shown in the status and as metrics.
         got: answers with messages and their bytes, by topic and group, since `observe/rates.py` took them last.
         duplicate_clients: client ids used over two live connections, with the older and the newer.
@@ -116,6 +118,7 @@ class Context:
         self.store_host = pack_host(settings.address.host, settings.address.port)
         self.entries = EntryBuilder(self.store_host, state)
         self.listings = Listings()
+        self.ages = MessageAge(state)
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.quotas.gate import check_account, check_address
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -100,8 +99,7 @@ class BrokerCore:
         self.rotation = SecretRotation(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
-        self.ages = MessageAge(state)
-        self.checks = CheckService(self.context, self.access.may_publish, self.ages)
+        self.checks = CheckService(self.context, self.access.may_publish)
         self.transactions = TransactionProcessor(self.context, self.checks)
         self.timers = TimerService(self.context)
         self.sends = SendProcessor(self.context, self.transactions, self.timers)
@@ -125,7 +123,6 @@ class BrokerCore:
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
-            self.ages,
             (
                 self.delays.first_waiting,
                 self.timers.first_waiting,
@@ -318,7 +315,7 @@ class BrokerCore:
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
         self.access.start(now.wall_ms)
-        self.ages.start(now)
+        self.context.ages.start(now)
         self.locks.start(now)
         self.lanes.start(now)
         self.rebalance.start(now)

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.records import DedupTrimmed, Outcome, QueueFloor, RetentionAdvanced
 from orderlymq_broker.state.topics.queues import Queue
@@ -42,15 +41,9 @@ _KEYS_END: Final = b"\xff" * 9
 class RetentionService:
     """Moves the floors of the log, of the queues and of the duplicate window."""
 
-    def __init__(
-        self,
-        context: Context,
-        ages: MessageAge,
-        waiting: Sequence[Callable[[], int | None]] = (),
-    ) -> None:
+    def __init__(self, context: Context, waiting: Sequence[Callable[[], int | None]] = ()) -> None:
         """Each of *waiting* returns the physical offset of the oldest message that must stay, or None."""
         self._context = context
-        self._ages = ages
         self._waiting = waiting
         self._next_round_ms = 0
         self._next_trim_ms = 0
@@ -72,13 +65,15 @@ class RetentionService:
     def tick(self, now: Now) -> list[Effect]:
         """Do one step of a round, or begin one when it is time."""
         storage = self._context.settings.storage
-        effects = self._trim_window(self._ages.certain(now, storage.dedup_window_ms))
+        effects = self._trim_window(self._context.ages.certain(now, storage.dedup_window_ms))
         if self._round is None:
             if now.monotonic_ms < self._next_round_ms:
                 return effects
             self._next_round_ms = now.monotonic_ms + self._context.settings.timers.retention_scan_ms
-            self._outlived = self._ages.outlived(now, storage.retention_ms)
-            self._floor = self.find_floor(self._ages.certain(now, storage.retention_ms).wall_ms)
+            self._outlived = self._context.ages.outlived(now, storage.retention_ms)
+            self._floor = self.find_floor(
+                self._context.ages.certain(now, storage.retention_ms).wall_ms
+            )
             if not self._floor:
                 return effects
             self._round = iter(list(self._context.state.topics.queues()))

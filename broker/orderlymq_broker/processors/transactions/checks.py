@@ -15,7 +15,6 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal, Send
-from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties, properties_of
 from orderlymq_broker.core.requestcontext import Context
@@ -72,11 +71,8 @@ class CheckService:
     Life cycle: ``start`` when leading begins reads the table; ``watch`` adds what comes after.
     """
 
-    def __init__(
-        self, context: Context, may_publish: Callable[[Peer, str], bool], ages: MessageAge
-    ) -> None:
+    def __init__(self, context: Context, may_publish: Callable[[Peer, str], bool]) -> None:
         self._context = context
-        self._ages = ages
         self._may_publish = may_publish
         # Per producer group and topic, which have the same producers to ask, a heap of (due wall time, offset); what has
         # ended leaves when met, or when there is too much of it.
@@ -177,9 +173,9 @@ class CheckService:
     def _is_old(self, half: Half, now: Now) -> bool:
         """Tell whether a half is as old as messages get, whatever clocks have shown."""
         age_ms = self._context.settings.storage.retention_ms
-        is_outlived = half.opened.physical < self._ages.outlived(now, age_ms)
+        is_outlived = half.opened.physical < self._context.ages.outlived(now, age_ms)
 
-        return is_outlived or self._ages.certain(now, age_ms).wall_ms >= self._old_ms(half)
+        return is_outlived or self._context.ages.certain(now, age_ms).wall_ms >= self._old_ms(half)
 
     def _take(
         self,
