@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from orderlymq_protocol.codes import ResponseCode
@@ -74,6 +75,8 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
 
     ballast = fill(small_disk, leave=3 * MEBIBYTE)
     refused, while_filling = await send_until(client, group, ResponseCode.SERVICE_NOT_AVAILABLE)
+    async with aiohttp.request("GET", f"http://127.0.0.1:{group.http_ports[1]}/readyz") as page:
+        readiness = await page.text()
     stored = await pull_all(client, group.address, "orders", 0)
     ballast.unlink()
     _, while_waiting = await send_until(client, group, ResponseCode.SUCCESS)
@@ -81,6 +84,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
     assert refused.remark is not None
     assert "disk is full" in refused.remark
     assert "% used" in refused.remark
+    assert "refuses sends because the disk is full" in readiness
     assert [body for _, body in stored[:20]] == [
         f"{sender.name}:{number}".encode() for number in range(20)
     ]

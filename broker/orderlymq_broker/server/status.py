@@ -164,6 +164,8 @@ class Reporter:
         if hindered:
             return False, hindered
         loop, node = self._instance.loop, self._instance.node
+        if self._serves and self._instance.core.context.disk_full:
+            return True, "leads, and refuses sends because the disk is full"
         if self._serves:
             return True, "leads and serves"
         if loop.serving:
