@@ -138,7 +138,7 @@ async def test_stopping_is_orderly_and_final(stage: Stage) -> None:
     kept = stage.keep()
     await stage.until(stage.serves)
 
-    await kept.stop()
+    await kept.stop(20.0)
 
     assert (kept.pid, kept.restarts, stage.reports) == (None, 0, [])
     assert stage.directory.run_records() == []
