@@ -95,7 +95,7 @@ async def test_a_key_goes_from_its_first_letter_back_into_order(
                     assert "release it first" in await answer.text()
                 async with browser.get(console.url + NO_TOPIC) as answer:
                     assert answer.status == 400
-                    assert "do not tell the topic" in await answer.text()
+                    assert "do not name the topic" in await answer.text()
                 accounts.is_repaired = True
                 await act(RELEASE)
                 await row("redrive")
