@@ -55,16 +55,6 @@ COUNT_MAX: Final = 512
 _DOUBTS_PER_AGE: Final = 256
 
 
-def check_ms(half: Half, *, timeout_ms: int, interval_ms: int) -> int:
-    """Return the wall time of the next check of a half."""
-    opened = half.opened
-    if half.checks:
-        return half.checked_ms + interval_ms
-    wait_ms = timeout_ms if opened.immunity_ms < 0 else opened.immunity_ms
-
-    return opened.opened_ms + wait_ms
-
-
 class CheckService:
     """Looks after the open halves while this replica leads.
 
@@ -139,17 +129,16 @@ class CheckService:
 
         Whatever immunity its producer asks for: an open half keeps the messages of all topics from going.
         """
-        return min(self._check_ms(half), self._old_ms(half) - self._ahead_ms(half))
+        return min(self._check_ms(half), self._old_ms(half)) - self._ahead_ms(half)
 
     def _check_ms(self, half: Half) -> int:
-        timers = self._context.settings.timers
-        next_ms = check_ms(
-            half,
-            timeout_ms=timers.transaction_timeout_ms,
-            interval_ms=timers.transaction_check_interval_ms,
-        )
+        """Return the time of the next check, by the clock from which the half waits."""
+        timers, opened = self._context.settings.timers, half.opened
+        if half.checks:
+            return half.checked_ms + timers.transaction_check_interval_ms
+        wait_ms = timers.transaction_timeout_ms if opened.immunity_ms < 0 else opened.immunity_ms
 
-        return next_ms - self._ahead_ms(half)
+        return opened.opened_ms + wait_ms
 
     def _ahead_ms(self, half: Half) -> int:
         """Return how far the clock was ahead from which a half waits."""
@@ -171,7 +160,7 @@ class CheckService:
         return since_ms + context.settings.storage.retention_ms
 
     def _is_old(self, half: Half, now: Now) -> bool:
-        """Tell whether a half is as old as messages get, whatever clocks have shown."""
+        """Return whether a half is as old as messages get, whatever clocks have shown."""
         age_ms = self._context.settings.storage.retention_ms
         is_outlived = half.opened.physical < self._context.ages.outlived(now, age_ms)
 
