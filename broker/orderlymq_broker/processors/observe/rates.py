@@ -202,13 +202,14 @@ class Figures:
 
     def consume_rate(self, group: str, topic: str, now_ms: int) -> float:
         """Return how many messages a second a group has consumed of a topic in the last minute."""
-        series = self.get(GROUP_GET_NUMS, f"{topic}@{group}")
-
-        return 0.0 if series is None else round(series.rate(now_ms, MINUTE_MS), 2)
+        return self._minute_rate(GROUP_GET_NUMS, f"{topic}@{group}", now_ms)
 
     def put_rate(self, topic: str, now_ms: int) -> float:
         """Return how many messages a second a topic has got in the last minute."""
-        series = self.get(TOPIC_PUT_NUMS, topic)
+        return self._minute_rate(TOPIC_PUT_NUMS, topic, now_ms)
+
+    def _minute_rate(self, name: str, key: str, now_ms: int) -> float:
+        series = self.get(name, key)
 
         return 0.0 if series is None else round(series.rate(now_ms, MINUTE_MS), 2)
 
