@@ -207,9 +207,7 @@ class AccessControl:
                 "administrator; use `orderlymq` with the credentials of one, or where `orderlymq up` runs "
                 "(ORDERLYMQ_DATA_DIR names its data directory)"
             )
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, EXCEPTION + text, {SERVER: self._guard.mark}
-            )
+            raise self._signature_refusal(text)
         access_key = request.ext.get(KEY, "")
         account = self._account(access_key)
         if account is None:
@@ -221,12 +219,15 @@ class AccessControl:
             self._check_permissions(request, account)
             self._guard.take(stamp, wall_ms)
         except SignatureRefused as refused:
-            # Read here, because the guard may have begun another one.
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, EXCEPTION + str(refused), {SERVER: self._guard.mark}
-            ) from refused
+            raise self._signature_refusal(str(refused)) from refused
 
         return access_key
+
+    def _signature_refusal(self, text: str) -> RequestRefused:
+        """Return the refusal, with the guard's present mark: an administrator signs again with it."""
+        return RequestRefused(
+            ResponseCode.SYSTEM_ERROR, EXCEPTION + text, {SERVER: self._guard.mark}
+        )
 
     def _judge(self, request: RemotingCommand, peer: Peer, wall_ms: int) -> str:
         """Check RocketMQ's signature and what the account may do; return its access key, empty where none is needed."""
