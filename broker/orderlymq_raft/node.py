@@ -326,12 +326,13 @@ class Node:
         vote that is not durable, and for nothing else: a slow disk is no reason to depose a leader.
         """
         state = self._state
-        is_promised = self._told_hard_state[:2] == (state.term, state.vote)
-        if not state.after or not is_promised or any(each.promises for each in self._in_flight):
-            return []
         found = [each for each in state.after if isinstance(each, HeartbeatResponse)]
-        if found:
-            state.after = [each for each in state.after if not isinstance(each, HeartbeatResponse)]
+        is_durable = self._told_hard_state[:2] == (state.term, state.vote) and not any(
+            each.promises for each in self._in_flight
+        )
+        if not found or not is_durable:
+            return []
+        state.after = [each for each in state.after if not isinstance(each, HeartbeatResponse)]
 
         return found
 

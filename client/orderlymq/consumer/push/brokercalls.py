@@ -65,9 +65,8 @@ _log = logging.getLogger(__name__)
 
 _NO_ADDRESS: Final = "no leader's address"
 _LOCK_TIMEOUT_S: Final = 1.0  # RocketMQ's; a lease is long enough for several tries
-_LOCK_TIMEOUT_MAX_S: Final = (
-    4.0  # of a broker whose disks are slow; no more than the pause between renewals
-)
+# Of a broker whose disks are slow; no more than the pause between renewals.
+_LOCK_TIMEOUT_MAX_S: Final = 4.0
 _RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
 _PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
