@@ -19,6 +19,7 @@ from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.processors.groups.members import Ends
 from orderlymq_broker.replication.compaction import Compaction
+from orderlymq_broker.replication.groupclock import SHOWN_EVERY_S, GroupClock
 from orderlymq_broker.replication.interfaces import SystemClock
 from orderlymq_broker.replication.replicainstance import Environment, Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
@@ -83,7 +84,7 @@ class BrokerProcess:
         self._file = None if file is None else SettingsReload(file)
         self.instance: Instance
         self._node_id = NodeId(settings.node_id)
-        self._clock = SystemClock()
+        self._clock = GroupClock(SystemClock())
         self._label: PodLabel | None = None
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._timers = Timers()
@@ -125,7 +126,7 @@ class BrokerProcess:
         stack.callback(self._close_replica)
         stack.push_async_callback(self._supervisor.close)
         self._make_network()
-        self._peers = Peers(settings, self._inbox, self._outbox)
+        self._peers = Peers(settings, self._clock, self._inbox, self._outbox)
         self._transport = Transport(
             self._peer_identity,
             self._peers,
@@ -159,6 +160,7 @@ class BrokerProcess:
         self._beat()
         self._tick_core()
         self._tick_slowly()
+        self._show_clock()
         where = (self._peer_identity.address, settings.http, settings.data_dir)
         who = (settings.node_id, settings.group, settings.cluster)
         _log.info("node %d of group %s in cluster %s runs", *who)
@@ -217,6 +219,7 @@ class BrokerProcess:
             self._server.traffic,
             self._supervisor,
             self._address,
+            self._clock,
             swapping_s=self._swapping_s,
             is_ending=self._exit.done,
         )
@@ -323,6 +326,10 @@ class BrokerProcess:
         if self.instance.loop.serving and not self._swapping:
             core, loop, now = self.instance.core, self.instance.loop, self._clock.now()
             self._supervisor.guard("core tick", lambda: loop.decide(lambda: core.tick(now)))
+
+    def _show_clock(self) -> None:
+        self._timers.arm("clock", SHOWN_EVERY_S, self._show_clock)
+        self._supervisor.guard("clock", self._peers.show_clock)
 
     def _tick_slowly(self) -> None:
         self._timers.arm("slow", SLOW_TICK_S, self._tick_slowly)

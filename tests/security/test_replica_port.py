@@ -68,6 +68,9 @@ class Heard:
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         self.events.append(f"frame of {node}")
 
+    def clock_received(self, node: NodeId, wall_ms: int) -> None:
+        self.events.append(f"clock of {node}")
+
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         self.events.append(f"unreachable {node}")
 

@@ -9,6 +9,7 @@ store there is nobody to hear, so nothing reaches the loop.
 import logging
 from collections.abc import Sequence
 
+from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
 from orderlymq_broker.replication.transport.addresses import AddressBook
@@ -35,8 +36,11 @@ class Peers:
         is_swapping: whether a snapshot replaces the store of the instance.
     """
 
-    def __init__(self, settings: BrokerSettings, inbox: Inbox, outbox: Outbox) -> None:
+    def __init__(
+        self, settings: BrokerSettings, clock: GroupClock, inbox: Inbox, outbox: Outbox
+    ) -> None:
         self.is_swapping = False
+        self._clock = clock
         self._settings = settings
         self._node_id = NodeId(settings.node_id)
         self._inbox = inbox
@@ -58,6 +62,11 @@ class Peers:
         """Keep links to the members."""
         membership = self._instance.node.status().membership
         self._transport.set_peers(self.book.reachable(membership, self._node_id))
+        self._clock.keep(membership.members - {self._node_id})
+
+    def show_clock(self) -> None:
+        """Show the peers this machine's time of day."""
+        self._transport.send_clock(self._clock.own_ms())
 
     def learn(self, node: NodeId, address: Address) -> bool:
         """Note where *node* is called; return whether that is news."""
@@ -83,6 +92,10 @@ class Peers:
             self._inbox.frame_received(node, frame, leads=leads)
         elif frame.kind in {FrameKind.FORWARDED_SEND, FrameKind.FORWARDED_CLOSE}:
             self._outbox.frame_received(node, frame)
+
+    def clock_received(self, node: NodeId, wall_ms: int) -> None:
+        """Compare a peer's time of day with this machine's."""
+        self._clock.shown(node, wall_ms)
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Let raft send again what was dropped, or end the clients whose requests were."""

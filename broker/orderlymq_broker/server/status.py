@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from orderlymq_broker.metrics import Reading
 from orderlymq_broker.processors.observe.status import quota_series
+from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.replication.snapshots import SentSnapshot, SnapshotSender
 from orderlymq_broker.replication.transport.server import Transport
@@ -78,6 +79,7 @@ class Reporter:
         traffic: Traffic,
         supervisor: Supervisor,
         address: LeaderAddress | None,
+        clock: GroupClock,
         *,
         swapping_s: Callable[[], float | None],
         is_ending: Callable[[], bool],
@@ -85,6 +87,7 @@ class Reporter:
         self._settings = settings
         self._supervisor = supervisor
         self._address = address
+        self._clock = clock
         self._swapping_s = swapping_s
         self._is_ending = is_ending
         self._traffic = traffic
@@ -228,6 +231,7 @@ class Reporter:
                 "bytes": int(self._store_figures.get("size_bytes", 0.0)),
                 "total": self._disk_bytes,
             },
+            "clock_ahead_s": round(self._clock.ahead_s(), 3),
             "cpu": round(self._cpu, 3),
             "rates": self._rates,
             "uptime_ms": int(1000 * (time.monotonic() - self._began)),
@@ -256,6 +260,10 @@ class Reporter:
             "pending_proposals": (
                 "Proposals that are neither applied nor lost",
                 float(self._instance.loop.pending),
+            ),
+            "clock_ahead_seconds": (
+                "How far this machine's clock is ahead of a majority of its group, negative behind it",
+                self._clock.ahead_s(),
             ),
             "disk_used_ratio": ("Used share of the disk, 0 to 1", self._disk_ratio),
             "cpu_ratio": (
@@ -286,7 +294,7 @@ class Reporter:
             **watched,
             **backlog_series(core.context, watched, is_examined=is_examined),
             **quota_series(core.context),
-            **order_series(core.context, int(1000 * time.time())),
+            **order_series(core.context, self._clock.now().wall_ms),
         }
         failures = self._supervisor.failures
         return Reading(gauges, self._counters(), events, lags, series, failures)

@@ -63,6 +63,12 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     proof: Proof
 
 
+class TimeOfDay(msgspec.Struct, frozen=True, array_like=True):
+    """What the sender's clock shows, in ms since 1970, until the year 9999."""
+
+    wall_ms: Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+
+
 class Forward(msgspec.Struct, frozen=True, array_like=True):
     """A frame of a client, handed to the leader; the frame itself is the payload.
 

@@ -37,7 +37,7 @@ from orderlymq_raft.messages import (
 from orderlymq_raft.types import Entry, EntryKind, Index, NodeId, Term
 
 # Raised when frames change their meaning; replicas of different versions refuse each other.
-WIRE_VERSION: Final = 3
+WIRE_VERSION: Final = 4
 
 # One entry may be 4 MiB of messages beyond the one that passed the bound (at most 4 MiB and a
 # little), several entries share an append: 64 MiB is far above all of it and still no danger.
@@ -76,6 +76,7 @@ class FrameKind(IntEnum):
     CHALLENGE = 13
     PROOF = 14
     SNAPSHOT_VERIFYING = 15  # the receiver goes on reading what has arrived
+    CLOCK = 16  # the sender's time of day
 
 
 class FrameCorrupt(ValueError):  # noqa: N818 - named for what the caller must know

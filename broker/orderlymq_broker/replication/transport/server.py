@@ -23,6 +23,7 @@ from orderlymq_broker.replication.transport.frameheaders import (
     Challenge,
     Hello,
     Purpose,
+    TimeOfDay,
     Welcome,
 )
 from orderlymq_broker.replication.transport.frames import (
@@ -63,7 +64,7 @@ _log = logging.getLogger(__name__)
 _BACKLOG: Final = 512
 # What may follow the greeting on a connection that stays.
 _KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
-    "raft": frozenset({FrameKind.RAFT}),
+    "raft": frozenset({FrameKind.RAFT, FrameKind.CLOCK}),
     "clients": frozenset(
         {
             FrameKind.FORWARD,
@@ -84,6 +85,9 @@ class Receiver(Protocol):
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Handle a frame about forwarded client connections."""
+
+    def clock_received(self, node: NodeId, wall_ms: int) -> None:
+        """Note the time of day that a peer has sent just now."""
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Note that what was sent to *node* for *purpose* was dropped."""
@@ -231,6 +235,13 @@ class Transport:
             if link is not None:
                 link.send_messages(batch)
 
+    def send_clock(self, wall_ms: int) -> None:
+        """Show all peers a time of day; those that are away hear nothing."""
+        pieces = encode_frame(FrameKind.CLOCK, TimeOfDay(wall_ms))
+        for (_, purpose), link in self._links.items():
+            if purpose == "raft":
+                link.send_pieces(pieces)
+
     def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
         """Send a frame about a forwarded connection; False unless both links are up: an answer comes on the peer's."""
         way = node, "clients"
@@ -342,17 +353,7 @@ class Transport:
         self._incoming[node, purpose] = connection
 
         def on_frame(_: FrameConnection, frame: Frame) -> None:
-            if frame.kind not in _KINDS[purpose]:
-                raise FrameCorrupt(
-                    f"{frame.kind.name} is none of what follows a greeting for {purpose}"
-                )
-            if frame.kind is FrameKind.RAFT:
-                messages = decode_messages(frame)
-                if any(message.sender != node for message in messages):
-                    raise FrameCorrupt(f"node {node} speaks in the name of another one")
-                self._receiver.messages_received(messages)
-            else:
-                self._receiver.frame_received(node, frame)
+            self._receive(node, purpose, frame)
 
         def on_closed(closed: FrameConnection) -> None:
             self._accepted_closed(closed)
@@ -376,6 +377,22 @@ class Transport:
             link.renew()
         elif link is not None:
             link.retry_now()
+
+    def _receive(self, node: NodeId, purpose: Purpose, frame: Frame) -> None:
+        if frame.kind not in _KINDS[purpose]:
+            raise FrameCorrupt(
+                f"{frame.kind.name} is none of what follows a greeting for {purpose}"
+            )
+        match frame.kind:
+            case FrameKind.RAFT:
+                messages = decode_messages(frame)
+                if any(message.sender != node for message in messages):
+                    raise FrameCorrupt(f"node {node} speaks in the name of another one")
+                self._receiver.messages_received(messages)
+            case FrameKind.CLOCK:
+                self._receiver.clock_received(node, decode_header(frame, TimeOfDay).wall_ms)
+            case _:
+                self._receiver.frame_received(node, frame)
 
     def _objection(self, hello: Hello) -> str | None:
         mine = self._identity

@@ -44,6 +44,7 @@ class Recorder:
         self.events: list[str] = []
         self.of_clients: list[str] = []
         self.violated = ""
+        self.clocks: list[tuple[int, int]] = []
 
     def messages_received(self, messages: list[Message]) -> None:
         if self.violated:
@@ -52,6 +53,9 @@ class Recorder:
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         self.frames.append((node, frame))
+
+    def clock_received(self, node: NodeId, wall_ms: int) -> None:
+        self.clocks.append((node, wall_ms))
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         self._note(f"unreachable {node}", purpose)
@@ -126,6 +130,20 @@ async def make_peer() -> AsyncIterator[MakePeer]:
 
 def beat(sender: int, target: int, context: int) -> Heartbeat:
     return Heartbeat(NodeId(sender), NodeId(target), Term(1), Index(0), context)
+
+
+async def test_time_of_day_reaches_all_peers_that_are_there(make_peer: MakePeer) -> None:
+    """A peer that is away costs nothing."""
+    one, two, three = await make_peer(1), await make_peer(2), await make_peer(3)
+    away = Peer(4, free_ports(1)[0])
+    one.call(two, three, away)
+    await one.recorder.wait_for(
+        lambda: all(one.transport.is_connected(NodeId(node)) for node in (2, 3))
+    )
+    one.transport.send_clock(1_700_000_000_000)
+
+    await one.recorder.wait_for(lambda: bool(two.recorder.clocks and three.recorder.clocks))
+    assert two.recorder.clocks == three.recorder.clocks == [(1, 1_700_000_000_000)]
 
 
 async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
