@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -259,3 +261,22 @@ def test_it_is_explained(clusters: Clusters, topic: str, tmp_path: Path) -> None
     assert "12 messages" in found.reads
     assert any("two mirrors" in each for each in found.guarantees)
     assert clusters.check_prefix(topic) == 0
+
+
+def test_signal_ends_a_mirror_whose_cluster_never_answers() -> None:
+    """The process says where it stood; Kubernetes' kill after 30 s would say nothing."""
+    program = (
+        "import threading; from orderlymq_spark.jobs.mirror.job import stopped_by_signals\n"
+        "with stopped_by_signals(close_max_s=0.1) as stop:\n"
+        "    print('copies', flush=True); threading.Event().wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        _, stood = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert "threading.py" in stood

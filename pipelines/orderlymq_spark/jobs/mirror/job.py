@@ -8,17 +8,20 @@ end says where to go on; the last copy is compared with its original before othe
 groups follow the messages, only forwards, and only while the group has no members at the target.
 """
 
+import faulthandler
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final
 
 from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.plurals import counted
+from orderlymq_runtime.process.ending import CLOSE_MAX_S
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import DataLost, OptionError, SinkConflict
 from orderlymq_spark.jobs.mirror.plan import (
@@ -56,7 +59,7 @@ def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
     status, gauges = Status(name, spec.type, phase="Running"), gauges_at(spec.metrics_port)
     goal: Offsets | None = None
     waiting: dict[str, str] = {}
-    with hold_checkpoint(spec.checkpoint) as claim, _stopped_by_signals() as stop:
+    with hold_checkpoint(spec.checkpoint) as claim, stopped_by_signals() as stop:
         while True:
             began_s = time.monotonic()
             try:
@@ -309,16 +312,26 @@ def _failed(status: Status, checkpoint: Location, reason: str) -> None:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Return what SIGTERM and SIGINT set; only the main thread may listen for them."""
+def stopped_by_signals(close_max_s: float = CLOSE_MAX_S) -> Iterator[threading.Event]:
+    """Return what SIGTERM and SIGINT set; only the main thread may listen for them.
+
+    A cluster that never answers keeps no process: it ends after *close_max_s*, and says where it stood; a mirror that dies
+    has lost nothing.
+    """
     stop = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        faulthandler.dump_traceback_later(close_max_s, exit=True)
+
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield stop
     finally:
+        faulthandler.cancel_dump_traceback_later()
         for number, handler in before.items():
             signal.signal(number, handler)
