@@ -151,7 +151,9 @@ class BrokerProcess:
         self._liveness = Liveness(self._client_died, self._supervisor)
         for each in (self._liveness, self._admin_requests, self._backups, self._assigning):
             stack.push_async_callback(each.close)
-        self._registration = Registration(self.instance.state, settings, self._supervisor)
+        self._registration = Registration(
+            self.instance.state, settings, lambda: self._clock.now().wall_ms, self._supervisor
+        )
         stack.push_async_callback(self._registration.close)
         await self._listen()
         self._registration.start()

@@ -11,7 +11,7 @@ topics is encoded once for all name servers, in pieces, because the same loop be
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -95,18 +95,22 @@ class Registration:
 
     Life cycle: `start`, then `announce` whenever something has changed, `close` at the end.
 
-    With a secret of the cluster it signs what it registers.
+    With a secret of the cluster it signs what it registers, with the time of day of *clock_ms*.
     """
 
     def __init__(
-        self, state: BrokerState, settings: BrokerSettings, supervisor: Supervisor | None = None
+        self,
+        state: BrokerState,
+        settings: BrokerSettings,
+        clock_ms: Callable[[], int],
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()
         self.state = state
         self._settings = settings
         self._name_servers = [str(name_server) for name_server in settings.name_servers]
         secret = settings.cluster_secret
-        self._signer = name_server_signer(secret) if secret else None
+        self._signer = name_server_signer(secret, clock_ms) if secret else None
         self._client = RemotingClient(
             on_connection_lost=self._connection_lost, tls=settings.tls.peer_contexts()
         )

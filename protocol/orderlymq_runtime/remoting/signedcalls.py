@@ -6,6 +6,7 @@ What is signed stands in `orderlymq_protocol.signature`.
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -17,19 +18,24 @@ from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 _NONCE_BYTES: Final = 16
 
 
-def new_signer(key: str, secret: bytes) -> Signer:
-    """Return what signs with the clock of this machine."""
+def machine_ms() -> int:
+    """Return the time of day of this machine in ms."""
+    return time.time_ns() // 1_000_000
+
+
+def new_signer(key: str, secret: bytes, clock_ms: Callable[[], int] = machine_ms) -> Signer:
+    """Return what signs with the time of day of *clock_ms*."""
     return Signer(
         key,
         secret,
-        clock_ms=lambda: time.time_ns() // 1_000_000,
+        clock_ms=clock_ms,
         nonce=lambda: secrets.token_hex(_NONCE_BYTES),
     )
 
 
-def name_server_signer(cluster_secret: bytes) -> Signer:
+def name_server_signer(cluster_secret: bytes, clock_ms: Callable[[], int] = machine_ms) -> Signer:
     """Return what signs changes at the name servers of a cluster."""
-    return new_signer(NAME_SERVERS, derived_key(cluster_secret, NAME_SERVERS))
+    return new_signer(NAME_SERVERS, derived_key(cluster_secret, NAME_SERVERS), clock_ms)
 
 
 async def invoke_signed(

@@ -26,7 +26,9 @@ from orderlymq_protocol.body.catalogue import (
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.signature import TIME
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.signedcalls import machine_ms
 from tests.broker.store.memory import MemoryStore
 from tests.operator.scripted import serving
 from tests.ports import free_ports
@@ -71,7 +73,9 @@ async def make_name_server() -> AsyncIterator[MakeNameServer]:
 async def make_registration() -> AsyncIterator[MakeRegistration]:
     made: list[Registration] = []
 
-    def make(state: BrokerState, *ports: int) -> Registration:
+    def make(
+        state: BrokerState, *ports: int, secret: bytes = b"", ahead_ms: int = 0
+    ) -> Registration:
         settings = BrokerSettings(
             cluster="C",
             group="g",
@@ -81,8 +85,9 @@ async def make_registration() -> AsyncIterator[MakeRegistration]:
             http=GROUP_ADDRESS,
             data_dir=Path("unused"),
             name_servers=[Address("127.0.0.1", port) for port in ports],
+            cluster_secret=secret,
         )
-        registration = Registration(state, settings)
+        registration = Registration(state, settings, lambda: machine_ms() + ahead_ms)
         registration.start()
         made.append(registration)
         return registration
@@ -188,6 +193,29 @@ async def test_a_refused_registration_is_sent_less_and_less_often(
     # 0.1 s, then twice as long each time.
     assert asked[4] - asked[0] >= 1.5
     assert asked[4] - asked[3] >= 0.8
+
+
+async def test_a_registration_is_signed_with_the_time_that_the_group_goes_by(
+    make_registration: MakeRegistration,
+) -> None:
+    """A name server refuses signatures that are five minutes off, and a machine's own clock may be."""
+
+    def take(command: RemotingCommand) -> RemotingCommand:
+        signed.append(int(command.ext[TIME]))
+        arrived.set()
+        return command.reply(ResponseCode.SUCCESS)
+
+    signed: list[int] = []
+    arrived = asyncio.Event()
+    before_ms = machine_ms()
+    async with serving({RequestCode.REGISTER_BROKER: take}) as (_, address):
+        make_registration(
+            Topics().state, int(address.rpartition(":")[2]), secret=b"x" * 32, ahead_ms=3_600_000
+        )
+        async with asyncio.timeout(30.0):
+            await arrived.wait()
+
+    assert signed[0] >= before_ms + 3_600_000
 
 
 async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_is_told(
