@@ -77,6 +77,9 @@ class Heard:
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         self.events.append(f"{node} is at {address}")
 
+    def peer_reached(self, node: NodeId) -> None:
+        self.events.append(f"{node} reached")
+
     def peer_wiped(self, node: NodeId) -> None:
         self.events.append(f"{node} wiped")
 

@@ -109,6 +109,10 @@ class Peers:
         if not self.is_swapping:
             self._instance.loop.report_wiped(node)
 
+    def peer_reached(self, node: NodeId) -> None:
+        """Show a peer the time of day before it gives or gets a vote."""
+        self.show_clock()
+
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         """Learn where a peer is called."""
         if self.learn(node, address):

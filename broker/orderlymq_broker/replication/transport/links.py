@@ -76,6 +76,9 @@ class LinkOwner(Protocol):
     def peer_wiped(self, node: NodeId) -> None:
         """Note that *node* lacks what it once had; called before anything is sent to it."""
 
+    def peer_reached(self, node: NodeId) -> None:
+        """Note that raft messages reach *node* from now on; what is sent to it here comes first."""
+
 
 async def dial(
     identity: Identity,
@@ -343,6 +346,8 @@ class PeerLink:
         if connection.peer_is_recovering and self._purpose == "raft":
             self._owner.peer_wiped(self._node)
         self._connection = connection
+        if self._purpose == "raft":
+            self._owner.peer_reached(self._node)
         try:
             await asyncio.shield(connection.closed)
         finally:

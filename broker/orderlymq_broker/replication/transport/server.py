@@ -98,6 +98,9 @@ class Receiver(Protocol):
     def peer_wiped(self, node: NodeId) -> None:
         """Note that *node* lacks what it once had; called before anything is sent to it or read."""
 
+    def peer_reached(self, node: NodeId) -> None:
+        """Note that raft messages reach *node* from now on; what is sent to it here comes first."""
+
     def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
         """Note that the connection on which *node* spoke to us for *purpose* is gone."""
 

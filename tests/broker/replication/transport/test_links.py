@@ -20,6 +20,8 @@ class Nobody:
 
     def peer_wiped(self, node: NodeId) -> None: ...
 
+    def peer_reached(self, node: NodeId) -> None: ...
+
 
 async def test_a_call_into_a_hole_is_given_up_when_the_peer_calls() -> None:
     """Law: both ways stand soon after one does: what clients ask meanwhile is answered before Java's 3 s are over."""

@@ -45,6 +45,8 @@ class Recorder:
         self.of_clients: list[str] = []
         self.violated = ""
         self.clocks: list[tuple[int, int]] = []
+        self.messages_before_clock: int | None = None
+        self.on_reached: Callable[[NodeId], None] = lambda node: None
 
     def messages_received(self, messages: list[Message]) -> None:
         if self.violated:
@@ -56,6 +58,7 @@ class Recorder:
 
     def clock_received(self, node: NodeId, wall_ms: int) -> None:
         self.clocks.append((node, wall_ms))
+        self.messages_before_clock = len(self.messages)
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         self._note(f"unreachable {node}", purpose)
@@ -65,6 +68,9 @@ class Recorder:
 
     def peer_wiped(self, node: NodeId) -> None:
         self._note(f"{node} forgot")
+
+    def peer_reached(self, node: NodeId) -> None:
+        self.on_reached(node)
 
     def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
         self._note(f"lost {node}", purpose)
@@ -144,6 +150,18 @@ async def test_time_of_day_reaches_all_peers_that_are_there(make_peer: MakePeer)
 
     await one.recorder.wait_for(lambda: bool(two.recorder.clocks and three.recorder.clocks))
     assert two.recorder.clocks == three.recorder.clocks == [(1, 1_700_000_000_000)]
+
+
+async def test_what_is_sent_when_a_peer_is_reached_comes_before_raft(make_peer: MakePeer) -> None:
+    """So a replica knows the clocks of those that vote for it."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.recorder.on_reached = lambda node: one.transport.send_clock(7)
+    one.call(two)
+    while not two.recorder.messages:
+        one.transport.send([beat(1, 2, 0)])
+        await asyncio.sleep(0)
+
+    assert two.recorder.messages_before_clock == 0
 
 
 async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
