@@ -140,6 +140,7 @@ class Transport:
         self._accepted: set[FrameConnection] = set()
         self._unproven = UnprovenConnections(self._close)
         self._server: asyncio.Server | SniffingListener | None = None
+        self._is_closed = False
 
     async def listen(self, address: Address) -> None:
         """Accept peers at *address*.
@@ -257,6 +258,7 @@ class Transport:
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         links = list(self._links.values())
@@ -284,6 +286,9 @@ class Transport:
         self._close_log.note(_name(connection), "violation", str(error), logging.WARNING)
 
     def _accepted_opened(self, connection: FrameConnection) -> None:
+        if self._is_closed:
+            connection.abort()  # it was accepted a turn before
+            return
         self._accepted.add(connection)
         self._unproven.add(connection)
 
