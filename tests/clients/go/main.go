@@ -70,7 +70,8 @@ func number(options map[string]string, name string, otherwise int) int {
 	return value
 }
 
-// send sends count messages with keys different sharding keys; the body is "key:step".
+// send sends count messages with keys different sharding keys, pause ms apart; the body is "key:step".
+// With retry=true a failed send is tried again with the same message until it is acknowledged.
 func send(options map[string]string) {
 	client, err := rocketmq.NewProducer(
 		producer.WithNameServer(strings.Split(options["ns"], ";")),
@@ -90,7 +91,12 @@ func send(options map[string]string) {
 		message := primitive.NewMessage(options["topic"], []byte(fmt.Sprintf("%s:%d", key, n)))
 		message.WithKeys([]string{key})
 		message.WithShardingKey(key)
+		time.Sleep(time.Duration(number(options, "pause", 0)) * time.Millisecond)
 		result, err := client.SendSync(context.Background(), message)
+		for err != nil && options["retry"] == "true" {
+			time.Sleep(100 * time.Millisecond)
+			result, err = client.SendSync(context.Background(), message)
+		}
 		if err != nil {
 			event("failed", map[string]interface{}{"key": key, "body": n, "text": err.Error()})
 			continue

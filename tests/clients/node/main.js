@@ -23,8 +23,22 @@ function parse(words) {
   return Object.fromEntries(words.map(word => [word.slice(0, word.indexOf('=')), word.slice(word.indexOf('=') + 1)]));
 }
 
+const pause = milliseconds => new Promise(resolve => { setTimeout(resolve, milliseconds); });
+
+// With retry=true a failed send is tried again with the same message until it is acknowledged.
+async function acknowledged(producer, message, options) {
+  for (;;) {
+    try {
+      return await producer.send(message);
+    } catch (error) {
+      if (options.retry !== 'true') throw error;
+      await pause(100);
+    }
+  }
+}
+
 async function send(options) {
-  const producer = new Producer({ nameSrv: options.ns, httpclient, producerGroup: 'node-producers', logger });
+  const producer = new Producer({ nameSrv: options.ns.split(';'), httpclient, producerGroup: 'node-producers', logger });
   producer.on('error', error => event('error', { text: error.message }));
   await producer.ready();
   event('started');
@@ -33,7 +47,8 @@ async function send(options) {
     const message = new Message(options.topic, options.tags || 'TagN', `${key}:${n}`);
     message.keys = [key];
     message.shardingKey = key;
-    const result = await producer.send(message);
+    await pause(Number(options.pause || 0));
+    const result = await acknowledged(producer, message, options);
     event('ack', {
       key,
       body: n,
@@ -48,7 +63,7 @@ async function send(options) {
 }
 
 async function consume(options) {
-  const consumer = new Consumer({ nameSrv: options.ns, httpclient, consumerGroup: options.group, logger });
+  const consumer = new Consumer({ nameSrv: options.ns.split(';'), httpclient, consumerGroup: options.group, logger });
   consumer.on('error', error => event('error', { text: error.message }));
   let remaining = Number(options.expected || 1);
   let finish;

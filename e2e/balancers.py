@@ -1,0 +1,59 @@
+"""A cloud's balancers for a cluster of kind: an address for each Service of type LoadBalancer."""
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Address, IPv4Network
+from typing import Final
+
+from e2e.space import Space
+
+_EVERY_S: Final = 1.0
+_PLACES: Final = 32
+
+
+@contextmanager
+def balanced(space: Space) -> Iterator[IPv4Network]:
+    """Give addresses to the Services of *space* while the block runs; kube-proxy leads each of them to its pods.
+
+    They are the last of the network that the nodes are in, and this machine sends what is for them to a node.
+    """
+    node = IPv4Address(
+        next(
+            str(address["address"])
+            for address in space.items("nodes")[0]["status"]["addresses"]
+            if address["type"] == "InternalIP"
+        )
+    )
+    network = IPv4Network(f"{node}/16", strict=False)
+    places = IPv4Network(f"{network.broadcast_address - _PLACES + 1}/27")
+    _route("replace", places, node)
+    ends = threading.Event()
+    giver = threading.Thread(target=_give, args=(space, places, ends), name="balancers")
+    giver.start()
+    try:
+        yield places
+    finally:
+        ends.set()
+        giver.join()
+        _route("delete", places, node)
+
+
+def _route(what: str, places: IPv4Network, node: IPv4Address) -> None:
+    subprocess.run(["ip", "route", what, str(places), "via", str(node)], check=True)
+
+
+def _give(space: Space, places: IPv4Network, ends: threading.Event) -> None:
+    free = places.hosts()
+    given: set[str] = set()
+    while not ends.wait(_EVERY_S):
+        for service in space.items("services"):
+            name = str(service["metadata"]["name"])
+            if service["spec"]["type"] != "LoadBalancer" or name in given:
+                continue
+            given.add(name)
+            space.kubectl(
+                *("patch", "service", name, "--subresource=status", "--type=merge"),
+                *("-p", f'{{"status":{{"loadBalancer":{{"ingress":[{{"ip":"{next(free)}"}}]}}}}}}'),
+            )
