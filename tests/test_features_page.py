@@ -247,7 +247,7 @@ def test_these_sections_leave_nothing_untested(section: str) -> None:
     assert [row.id for row in rows if row.state == "?" and "bench" not in row.remark] == []
 
 
-def test_the_page_of_features_tells_what_the_table_says() -> None:
+def test_the_page_of_features_agrees_with_the_table() -> None:
     """docs/evidence/features.md is made from the table."""
     assert PAGE.read_text() == render(), "run python -m tests.test_features_page"
 

@@ -300,7 +300,7 @@ def render() -> str:
 # -- tests -----------------------------------------------------------------------------------------
 
 
-def test_the_page_of_settings_tells_what_the_code_has() -> None:
+def test_the_page_of_settings_agrees_with_the_code() -> None:
     """Every key with unit, default, range and effect."""
     assert PAGE.read_text() == render(), "run python -m tests.test_settings_page"
 

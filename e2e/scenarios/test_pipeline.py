@@ -215,7 +215,7 @@ def _send(space: Space, count: int) -> None:
     )
 
 
-def test_a_run_that_ends_tells_its_result_and_what_cannot_be_served_says_why(
+def test_a_run_that_ends_reports_its_result_and_what_cannot_be_served_says_why(
     space: Space, spark_image: str, record_property: Property
 ) -> None:
     """Jobs one after the other on one volume, a schedule, and conditions with reasons."""

@@ -103,7 +103,9 @@ def test_a_group_of_the_newest_backup_is_not_left_out(cluster: Cluster, place: F
     assert catalogue.ids(place)[-2:] == [said.id, following.id]
 
 
-def test_other_clusters_and_damaged_backups_tell_nothing(cluster: Cluster, place: Folder) -> None:
+def test_other_clusters_and_damaged_backups_count_for_nothing(
+    cluster: Cluster, place: Folder
+) -> None:
     """Law: the newest of this cluster that can be read counts, whatever was made after it."""
     former = make(cluster, place)
     with_group(place, former, "broker-b", cluster="other")
@@ -135,7 +137,7 @@ def test_the_command_names_the_groups(cluster: Cluster, place: Folder) -> None:
         [sys.executable, "-m", "orderlymq_backup"],
     ],
 )
-def test_a_creation_that_is_told_to_end_takes_its_mark_away(
+def test_a_creation_that_is_asked_to_end_takes_its_mark_away(
     cluster: Cluster, place: Folder, program: list[str]
 ) -> None:
     """Law: SIGTERM is what ends a container; a mark that stayed would keep deletions away for a day."""

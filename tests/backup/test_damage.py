@@ -172,7 +172,9 @@ def test_a_directory_that_holds_a_replica_is_never_touched(place: Path, tmp_path
     assert after == before
 
 
-def test_what_retention_would_delete_at_once_is_refused(place: Path, tmp_path: Path) -> None:
+def test_a_restore_that_retention_would_delete_immediately_is_refused(
+    place: Path, tmp_path: Path
+) -> None:
     """Law: no part of the messages goes with the restore, whatever the files measure; a little that came between rounds may."""
     (part,) = catalogue.read(Folder(place), None).parts
     target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))

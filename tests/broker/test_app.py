@@ -145,7 +145,7 @@ async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
         assert name in metrics
 
 
-async def test_it_tells_the_last_snapshot_that_a_replica_took_over(
+async def test_it_shows_the_last_snapshot_that_a_replica_took_over(
     settings: BrokerSettings,
 ) -> None:
     """With its age; null where a replica needed none since this process leads."""

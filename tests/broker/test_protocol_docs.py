@@ -181,7 +181,7 @@ def render() -> str:
     return _HEAD + "".join(rows)
 
 
-def test_the_page_of_request_codes_tells_what_is_served() -> None:
+def test_the_page_of_request_codes_lists_what_is_served() -> None:
     """Every code, and who answers it, is in docs/reference/protocol.md as the code has it."""
     assert PAGE.read_text() == render(), "run python -m tests.broker.test_protocol_docs"
 

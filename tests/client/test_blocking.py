@@ -79,7 +79,7 @@ def test_sends_wait_for_their_result_and_raise_the_same_errors(cluster: FakeClus
         sender.send("T", "x")
 
 
-def test_a_child_of_the_process_that_made_it_is_told_to_make_its_own(cluster: FakeCluster) -> None:
+def test_a_child_of_the_process_that_made_it_is_asked_to_make_its_own(cluster: FakeCluster) -> None:
     """gunicorn --preload, Celery: the loop's thread stays in the parent, and nobody would answer a call of the child."""
     with blocking.Producer("G", cluster.address) as sender:
         said = [

@@ -35,7 +35,7 @@ async def raising(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), Bare()], ids=repr)
-async def test_a_caller_that_waits_is_told_how_a_task_ended(
+async def test_a_caller_that_waits_learns_how_a_task_ended(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It raised, or somebody else cancelled it: logged with its name, and reported once."""
@@ -49,7 +49,7 @@ async def test_a_caller_that_waits_is_told_how_a_task_ended(
     assert "some work" in caplog.text
 
 
-async def test_nobody_is_told_when_a_task_returns_or_its_owner_ends_it(
+async def test_nobody_is_notified_when_a_task_returns_or_its_owner_ends_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Those are the two ways that are meant."""

@@ -139,7 +139,7 @@ async def test_concurrent_failures_come_back_and_end_as_dead_letters(
     assert result.queue.topic == "mail"
 
 
-async def test_an_ordered_poison_message_is_dead_lettered_at_once(
+async def test_an_ordered_poison_message_is_dead_lettered_immediately(
     group: Group, admin: AdminClient
 ) -> None:
     """RTY-05, RTY-10: the next message follows without a delay."""
@@ -246,7 +246,7 @@ MEMBER = textwrap.dedent(
 )
 
 
-async def test_the_queues_of_a_killed_process_are_taken_over_at_once(
+async def test_the_queues_of_a_killed_process_are_taken_over_immediately(
     group: Group, admin: AdminClient
 ) -> None:
     """LCK-13: its death is the proof, also when it has an instance name and has just joined."""

@@ -38,7 +38,7 @@ def test_go_sends_and_consumes_in_order(cluster: LocalCluster, go_program: Path)
     }
 
 
-def test_a_group_by_key_tells_go_what_to_do(cluster: LocalCluster, go_program: Path) -> None:
+def test_a_group_by_key_says_to_go_what_to_do(cluster: LocalCluster, go_program: Path) -> None:
     """Its pulls are refused with a sentence, which the client logs; it gets no lock, and no message out of order."""
     topic = cluster.topic()
     group = cluster.group(topic, concurrency="Key")

@@ -405,7 +405,7 @@ def test_async_and_oneway_sends_arrive(cluster: LocalCluster, java: Java) -> Non
     assert len({e["body"] for e in got if e["event"] == "done"}) == 100
 
 
-def test_a_group_by_key_tells_java_what_to_do(cluster: LocalCluster, java: Java) -> None:
+def test_a_group_by_key_says_to_java_what_to_do(cluster: LocalCluster, java: Java) -> None:
     """A pull ends in an exception with code and sentence; an orderly listener gets no lock, so it gets nothing."""
     topic = cluster.topic()
     group = cluster.group(topic, concurrency="Key")

@@ -185,7 +185,7 @@ asyncio.run(main())
 """
 
 
-async def test_the_locks_of_a_killed_local_client_are_free_at_once(
+async def test_the_locks_of_a_killed_local_client_are_free_immediately(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
     """SIGKILL of a lock holder on this machine: its lock is granted to another long before its lease ends."""

@@ -98,7 +98,7 @@ async def test_nothing_is_asked_while_nobody_looks(clock: Clock) -> None:
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("ask ")] == []
 
 
-async def test_a_failure_is_unknown_with_its_reason_and_not_asked_again_at_once(
+async def test_a_failure_is_unknown_with_its_reason_and_not_asked_again_immediately(
     clock: Clock,
 ) -> None:
     """A leader in trouble is not asked by every viewer."""
@@ -157,7 +157,7 @@ async def test_a_broker_group_that_hangs_takes_no_turns_of_another_one(clock: Cl
 
 
 @pytest.mark.parametrize("answers", [False, True])
-async def test_who_waits_for_a_turn_at_a_broker_group_that_hangs_is_told_so(
+async def test_who_waits_for_a_turn_at_a_broker_group_that_hangs_learns_so(
     clock: Clock, answers: bool
 ) -> None:
     """Law: it is not asked again for each that waits; where one of the last questions was answered, the others are asked."""

@@ -97,7 +97,7 @@ def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal(number: signal.Si
 
 
 @pytest.mark.cluster
-def test_programs_are_told_the_link_as_json() -> None:
+def test_programs_get_the_link_as_json() -> None:
     """One line, when the address answers."""
     command = [sys.executable, "-m", "orderlymq_console", "--listen", "127.0.0.1:0", "--json"]
     command += ["--name-server", "127.0.0.1:1"]

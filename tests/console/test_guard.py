@@ -296,7 +296,7 @@ async def test_a_change_from_elsewhere_is_refused(
         assert answer.status == 200  # still signed in
 
 
-async def test_who_signs_in_through_a_proxy_that_changes_the_host_is_told_so(
+async def test_who_signs_in_through_a_proxy_that_changes_the_host_learns_so(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
     """As nginx does by itself: the browser's origin and the host that comes here are those of two sites."""

@@ -72,7 +72,7 @@ def test_leaders_replicas_disks_and_members_change() -> None:
     }
 
 
-def test_a_standstill_has_the_time_that_its_leader_tells_also_at_the_first_look() -> None:
+def test_a_standstill_has_the_time_that_its_leader_reports_also_at_the_first_look() -> None:
     """It began before; when it goes on, that is a change, too."""
     clock = Clock()
     journal = Journal(clock)
@@ -151,7 +151,7 @@ def test_nothing_takes_a_change_of_leader_away() -> None:
     assert journal.whole_since_ms > journal.since_ms
 
 
-def test_a_start_is_told_once_and_each_start_is_told() -> None:
+def test_a_start_is_reported_once_and_each_start_is_reported() -> None:
     """Law: it is computed at each look, so seconds are the same one; a leader that comes back has not started again."""
     clock = Clock()
     journal = Journal(clock)

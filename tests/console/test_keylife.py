@@ -122,7 +122,7 @@ def lane(**values: Any) -> LaneShown:
         (None, None, 5 + READ_MAX, "It is behind the first 1,000 messages that wait"),
     ],
 )
-def test_a_lane_tells_what_becomes_of_a_message_that_its_group_has_not_committed(
+def test_a_lane_shows_what_becomes_of_a_message_that_its_group_has_not_committed(
     following: int | None, shown: LaneShown | None, offset: int, text: str
 ) -> None:
     """Messages of one lane are completed in their order."""

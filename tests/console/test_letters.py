@@ -122,7 +122,7 @@ async def test_a_group_without_letters_says_so(
     assert (page["total"]["value"], page["rows"]) == (0, [])
 
 
-async def test_letters_that_nobody_can_tell_are_unknown(
+async def test_letters_that_nobody_can_count_are_unknown(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:
     async with browser.get(f"{lonely.url}/api/dead-letters/billing") as answer:

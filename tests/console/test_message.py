@@ -43,7 +43,7 @@ def place(row: dict[str, Any]) -> str:
     return f"/message?topic=orders&queue={row['brokerGroup']}:{row['queue']}&offset={row['offset']}"
 
 
-async def test_a_message_tells_where_it_is_for_each_group(
+async def test_a_message_shows_where_it_is_for_each_group(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
     """The one that a held lane stands at, with its error; the next one of its key, which waits behind it."""

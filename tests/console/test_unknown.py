@@ -58,7 +58,7 @@ def words(page: Any, template: str = "group.html") -> str:
     return Renderer("", read_only=True).live(template, request, Who(), page=page)
 
 
-async def test_a_holder_that_no_broker_tells_is_not_nobody(reader: Readings) -> None:
+async def test_a_holder_that_no_broker_names_is_not_nobody(reader: Readings) -> None:
     """Nor are the queues of a member none."""
     page = await group(reader, SHIPPING)
 
@@ -131,7 +131,7 @@ async def test_the_first_page_knows_that_a_holder_is_away() -> None:
     assert unsaid.startswith("Read the log of alice's listener")
 
 
-async def test_a_queue_that_stands_tells_since_when_its_listener_has_the_message(
+async def test_a_queue_that_stands_shows_since_when_its_listener_has_the_message(
     reader: Readings,
 ) -> None:
     """As its member told the leader; nothing where no listener has it."""
@@ -179,7 +179,7 @@ async def test_a_replica_that_takes_over_another_state_has_no_figures(reader: Re
     ("offset", "part"),
     [(6, "Whether it is a dead letter or is tried again is unknown"), (9, "What its lane does")],
 )
-async def test_a_message_of_which_nobody_tells_is_not_said_to_be_consumed(
+async def test_a_message_that_nobody_reports_is_not_said_to_be_consumed(
     reader: Readings, offset: int, part: str
 ) -> None:
     """The reason stands beside what is known."""
@@ -226,7 +226,7 @@ async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
     )
 
 
-async def test_an_order_that_no_name_server_tells_is_not_any_order(reader: Readings) -> None:
+async def test_an_order_that_no_name_server_reports_is_not_any_order(reader: Readings) -> None:
     """Law: nor has an expansion ended of which nobody tells; the page names who was not to be asked."""
     reader.answers |= {"stats": {QUEUE: TopicOffset(0, 5, 0)}, "rate of": 1.0, "groups of": []}
     request: web.Request = make_mocked_request("GET", "/topics/orders")
@@ -255,7 +255,7 @@ async def test_a_snapshot_stands_beside_the_replica_that_it_was_sent_to(reader: 
     assert "4.0 KiB" in words(page, "raft.html")
 
 
-async def test_a_group_of_which_nobody_tells_anything_has_no_figures(reader: Readings) -> None:
+async def test_a_group_of_which_nobody_reports_anything_has_no_figures(reader: Readings) -> None:
     """Not that it has no offset, and not that it does nothing with dead letters."""
     reader.answers = {}
 

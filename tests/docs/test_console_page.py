@@ -146,7 +146,7 @@ def test_the_page_is_what_the_code_writes() -> None:
     assert PAGE.read_text() == page()
 
 
-def test_parameters_are_told_of_addresses_that_there_are() -> None:
+def test_parameters_get_addresses_that_exist() -> None:
     """A page that goes takes its row with it."""
     assert set(PARAMETERS) <= {view.path for view in VIEWS}
 

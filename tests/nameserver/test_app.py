@@ -87,7 +87,7 @@ async def test_a_question_that_comes_before_the_brokers_is_answered_when_they_ar
     assert found.code == 0
 
 
-async def test_a_go_client_is_told_of_no_topic_by_a_name_server_that_may_not_know_it() -> None:
+async def test_a_name_server_that_may_not_know_a_topic_does_not_deny_it_to_a_go_client() -> None:
     """Law: it would ask the next name server for TBW102, see its queues, and write to those of a topic that has others."""
     question = request(105, {"topic": "T"})
     clients = [RemotingClient(), RemotingClient()]

@@ -66,7 +66,7 @@ def test_a_route_without_all_addresses_is_refused(
     assert reply.remark.startswith(f"OutsideAddressMissing: the broker group {missing} ")
 
 
-def test_a_topic_whose_groups_all_have_addresses_is_told(served: NameServerCore) -> None:
+def test_a_topic_whose_groups_all_have_addresses_is_reported(served: NameServerCore) -> None:
     """What another group lacks concerns the topics of that group alone."""
     route = json.loads(ask(served, 105, "half", topic="alone").body)
 

@@ -184,7 +184,7 @@ def test_a_checksum_that_does_not_match_changes_nothing() -> None:
     assert route(server, "T") is not None
 
 
-def test_every_registration_is_told_the_order_configuration() -> None:
+def test_every_registration_is_answered_with_the_order_configuration() -> None:
     """Law: the body of the answer to 103 is the namespace ORDER_TOPIC_CONFIG."""
     server = core()
     ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="T", value="group-a:4")
@@ -435,7 +435,7 @@ def test_a_question_waits_while_a_group_that_the_list_of_its_topic_names_has_not
     assert not server.knows_too_little(question, 201)
 
 
-def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_topics_after() -> None:
+def test_only_who_knows_that_its_topic_does_not_exist_sees_queues_to_make_topics_after() -> None:
     """A producer that was answered too late, or never, asks for them too, and would move keys of its topic."""
     server = core()
     register(server, GROUP_A, registration(1, topic("orders", 8, order=True), topic("TBW102", 8)))

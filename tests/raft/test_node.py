@@ -129,7 +129,7 @@ def test_a_new_commit_index_alone_needs_no_sync() -> None:
     assert not ready.must_sync
 
 
-def test_changes_of_role_are_told_once() -> None:
+def test_changes_of_role_are_reported_once() -> None:
     """With leader and term, also when only the leader is another."""
     replica = solo()
     changes = []
@@ -285,7 +285,7 @@ def test_a_lone_voter_commits_as_soon_as_its_disk_is_done() -> None:
     assert (node.role, node.commit) == (Role.LEADER, 1)
 
 
-def test_a_leader_tells_commits_at_once_when_asked_to() -> None:
+def test_a_leader_sends_commits_immediately_when_configured_to() -> None:
     """eager_commit trades messages for followers that apply sooner."""
     replica = solo(eager_commit=True)
     lead(replica)
@@ -299,7 +299,7 @@ def test_a_leader_tells_commits_at_once_when_asked_to() -> None:
     ]
 
 
-def test_status_tells_how_the_group_stands() -> None:
+def test_status_shows_how_the_group_stands() -> None:
     """Each member's lag, the leader's own included."""
     replica = solo()
     lead(replica)
@@ -435,7 +435,7 @@ def test_only_a_leader_with_others_steps_down() -> None:
     assert [each.node.role for each in (alone, leader)] == [Role.LEADER, Role.FOLLOWER]
 
 
-def test_an_older_pre_vote_is_told_the_term() -> None:
+def test_an_older_pre_vote_is_answered_with_the_term() -> None:
     """Who asks from behind the times learns of it, and gets no vote."""
     replica = solo(1, term=5)
 

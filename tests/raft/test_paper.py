@@ -55,7 +55,7 @@ class TestTerms:
 
         assert (replica.node.role, replica.node.term) == (Role.FOLLOWER, 5)
 
-    def test_a_message_of_an_older_term_changes_nothing_and_is_told_so(self) -> None:
+    def test_a_message_of_an_older_term_changes_nothing_and_is_answered_with_the_term(self) -> None:
         """Requests with a stale term are rejected, with the present term."""
         replica = solo(1, 1, term=3)
 
@@ -178,7 +178,7 @@ class TestElection:
 class TestReplication:
     """Sections 5.3 and 5.5."""
 
-    def test_the_leader_sends_at_once_and_commits_with_a_majority(self) -> None:
+    def test_the_leader_sends_immediately_and_commits_with_a_majority(self) -> None:
         """Its own copy counts when it is durable, as everybody's."""
         replica = solo()
         lead(replica)

@@ -151,7 +151,7 @@ def test_a_probe_goes_on_with_each_answer_to_a_heartbeat() -> None:
     assert [(type(each), each.target) for each in sent] == [(Append, OTHER)]
 
 
-def test_a_leader_that_steps_down_tells_all_what_is_committed() -> None:
+def test_a_leader_that_steps_down_sends_its_commit_index_to_all() -> None:
     """Nobody has to find it out after the election; the most complete voter is asked to run."""
     replica = leader()
     replica.node.propose(b"a")
@@ -305,7 +305,7 @@ def test_who_confirms_late_hears_what_is_committed_with_the_next_heartbeat() -> 
     assert not say(replica, ack(replica, 1, OTHER))
 
 
-def test_what_is_committed_is_told_once() -> None:
+def test_what_is_committed_is_reported_once() -> None:
     """Law: an append without entries leaves for a peer when there is news for it, not with each turn."""
     replica = eager()
     replica.node.propose(b"x")
@@ -317,7 +317,7 @@ def test_what_is_committed_is_told_once() -> None:
     assert not [each for each in again if each.target == PEER]
 
 
-def test_a_shell_is_told_of_no_work_while_all_is_under_way() -> None:
+def test_a_shell_sees_no_work_while_all_is_under_way() -> None:
     """Law: what is committed waits for the next append, unless the leader is to tell it at once."""
     replica = leader()
     for data in (b"a", b"b"):

@@ -161,7 +161,7 @@ class TestMembership:
         assert (ignored, term) == ([], 1)
         assert VoteResponse(ME, OTHER, Term(9), granted=True) in heard
 
-    def test_a_candidate_sent_by_the_leader_is_heard_at_once(self) -> None:
+    def test_a_candidate_sent_by_the_leader_is_heard_immediately(self) -> None:
         """Leadership transfer may override stickiness (4.2.3)."""
         replica = solo(term=1)
         say(replica, heartbeat(1))

@@ -247,7 +247,7 @@ def test_a_token_needs_tls(tls: dict[str, str]) -> None:
         Cluster.model_validate({"metadata": {"name": "demo"}, "spec": spec})
 
 
-async def test_a_missing_token_is_told(
+async def test_a_missing_token_is_reported(
     access: Credentials, secrets: Secrets, files: TlsFiles
 ) -> None:
     """The pods would wait for it without a word."""

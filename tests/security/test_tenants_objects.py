@@ -80,7 +80,7 @@ def test_only_the_own_namespace_and_listed_ones_count(
 
 
 @pytest.mark.parametrize(("resource", "spec"), ATTACKS)
-async def test_a_stranger_is_told_whom_to_ask_and_gets_no_finalizer(
+async def test_a_stranger_learns_whom_to_ask_and_gets_no_finalizer(
     monkeypatch: pytest.MonkeyPatch, resource: Resource, spec: dict[str, Any]
 ) -> None:
     """The condition names the Cluster, the namespace and the field."""

@@ -205,7 +205,7 @@ def test_a_signal_ends_a_run_that_waits(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
+def test_a_run_reports_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
     """0, the result, and where the checkpoint stands; an audit that finds nothing likewise."""
     topic = topics.make(queues=2)
     topics.fill(topic, [Message(topic=topic, body=b"x", key=str(n)) for n in range(30)])
@@ -224,7 +224,7 @@ def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_stream_ends_well_when_it_is_told_to(topics: Topics, tmp_path: Path) -> None:
+def test_a_stream_ends_well_when_it_is_asked_to(topics: Topics, tmp_path: Path) -> None:
     """SIGTERM is how Kubernetes ends the pod of a stream that goes on: the batch is finished, the code 0."""
     topic = topics.make(queues=1)
     topics.fill(topic, [Message(topic=topic, body=b"x", key="k") for _ in range(5)])

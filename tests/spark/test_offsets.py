@@ -107,7 +107,7 @@ def test_what_a_broker_passed_over_and_what_it_gave_is_the_whole_range(given: se
     assert all(before.end < after.start for before, after in pairwise(missing))
 
 
-def test_what_changed_since_a_stream_stopped_is_told() -> None:
+def test_what_changed_since_a_stream_stopped_is_reported() -> None:
     """Aged out, made again, added, removed, unchanged: each in its place.
 
     An added queue is wanted from its first offset on, but not when its topic or its broker group is new to the stream.

@@ -136,7 +136,7 @@ def test_a_stream_of_a_real_broker_reads_every_offset_once_in_order(
     assert sum(each.consumer_offset for each in shown.values()) == 280
 
 
-def test_a_read_of_a_real_broker_begins_where_it_is_told(
+def test_a_read_of_a_real_broker_begins_where_its_option_says(
     spark: "SparkSession", topics: Topics, apache: RocketMQ, filled: str
 ) -> None:
     """startingOffsets earliest, JSON and of a group, startingTimestamp, endingOffsets and tags."""

@@ -72,7 +72,7 @@ class Flood:
         assert not self.refused & stored.keys()
 
 
-async def test_a_producer_faster_than_the_disk_is_told_to_wait(
+async def test_a_producer_faster_than_the_disk_is_asked_to_wait(
     make_group: Callable[..., Group], client: RemotingClient
 ) -> None:
     """Above the mark of uncommitted bytes sends get 2 immediately and are never stored; memory is bounded."""

@@ -74,7 +74,7 @@ def test_every_peer_has_a_colour_of_its_own() -> None:
     assert len({COLOURS[name] for name in PEERS}) == len(PEERS)
 
 
-def test_our_share_of_a_limit_is_told(tmp_path: Path) -> None:
+def test_our_share_of_a_limit_is_reported(tmp_path: Path) -> None:
     """64 senders are set beside batches of 64 of the bare store."""
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
     text = (tmp_path / "benchmarks.md").read_text()

@@ -83,7 +83,7 @@ def test_long_lists_are_written_in_steps_and_whole() -> None:
     assert sizes == {317: (True, count), 20501: (True, 8 * count), 43: (False, count)}
 
 
-def test_a_short_list_is_answered_at_once() -> None:
+def test_a_short_list_is_answered_immediately() -> None:
     """Nobody waits for a step that need not be."""
     shell = busy(2)
 
@@ -143,7 +143,7 @@ def test_a_list_that_fits_no_frame_ends_when_that_is_known() -> None:
     assert seen == BODY_SIZE_MAX // (1 << 20) + 1
 
 
-def test_who_asks_for_a_list_that_fits_no_frame_is_told_so() -> None:
+def test_who_asks_for_a_list_that_fits_no_frame_learns_so() -> None:
     """With code 1, as of other requests that cannot be."""
     shell = Shell().lead()
     for number in range(BODY_SIZE_MAX // (1 << 20) + 1):

@@ -81,7 +81,7 @@ def test_a_checksum_that_is_known_is_not_made_again(known: int, stored: int) -> 
     assert int.from_bytes(laid_out(draft(body_crc=known))[8:12], "big") == stored
 
 
-def test_a_place_is_written_into_the_record_and_told() -> None:
+def test_a_place_is_written_into_the_record_and_returned() -> None:
     """Law: what the stored message says of its place is what its record says."""
     message = draft(properties="TAGS\x01paid\x02KEYS\x01k1 k2")
     message.unique_key, message.identity = "U", b"id"

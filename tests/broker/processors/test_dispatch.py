@@ -143,7 +143,7 @@ def test_lost_creations_answer_what_a_follower_would(shell: Shell) -> None:
     assert reply.code == 14
 
 
-def test_the_status_tells_rates_counters_and_what_the_shell_knows(shell: Shell) -> None:
+def test_the_status_shows_rates_counters_and_what_the_shell_knows(shell: Shell) -> None:
     """One JSON document, the shell's part and the core's merged."""
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
     shell.core.set_environment(0.5, {"role": "leader"})

@@ -287,7 +287,7 @@ def test_what_never_entered_the_log_is_lost_with_leadership(group: SimulatedGrou
         leader.disk.finish()
 
 
-def test_a_proposal_without_leadership_is_lost_at_once(group: SimulatedGroup) -> None:
+def test_a_proposal_without_leadership_is_lost_immediately(group: SimulatedGroup) -> None:
     """A replica that does not serve puts nothing into the log."""
     leader = group.elect()
     follower = others(group, leader)[0]

@@ -120,7 +120,7 @@ async def test_the_second_name_server_is_asked_when_the_first_is_away(
     assert share == ["a0", "a1", "b0", "b1"]
 
 
-async def test_without_a_route_the_client_is_told_and_keeps_what_it_has() -> None:
+async def test_without_a_route_the_client_learns_so_and_keeps_what_it_has() -> None:
     """Never an empty division: the client would drop all its queues."""
     asking = Asking(["c1"], [Address("127.0.0.1", 1)])
 
@@ -159,7 +159,7 @@ async def test_what_cannot_be_answered_is_refused_with_the_reason(
     assert "AVG" in (answers[1].remark or "")
 
 
-async def test_who_may_not_consume_is_not_told_the_division(
+async def test_who_may_not_consume_does_not_learn_the_division(
     name_server: tuple[NameServer, Address],
 ) -> None:
     """Whatever the process answers beside the core passes access control first."""
@@ -267,7 +267,7 @@ async def test_without_a_lease_each_answer_is_confirmed_after_the_route_is_known
     assert queues(asking.client.told[0]) == ["a0", "a1", "b0", "b1"]
 
 
-async def test_who_is_no_member_is_told_nothing(name_server: tuple[NameServer, Address]) -> None:
+async def test_who_is_no_member_learns_nothing(name_server: tuple[NameServer, Address]) -> None:
     """Law: null, which RocketMQ 5 takes for no result; it drops all queues on an empty list, and asks never again after an error."""
     for members in ([], ["c2"]):
         asking = Asking(members, [name_server[1]])

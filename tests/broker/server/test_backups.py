@@ -112,7 +112,7 @@ async def test_a_copy_goes_when_nobody_reads_it(world: World) -> None:
     assert await world.read(again) is None
 
 
-async def test_a_lost_copy_is_told_from_a_refusal(world: World) -> None:
+async def test_a_lost_copy_is_distinguished_from_a_refusal(world: World) -> None:
     """Law: who asks may try again after the code 14 alone: the replica leads no more, or the copy is gone."""
     world.leads = False
     follower = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN)

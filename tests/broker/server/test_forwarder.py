@@ -122,7 +122,7 @@ def test_notices_of_the_next_leader_reach_the_client() -> None:
     assert client.told[-1].code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
-def test_the_end_of_a_client_is_told_to_the_leader() -> None:
+def test_the_end_of_a_client_is_reported_to_the_leader() -> None:
     """Its locks and held pulls are the leader's business."""
     world = moved()
     client = world.connect(1)
@@ -136,7 +136,7 @@ def test_the_end_of_a_client_is_told_to_the_leader() -> None:
     assert world.routers[2].clients.lines() == []
 
 
-def test_the_end_of_a_client_is_told_when_a_full_link_takes_it() -> None:
+def test_the_end_of_a_client_is_reported_when_a_full_link_takes_it() -> None:
     """Or the leader keeps its held pulls, and takes it for alive, as long as it leads."""
     world = moved()
     client = world.connect(1)
@@ -155,7 +155,7 @@ def test_the_end_of_a_client_is_told_when_a_full_link_takes_it() -> None:
     assert world.routers[2].gone == [number]
 
 
-def test_a_node_that_is_lost_is_told_of_no_client() -> None:
+def test_a_node_that_is_lost_is_notified_of_no_client() -> None:
     """It has ended all of them itself; one that cannot be reached any more is not called for ever."""
     world = moved()
     client = world.connect(1)

@@ -45,7 +45,7 @@ def test_a_hand_over_shows_another_holder_with_a_higher_epoch(held: AdminShell) 
     }
 
 
-def test_only_the_leader_tells(held: AdminShell) -> None:
+def test_only_the_leader_reports(held: AdminShell) -> None:
     """Else each change of hands would be counted once a replica."""
     held.follow()
 

@@ -138,7 +138,7 @@ async def test_the_group_is_published_at_its_stable_address(
         assert (queues.read_queue_nums, queues.write_queue_nums) == (8, 8)
 
 
-async def test_a_new_topic_is_published_at_once(
+async def test_a_new_topic_is_published_immediately(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
     """Nobody waits for the next period of 30 s."""
@@ -156,7 +156,7 @@ async def test_a_new_topic_is_published_at_once(
     assert found.queue_datas[0].write_queue_nums == 2
 
 
-async def test_a_name_server_that_comes_back_is_told_again(
+async def test_a_name_server_that_comes_back_gets_the_registration_again(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
     """It has forgotten everything; the loss of the connection is noticed immediately."""
@@ -218,7 +218,7 @@ async def test_a_registration_is_signed_with_the_time_that_the_group_goes_by(
     assert signed[0] >= before_ms + 3_600_000
 
 
-async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_is_told(
+async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_is_reported(
     make_registration: MakeRegistration,
 ) -> None:
     """A replica that cannot tell of its topics does not say that it has; it goes on as soon as they are fewer."""

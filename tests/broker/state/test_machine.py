@@ -224,7 +224,7 @@ def test_configuration_changes_move_the_version_and_repetitions_do_not(replica: 
     ]
 
 
-def test_a_deleted_group_keeps_its_offsets_unless_told_otherwise(replica: Replica) -> None:
+def test_a_deleted_group_keeps_its_offsets_unless_the_record_drops_them(replica: Replica) -> None:
     """Locks and members go; epochs rise all the same, so that an old holder is never taken for a new one."""
     replica.take(TopicSet("orders", 1, 1))
     for clean in (False, True):

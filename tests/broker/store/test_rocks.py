@@ -153,7 +153,7 @@ def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_second_process_is_told_that_the_directory_is_in_use(tmp_path: Path) -> None:
+def test_a_second_process_learns_that_the_directory_is_in_use(tmp_path: Path) -> None:
     """Law: two processes never write one store."""
     store = RocksStore(tmp_path, create=True)
     code = (

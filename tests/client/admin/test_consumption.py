@@ -58,7 +58,7 @@ async def committed(admin: AdminClient, message: ReceivedMessage, *, groups: int
             await asyncio.sleep(0.2)
 
 
-async def test_a_track_tells_for_each_group_what_it_has_done(
+async def test_a_track_shows_for_each_group_what_it_has_done(
     group: Group, admin: AdminClient
 ) -> None:
     """Consumed, filtered out, away: RocketMQ's states, and the offset that proves it."""

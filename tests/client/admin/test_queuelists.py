@@ -119,7 +119,7 @@ async def test_a_route_alone_names_a_group_that_is_away() -> None:
         assert await admin.absent_groups() == [AWAY]
 
 
-async def test_routes_are_asked_for_at_once_and_not_all_at_once() -> None:
+async def test_routes_are_asked_for_immediately_and_not_all_at_once() -> None:
     """Nobody waits for hundreds of topics one after the other, and no name server gets hundreds of questions."""
     waiting: list[tuple[RemotingCommand, Connection]] = []
 

@@ -73,7 +73,7 @@ def test_completion_prints_a_script_and_completes_commands() -> None:
     assert "status" in answer.output
 
 
-def test_an_unknown_command_is_told_the_nearest() -> None:
+def test_an_unknown_command_is_answered_with_the_nearest() -> None:
     """One sentence, exit code 2."""
     answer = run("statsu")
 
@@ -97,7 +97,7 @@ def send_orders(count: int = 6) -> None:
             producer.send("orders", f"m{number}", key=f"k{number % 2}")
 
 
-def test_names_that_do_not_exist_are_told_the_nearest(orderlymq_cluster: Cluster) -> None:
+def test_names_that_do_not_exist_are_answered_with_the_nearest(orderlymq_cluster: Cluster) -> None:
     """Topics and groups; exit code 3."""
     orderlymq_cluster.create_topic("orders")
     at = ["--name-server", orderlymq_cluster.name_server]

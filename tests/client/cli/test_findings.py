@@ -95,7 +95,7 @@ def test_each_finding_is_a_line_with_what_to_do() -> None:
     assert "a:1 and b:2" in said[4]
 
 
-def test_a_blocked_queue_tells_what_its_listener_said() -> None:
+def test_a_blocked_queue_shows_what_its_listener_said() -> None:
     """Tries and error where the consumer tells them, when it was called last, and else that it does not."""
     told = {
         "listener": "its listener has failed 12 times, last with ValueError: no such order",
@@ -136,7 +136,7 @@ def test_one_is_no_plural() -> None:
     assert "failed 1 time, a dead letter" in said
 
 
-def test_a_listener_that_hangs_is_told_with_its_call_and_the_way_out() -> None:
+def test_a_listener_that_hangs_is_reported_with_its_call_and_the_way_out() -> None:
     """A reset would pass over what follows; the stack says why it hangs."""
     told = {
         "listener": "its listener was called and has not returned",

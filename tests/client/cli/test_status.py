@@ -37,7 +37,7 @@ async def test_a_group_that_is_gone_is_not_healthy() -> None:
         assert all(name in results[1].stdout for name in leaders)
 
 
-async def test_a_group_that_does_not_answer_is_told_with_its_reason() -> None:
+async def test_a_group_that_does_not_answer_is_reported_with_its_reason() -> None:
     """On standard error: who has no right looks for no leader."""
     async with running(topics={"orders": 4}) as cluster:
         denied = refuse(ResponseCode.SYSTEM_ERROR, "No accessKey is configured")

@@ -48,7 +48,7 @@ async def test_a_topic_that_is_deleted_and_a_right_that_is_taken_end_it() -> Non
         assert "taken away" in result.stderr
 
 
-async def test_a_lost_leader_is_told_once_and_waited_for() -> None:
+async def test_a_lost_leader_is_reported_once_and_waited_for() -> None:
     """What came meanwhile is printed when there is one again; here the topic is deleted after it."""
     follower = refuse(ResponseCode.SYSTEM_ERROR, "this replica does not lead group g")
     deleted = refuse(ResponseCode.TOPIC_NOT_EXIST, "deleted")
@@ -63,7 +63,7 @@ async def test_a_lost_leader_is_told_once_and_waited_for() -> None:
     assert result.stderr.count("Warning: ") == 1
 
 
-async def test_a_body_that_cannot_be_inflated_is_told_and_left_out() -> None:
+async def test_a_body_that_cannot_be_inflated_is_reported_and_left_out() -> None:
     async with running(topics={"T": 1}) as cluster:
         cluster.append("T", 0, b"first")
         cluster.append("T", 0, b"no zlib stream", sys_flag=COMPRESSED)

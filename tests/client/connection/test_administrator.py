@@ -66,7 +66,7 @@ def test_only_administrators_look_there(directory: Path) -> None:
     assert found.credentials.access_key == OPERATOR_ACCOUNT
 
 
-def test_the_directory_tells_how_its_cluster_is_spoken_to(
+def test_the_directory_says_how_to_reach_its_cluster(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By TLS where plain calls are refused, by nobody but administrators, and only to these addresses."""

@@ -68,7 +68,7 @@ def test_a_topic_to_be_created_gets_at_most_the_wanted_queues() -> None:
     assert template_route("T", template, 4) == topic_route("T", _data(("a", 4, 6)))
 
 
-def test_routes_tell_whether_something_changed_and_where_leaders_are() -> None:
+def test_routes_show_whether_something_changed_and_where_leaders_are() -> None:
     """CLI-06."""
     routes = Routes()
 

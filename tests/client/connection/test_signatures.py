@@ -62,7 +62,7 @@ def test_version_2_is_made_first_and_covered_by_rocketmqs() -> None:
     assert command.ext["Signature"] == again["Signature"] != weaker["Signature"]
 
 
-def test_a_mark_that_a_refusal_tells_is_signed_for() -> None:
+def test_a_mark_that_a_refusal_names_is_signed_for() -> None:
     """A leader's mark counts for its address alone."""
     signer = RequestSigner("ann", "secret of ann")
     command = request(17)

@@ -90,7 +90,7 @@ def test_every_call_is_in_one_column_of_the_histogram(durations: list[int]) -> N
     assert histogram == (expected if durations else ())
 
 
-async def test_a_consumer_tells_its_figures_to_its_user_and_to_rocketmqs_tools() -> None:
+async def test_a_consumer_reports_its_figures_to_its_user_and_to_rocketmqs_tools() -> None:
     """`Consumer.stats`, and `statusTable` of 307, by which `mqadmin consumerStatus` prints them."""
     async with running(topics={"T": 1}, ordered=True) as cluster:
         fill(cluster, 3, queues=1)

@@ -359,7 +359,7 @@ async def test_a_stop_fails_no_message_that_no_handler_has_seen(
     assert not [e for e in orderlymq_cluster.recording.events if e.kind is Kind.FAILED]
 
 
-async def test_an_application_runs_until_it_is_told_to_end(orderlymq_cluster: Cluster) -> None:
+async def test_an_application_runs_until_it_is_asked_to_end(orderlymq_cluster: Cluster) -> None:
     """FastStream's own; a response says its key and headers."""
     for topic in ("orders", "bills"):
         orderlymq_cluster.create_topic(topic)

@@ -41,7 +41,7 @@ def test_a_bad_line_names_file_and_line(tmp_path: Path) -> None:
         list(read(path))
 
 
-def test_an_unknown_attribute_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_unknown_attribute_is_refused_immediately(tmp_path: Path) -> None:
     """A typo in the recording program must not make a check silently blind."""
     with (
         Recorder(tmp_path / "h", process="p") as recorder,

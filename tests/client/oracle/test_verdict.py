@@ -280,7 +280,7 @@ def test_redelivery_after_a_crash_is_no_defect() -> None:
     assert defects(history) == []
 
 
-def test_sends_of_one_key_are_in_order_whoever_sent_them() -> None:
+def test_sends_of_one_key_are_in_order_from_any_sender() -> None:
     """Law: the acknowledgement counts, not the producer that got it."""
     sent = [send("a"), ack("a", 5), send("b", process="p2"), ack("b", 4)]
     moved = [send("a"), ack("a", 0), send("b", process="p2"), ack("b", 0, "g0:1")]
@@ -369,7 +369,7 @@ def test_a_group_may_jump_once_after_a_reset_to_nobody_knows_where(
     assert defects([*begun, reset, *jump, deliver("f", 5)]) == [Defect.SKIPPED]
 
 
-def test_what_the_history_does_not_tell_is_named_as_not_judged() -> None:
+def test_what_the_history_does_not_show_is_named_as_not_judged() -> None:
     """Without a final read or a drained group, loss is not judged, and the verdict says so."""
     verdict = judge(timed([send("a"), ack("a", 0)]))
 
@@ -420,7 +420,7 @@ def test_a_client_whose_lease_has_lapsed_does_not_overlap_the_next_one() -> None
     assert judge(timed([*begun, *after])).number(Defect.OVERLAPPED) == 1
 
 
-def test_a_finding_tells_its_slice_of_history() -> None:
+def test_a_finding_shows_its_slice_of_history() -> None:
     """The events that show it and no others, from the oldest on, with the time between them."""
     events = [send("a"), ack("a", 0), SCANNED]
 

@@ -131,7 +131,7 @@ async def test_a_batch_is_chosen_again_as_a_whole() -> None:
         assert len(cluster.logs["T", hash_index("k", 9)]) == 2
 
 
-async def test_a_consumer_that_is_told_of_other_queues_asks_for_them_at_once() -> None:
+async def test_a_consumer_that_learns_of_other_queues_asks_for_them_immediately() -> None:
     """It does not wait for its next look at the name servers, half a minute later."""
     seen: list[bytes] = []
 

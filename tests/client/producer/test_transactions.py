@@ -123,7 +123,7 @@ async def test_what_was_unknown_is_decided_by_a_check(group: Group, topic: str) 
     assert message.message_id == result.send.message_id
 
 
-async def test_a_local_transaction_that_raises_is_unknown_and_told_to_the_caller(
+async def test_a_local_transaction_that_raises_is_unknown_and_reported_to_the_caller(
     group: Group, topic: str
 ) -> None:
     """Nothing is raised: the message is in the broker's hands, and a check decides."""
@@ -170,7 +170,7 @@ def _run(group: Group, *arguments: str) -> str:
     return result.output
 
 
-async def test_the_end_is_told_to_the_next_leader(tmp_path: Path) -> None:
+async def test_the_end_is_reported_to_the_next_leader(tmp_path: Path) -> None:
     """The leader dies while the local transaction runs: the commit reaches its successor."""
     found = Group(tmp_path, replicas=3, overrides=FAST)
     try:

@@ -40,7 +40,7 @@ def audit(path: Path) -> AuditReport:
 
 
 @LINUX
-def test_a_stream_tells_its_phase_progress_and_target(tmp_path: Path) -> None:
+def test_a_stream_reports_its_phase_progress_and_target(tmp_path: Path) -> None:
     """And the driver is not disturbed: its lock is looked at, not tried."""
     file = manifest(tmp_path, "orders-archive")
     with driver_on(status(tmp_path, "orders-archive")):
@@ -184,7 +184,7 @@ def test_more_pipelines_than_a_page_bears_are_refused(tmp_path: Path) -> None:
 # -- audits
 
 
-def test_an_audit_tells_what_it_found(tmp_path: Path) -> None:
+def test_an_audit_reports_what_it_found(tmp_path: Path) -> None:
     findings = tmp_path / "found.jsonl"
     findings.write_text(json.dumps(BREAK) + "\n")
 

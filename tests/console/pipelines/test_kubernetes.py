@@ -71,7 +71,7 @@ async def read(folder: Path, *items: dict[str, Any]) -> tuple[PipelineReport, ..
         return await source.read()
 
 
-async def test_what_the_operator_wrote_is_told(tmp_path: Path) -> None:
+async def test_what_the_operator_wrote_is_reported(tmp_path: Path) -> None:
     """With the time of its last write, which the API server notes."""
     item = resource(
         "archive",

@@ -6,7 +6,7 @@ from tests.nemesis.figures import family
 from tests.nemesis.invariants.transactions import DEALS, Step
 
 
-def test_a_send_and_its_outcomes_are_told_apart() -> None:
+def test_a_send_and_its_outcomes_are_distinguished() -> None:
     """An answer of the broker is definite; a time-out and a lost connection are not."""
     send = {"event": "send", "key": "key-1", "body": 7}
     broker = "org.apache.rocketmq.client.exception.MQBrokerException: CODE: 14  DESC: try again"
@@ -52,7 +52,7 @@ def test_families_are_read_from_names() -> None:
     ]
 
 
-def test_each_step_of_a_transaction_is_told() -> None:
+def test_each_step_of_a_transaction_is_reported() -> None:
     """Begun, stored, decided, asked about; a failed send leaves open whether its half is stored."""
     facts = {"topic": DEALS, "message": "dealer.1/commit:0"}
 

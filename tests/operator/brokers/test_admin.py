@@ -160,7 +160,7 @@ async def test_failures_say_who_answered_what(admin: Admin) -> None:
         await admin.topics("127.0.0.1:1")
 
 
-async def test_a_broker_that_has_seen_a_greater_token_is_told_of() -> None:
+async def test_a_broker_that_has_seen_a_greater_token_is_reported() -> None:
     """A change that is refused is followed by a look, which names the greatest token."""
     seen: list[int] = []
     client = RemotingClient()

@@ -31,7 +31,9 @@ async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None
     assert tables == 1
 
 
-async def test_members_by_key_are_not_told_again_and_again_that_nobody_locks_their_queues() -> None:
+async def test_members_by_key_are_not_notified_again_and_again_that_nobody_locks_their_queues() -> (
+    None
+):
     """Nobody ever will: they take lanes."""
     notices = {"billing": 0, "audit": 0}
 

@@ -254,7 +254,7 @@ async def test_each_planted_trouble_is_found(
 
 
 @pytest.mark.parametrize("plant", TOLD, ids=lambda plant: plant.__name__)
-async def test_what_cannot_be_proven_is_told(
+async def test_what_cannot_be_proven_is_reported(
     cluster: Group, plant: Plant, record_property: Property
 ) -> None:
     """A group that takes or gives nothing, or late, breaks no order."""

@@ -151,7 +151,7 @@ PLANTED: dict[str, tuple[Callable[[World], None], Kind]] = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_each_planted_trouble_is_found_and_told(name: str) -> None:
+def test_each_planted_trouble_is_found_and_reported(name: str) -> None:
     """By its own name, and as the status False."""
     plant, kind = PLANTED[name]
     world = World()
@@ -167,7 +167,7 @@ def test_every_kind_of_trouble_is_planted() -> None:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_trouble_is_told_for_a_while_and_things_go_on(name: str) -> None:
+def test_a_trouble_is_reported_for_a_while_and_things_go_on(name: str) -> None:
     """One trouble makes no second one of what follows."""
     world = World()
     world.well()
@@ -232,7 +232,7 @@ def test_late_messages_spend_the_budget_and_keep_the_order() -> None:
     assert world.canary.budget.burn(world.now, 5) == pytest.approx(4 / 14 * 1000)
 
 
-def test_a_second_canary_on_the_same_topics_is_told() -> None:
+def test_a_second_canary_on_the_same_topics_is_reported() -> None:
     """It makes the verdict worthless, and is no trouble of the cluster."""
     world = World()
     world.canary.foreign(LANE, world.now)

@@ -106,12 +106,12 @@ def test_an_outage_of_everything_is_loud() -> None:
     assert _firing() == {"OrderlyMQNoOperatorLeads"}
 
 
-def test_a_group_that_lost_its_leader_is_told_by_its_brokers_alone() -> None:
+def test_a_group_that_lost_its_leader_is_reported_by_its_brokers_alone() -> None:
     """Where no operator runs."""
     assert "OrderlyMQGroupWithoutLeader" in _firing(_brokers([0, 0]))
 
 
-def test_one_replica_that_is_missing_is_told(metrics: OperatorMetrics) -> None:
+def test_one_replica_that_is_missing_is_reported(metrics: OperatorMetrics) -> None:
     """However long it has been missing."""
     _sees(metrics, 2, leader=1)
 
@@ -121,7 +121,7 @@ def test_one_replica_that_is_missing_is_told(metrics: OperatorMetrics) -> None:
     }
 
 
-def test_brokers_that_nobody_scrapes_are_told(metrics: OperatorMetrics) -> None:
+def test_brokers_that_nobody_scrapes_are_reported(metrics: OperatorMetrics) -> None:
     """They are well, and every alarm about their queues is silent for want of metrics."""
     series = _operator(metrics)
 
@@ -130,7 +130,7 @@ def test_brokers_that_nobody_scrapes_are_told(metrics: OperatorMetrics) -> None:
     assert labels == _labels(namespace="shop", orderlymq_io_cluster="demo")
 
 
-def test_who_looks_after_nothing_tells_nothing(metrics: OperatorMetrics) -> None:
+def test_who_looks_after_nothing_reports_nothing(metrics: OperatorMetrics) -> None:
     """A Cluster that was deleted is no outage, nor one that another operator looks after now."""
     _sees(metrics, 0, leader=None)
     metrics.set_groups(_CLUSTER, {}, [], 3)
@@ -145,7 +145,7 @@ def test_who_looks_after_nothing_tells_nothing(metrics: OperatorMetrics) -> None
     assert without_group == without_cluster == _firing(_operator(metrics)) == set()
 
 
-def test_certificates_that_end_soon_are_told_once_per_group(metrics: OperatorMetrics) -> None:
+def test_certificates_that_end_soon_are_reported_once_per_group(metrics: OperatorMetrics) -> None:
     """From five sixths of their life on, until pods run with newer ones or the Cluster is gone."""
     begins = datetime(2026, 1, 1, tzinfo=UTC)
     made = CertificateSet(1, 1, frozenset({1}), begins, begins + timedelta(days=360))
@@ -168,7 +168,7 @@ def test_certificates_that_end_soon_are_told_once_per_group(metrics: OperatorMet
     assert firing(400) == []
 
 
-def test_a_lane_that_stands_still_is_told_and_one_that_waits_for_its_time_is_not() -> None:
+def test_a_lane_that_stands_still_is_reported_and_one_that_waits_for_its_time_is_not() -> None:
     """A parked lane comes back by itself, and one that is held has an alarm of its own."""
     ages = {
         "inHand": 700.0,

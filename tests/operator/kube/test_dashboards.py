@@ -96,6 +96,6 @@ def test_a_dashboard_shows_what_is_chosen(path: Path) -> None:
     assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
 
 
-def test_dashboards_are_told_apart() -> None:
+def test_dashboards_are_distinguished() -> None:
     """Grafana keeps them by their uid."""
     assert len({_board(path)["uid"] for path in DASHBOARDS}) == len(DASHBOARDS) >= 2

@@ -85,7 +85,7 @@ def test_the_secret_of_a_cluster_is_made_once(tmp_path: Path) -> None:
     assert len(made) >= SECRET_SIZE_MIN
 
 
-def test_a_damaged_secret_is_told(tmp_path: Path) -> None:
+def test_a_damaged_secret_is_reported(tmp_path: Path) -> None:
     """The sentence names the file."""
     directory = DataDirectory(tmp_path)
     directory.cluster_secret.write_text("short")

@@ -93,7 +93,7 @@ async def stage(
         assert found.directory.run_records() == []
 
 
-async def test_a_killed_process_is_started_again_at_once(stage: Stage) -> None:
+async def test_a_killed_process_is_started_again_immediately(stage: Stage) -> None:
     """Fast first: a replica must be back before anybody misses it."""
     kept = stage.keep()
     await stage.until(stage.serves)

@@ -220,7 +220,7 @@ async def test_a_forecast_says_the_steps_that_follow_and_does_none(
         ]
 
 
-async def test_a_forecast_tells_of_a_new_user(
+async def test_a_forecast_names_a_new_user(
     directory: DataDirectory, ports: int, tmp_path: Path
 ) -> None:
     """Its secret is read although nothing knows it yet."""

@@ -182,7 +182,7 @@ def test_a_group_in_which_every_queue_has_a_holder_and_nobody_else_asks_is_left_
     assert not look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b").notify
 
 
-def test_a_queue_that_nobody_has_is_found_and_the_group_told() -> None:
+def test_a_queue_that_nobody_has_is_found_and_the_group_notified() -> None:
     """Not immediately: a hand-over takes a moment."""
     holders = {0: "a", 1: "", 2: "b", 3: "b"}
 

@@ -28,7 +28,7 @@ def view(
     return AssignmentView(True, {"g0": group}, QUEUES, held, {"g0": stored or {}})
 
 
-def test_a_first_division_is_stored_at_once_and_then_nothing_is_done() -> None:
+def test_a_first_division_is_stored_immediately_and_then_nothing_is_done() -> None:
     """Nobody has a queue yet, so there is nothing to be careful about."""
     assigner = GroupAssigner("billing")
     owners = (("g0", 0, "a"), ("g0", 1, "b"))
@@ -54,7 +54,7 @@ def test_a_newcomer_gets_its_share_when_the_group_has_calmed_down() -> None:
     assert later == [SetAssignment("billing", "orders", (("g0", 0, "b"), ("g0", 1, "a")))]
 
 
-def test_queues_of_who_is_gone_are_given_away_at_once() -> None:
+def test_queues_of_who_is_gone_are_given_away_immediately() -> None:
     """As the brokers do by themselves while nobody operates."""
     assigner = GroupAssigner("billing")
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "b"))}

@@ -266,7 +266,7 @@ def test_a_refused_change_does_nothing() -> None:
     ]
 
 
-def test_a_live_setting_is_told_although_nothing_is_done_for_it() -> None:
+def test_a_live_setting_is_reported_although_nothing_is_done_for_it() -> None:
     """Also one that was not said before."""
     was = desired(config={"maxMessageSize": "1Mi"})
 
@@ -282,7 +282,7 @@ def test_a_live_setting_is_told_although_nothing_is_done_for_it() -> None:
     ]
 
 
-def test_a_refused_cluster_is_told_once() -> None:
+def test_a_refused_cluster_is_reported_once() -> None:
     """Its refusal leaves nothing over that could be planned without it."""
     said = _after(desired(groups=2), desired(groups=1))
 

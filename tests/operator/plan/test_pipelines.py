@@ -296,7 +296,7 @@ def test_between_two_attempts_the_error_of_the_last_one_stays() -> None:
         assert told.condition.reason == reason
 
 
-def test_a_run_that_goes_on_is_told_before_one_that_has_ended() -> None:
+def test_a_run_that_goes_on_is_reported_before_one_that_has_ended() -> None:
     """The youngest pod that lives, else the youngest of all."""
     wanted = pipeline()
     pods = (

@@ -230,7 +230,7 @@ def test_without_a_leader_the_membership_is_left_alone() -> None:
     assert _next(_FIVE, leader=None) == []
 
 
-def test_leadership_goes_only_to_a_voter_that_could_lead_at_once() -> None:
+def test_leadership_goes_only_to_a_voter_that_could_lead_immediately() -> None:
     """A lagging or silent target would leave the group without a leader."""
     replicas = {
         1: _replica(caught_up=False),

@@ -27,7 +27,7 @@ async def get(address: tuple[str, int], path: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_the_pages_tell_health_readiness_metrics_and_status() -> None:
+async def test_the_pages_show_health_readiness_metrics_and_status() -> None:
     """Law: the four pages, with codes that probes understand."""
     traffic = Traffic(connections=3, frames_in=7)
     traffic.errors["frame"] += 2

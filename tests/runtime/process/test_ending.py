@@ -70,7 +70,7 @@ def test_a_process_of_nohup_outlives_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_second_signal_ends_the_process_at_once() -> None:
+def test_a_second_signal_ends_the_process_immediately() -> None:
     """Law: someone who asks twice is not kept waiting; the exit code tells of it."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "slow"],

@@ -88,7 +88,7 @@ async def test_opaques_stay_positive_int32_when_the_counter_wraps() -> None:
         assert [command.opaque for command in handler.commands] == [1, 2**31 - 1, 0, 2]
 
 
-async def test_a_lost_connection_fails_all_calls_in_flight_at_once_and_the_next_call_connects() -> (
+async def test_a_lost_connection_fails_all_calls_in_flight_immediately_and_the_next_call_connects() -> (
     None
 ):
     """Law: nobody waits for a time-out of a connection that is gone; outcomes are unknown."""
@@ -109,7 +109,7 @@ async def test_a_lost_connection_fails_all_calls_in_flight_at_once_and_the_next_
         assert len(handler.made) == 2
 
 
-async def test_an_address_that_refuses_fails_at_once_and_surely_got_nothing() -> None:
+async def test_an_address_that_refuses_fails_immediately_and_surely_got_nothing() -> None:
     """Law: a refused connection is definite, and costs no waiting."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -318,7 +318,7 @@ async def test_closing_right_after_the_peer_has_reset_the_connection_closes_it()
     assert client.traffic.connections == 0
 
 
-async def test_garbage_from_a_server_fails_the_calls_at_once(
+async def test_garbage_from_a_server_fails_the_calls_immediately(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Law: the client protects itself from a broken peer as the server does."""

@@ -359,7 +359,7 @@ async def test_a_broken_frame_behind_long_work_ends_the_connection_in_its_turn(
     broken.connection_lost(None)
 
 
-async def test_what_a_peer_sends_before_it_hangs_up_is_served_at_once(
+async def test_what_a_peer_sends_before_it_hangs_up_is_served_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Law: TLS tells of the end with the last requests and then closes, so these wait for no turn; what takes long is dropped."""

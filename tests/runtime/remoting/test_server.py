@@ -255,7 +255,7 @@ async def test_a_port_in_use_is_named_with_what_to_do() -> None:
             await second.listen("127.0.0.1", port)
 
 
-async def test_connections_over_the_limit_are_closed_at_once() -> None:
+async def test_connections_over_the_limit_are_closed_immediately() -> None:
     """Law: a flood of connections leaves those that are there alone."""
     server = RemotingServer(Recorder(echo), connections_max=1)
     async with listening(server) as port, bare_peer(port) as first:

@@ -38,7 +38,7 @@ def test_an_election_is_waited_out() -> None:
     assert access.wait(Answers(FOLLOWER, FOLLOWER, "found")) == "found"
 
 
-def test_what_lasts_is_told_with_the_brokers_words() -> None:
+def test_what_lasts_is_reported_with_the_brokers_words() -> None:
     """After retryTimeout; what was finished is not lost."""
     access = access_to(Connect("127.0.0.1:1", retry_timeout_ms=100))
 

@@ -49,7 +49,7 @@ def cdc(topics: Topics, topic: str, folder: Path, **more: Any) -> Any:
     )
 
 
-def test_an_archive_is_told_with_what_waits_and_how_long_it_takes(
+def test_an_archive_is_reported_with_what_waits_and_how_long_it_takes(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
     """Messages, bytes, tasks, batches and seconds are those of the topic now; nothing is written."""
@@ -125,7 +125,7 @@ def test_what_a_checkpoint_has_done_does_not_wait(
     assert again.cost.messages == 60
 
 
-def test_a_checkpoint_of_another_cluster_is_told_to_be_refused(
+def test_a_checkpoint_of_another_cluster_is_reported_as_refused(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
     """A cluster that was wiped gives the same ids again; its messages have other marks. Another one has other brokers."""
@@ -213,7 +213,7 @@ def test_a_group_without_dead_letters_has_nothing_that_waits(
 
 
 @pytest.mark.parametrize("errors", ["bad", None])
-def test_an_event_that_cannot_be_read_is_told_to_end_the_run_without_a_folder(
+def test_an_event_that_cannot_be_read_is_said_to_end_the_run_without_a_folder(
     topics: Topics, topic: str, tmp_path: Path, errors: str | None
 ) -> None:
     """There is no other place for it."""

@@ -169,7 +169,7 @@ def table_at(versions: list[Row], position: int) -> dict[int, Row]:
 
 
 @pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
-def test_a_history_tells_the_source_table_at_every_position(form: Format, tmp_path: Path) -> None:
+def test_a_history_yields_the_source_table_at_every_position(form: Format, tmp_path: Path) -> None:
     """Whatever stood in the table after each event can be read back; the versions of a key adjoin."""
     events, expected = history(form, 60, seed=5)
     spec = spec_of(tmp_path, form, scd=2)
@@ -235,7 +235,7 @@ def test_a_batch_that_brings_nothing_new_makes_no_commit(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "body", [b"{", b"[]", b'{"op": "x"}', b'{"op": "c", "after": {"name": "no key"}}']
 )
-def test_what_is_no_event_is_told_with_the_reason(body: bytes) -> None:
+def test_what_is_no_event_is_reported_with_the_reason(body: bytes) -> None:
     with pytest.raises(EventError):
         read_changes(body, "debezium", ["id"], None, 0)
 
@@ -301,7 +301,7 @@ def test_an_event_that_heals_a_row_with_half_a_character_counts() -> None:
     ]
 
 
-def test_a_value_of_any_depth_is_a_text_or_told() -> None:
+def test_a_value_of_any_depth_is_a_text_or_reported() -> None:
     """What is read without an error makes a row without one, also deeper in the stack."""
     for depth in range(900, 1000, 2):
         body = b'{"op": "c", "after": {"id": 1, "name": %s}}' % (b"[" * depth + b"]" * depth)
@@ -327,7 +327,7 @@ def test_a_column_whose_case_changes_stays_the_column(scd: Literal[1, 2], tmp_pa
     assert rows_of(spec) == {n: {"id": n, "name": "abcd"[n]} for n in range(4)}
 
 
-def test_a_key_that_is_an_object_is_told_with_what_to_do() -> None:
+def test_a_key_that_is_an_object_is_reported_with_what_to_do() -> None:
     """As Debezium writes a NUMBER of Oracle without a precision."""
     body = b'{"op": "c", "after": {"id": {"scale": 0, "value": "AQ=="}}}'
 

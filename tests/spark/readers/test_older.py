@@ -57,7 +57,9 @@ def test_a_wait_for_more_gives_the_same_end_again(topics: Topics) -> None:
     assert count(stream, first, stream.latestOffset()) == 3
 
 
-def test_what_is_gone_since_the_last_run_is_told_when_the_batch_is_planned(topics: Topics) -> None:
+def test_what_is_gone_since_the_last_run_is_reported_when_the_batch_is_planned(
+    topics: Topics,
+) -> None:
     """A queue that is not there any more, and one whose end lies before what was read."""
     topic = topics.make()
     topics.numbered(topic, 10)
@@ -84,7 +86,9 @@ def test_a_topic_that_a_run_takes_in_is_read_by_its_first_batch(topics: Topics) 
     assert count(stream, start, stream.latestOffset()) == 10
 
 
-def test_a_topic_that_was_created_again_is_told_when_the_batch_is_planned(topics: Topics) -> None:
+def test_a_topic_that_was_created_again_is_reported_when_the_batch_is_planned(
+    topics: Topics,
+) -> None:
     """However long it is by then, and read from its beginning where that is allowed."""
     topic = topics.make()
     topics.numbered(topic, 10)

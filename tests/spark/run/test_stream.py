@@ -178,7 +178,7 @@ def test_a_query_whose_python_started_late_begins_again(
     assert (status["phase"], status["last_error"] is None) == (phase, phase == "Finished")
 
 
-def test_a_lag_that_no_broker_tells_is_no_number(tmp_path: Path) -> None:
+def test_a_lag_that_no_broker_reports_is_no_number(tmp_path: Path) -> None:
     """0 would say that nothing waits, while the brokers are away."""
     offsets = {"orders": {"g": {"0": 40}}}
     source = {"startOffset": {"orders": {"g": {"0": 30}}}, "endOffset": offsets}

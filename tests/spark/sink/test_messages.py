@@ -229,7 +229,7 @@ def test_a_place_without_one_of_its_parts_names_no_row(lacking: str) -> None:
     assert identities(rows[:1], batch="7") != identities(rows[:1], batch="8")
 
 
-def test_rows_that_were_made_of_one_message_are_told_apart() -> None:
+def test_rows_that_were_made_of_one_message_are_distinguished() -> None:
     """An order that became a row per item: each is a message, under its own key or the same one."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
     rows = [{**place, "sharding_key": key, "body": "x"} for key in ("a", "a", "b", None, None)]

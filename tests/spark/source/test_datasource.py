@@ -116,7 +116,7 @@ def test_a_plain_stream_writes_down_where_it_begins_before_it_reads(
     assert sizes == [0, 20, 10, 7]
 
 
-def test_a_listener_is_told_how_far_a_query_is_behind(
+def test_a_listener_learns_how_far_a_query_is_behind(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
 ) -> None:
     """In messages, and in seconds since the oldest of them was stored; nothing of sources that are no topics."""

@@ -139,7 +139,7 @@ def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(
     assert [path.name for path in lost.iterdir()] == [f"{topic}-g-0-0-{low}.json"]
 
 
-def test_a_mark_tells_nothing_when_retention_has_taken_its_message(passing: Topics) -> None:
+def test_a_mark_proves_nothing_when_retention_has_taken_its_message(passing: Topics) -> None:
     """What the stream has read may go: only another message at the place of the last one is another topic."""
     topic = passing.make(queues=1)
     low, (queue,) = age(passing, topic), passing.queues(topic)
@@ -338,7 +338,7 @@ def test_a_batch_of_a_topic_that_was_created_again_reads_none_of_the_present_one
     assert planned(stream, end, stream.latestOffset(end, EVERYTHING)) == [(0, 0, 40)]
 
 
-def test_a_cluster_that_was_wiped_and_filled_again_is_told_from_the_one_before(
+def test_a_cluster_that_was_wiped_and_filled_again_is_distinguished_from_the_one_before(
     tmp_path: Path,
 ) -> None:
     """It gives topics the same ids and messages the same offsets; the mark of the last message that was read differs."""

@@ -420,7 +420,7 @@ def never() -> Any:
         ({"uri": "http://127.0.0.1:1"}, "Connection refused"),
     ],
 )
-def test_a_catalogue_that_gives_no_table_is_told_before_anything_starts(
+def test_a_catalogue_that_gives_no_table_is_reported_before_anything_starts(
     properties: dict[str, str | int | bool], words: str
 ) -> None:
     """One sentence with what pyiceberg says of it."""

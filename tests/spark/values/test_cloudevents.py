@@ -161,7 +161,7 @@ def test_a_bad_event_is_null_with_its_reason(properties: dict[str, str], told: s
         ({"my-name": "x"}, "'my-name' has another name"),
     ],
 )
-def test_bad_json_of_an_event_is_told(members: dict[str, Any], told: str) -> None:
+def test_bad_json_of_an_event_is_reported(members: dict[str, Any], told: str) -> None:
     """As the specification and its JSON format have it."""
     value, error = read(json.dumps({**EVENT, **members}).encode(), STRUCTURED)
 
@@ -169,7 +169,7 @@ def test_bad_json_of_an_event_is_told(members: dict[str, Any], told: str) -> Non
     assert told in str(error)
 
 
-def test_data_that_is_none_of_the_schema_is_told() -> None:
+def test_data_that_is_none_of_the_schema_is_reported() -> None:
     """Its place, or that it is no JSON at all."""
     schema = "id string, amount decimal(10,2)"
 

@@ -212,7 +212,7 @@ def test_avro_is_read_plain_and_with_its_head() -> None:
     assert all(row[1] for row in found[2:])
 
 
-def test_an_avro_body_of_another_schema_is_told_of() -> None:
+def test_an_avro_body_of_another_schema_is_reported() -> None:
     """Its head names the schema that it was written by; read by another one it would be other values."""
     former, present = (
         json.dumps(
@@ -281,7 +281,7 @@ def descriptors(path: Path) -> ValueFormat:
 
 
 @pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**63 - 1])
-def test_a_time_that_is_none_is_told_of(tmp_path: Path, seconds: int) -> None:
+def test_an_impossible_time_is_reported(tmp_path: Path, seconds: int) -> None:
     """Protobuf's Timestamp takes any number of seconds; a body with one beyond the years 1 to 9999 stops nothing."""
     files = FileDescriptorSet()
     files.file.add().CopyFrom(

@@ -70,7 +70,7 @@ def test_a_connection_beyond_those_of_its_address_is_no_client() -> None:
     assert [shell.core.is_client(each.connection) for each in (ALICE, ALICE_AGAIN)] == [True, False]
 
 
-def test_an_address_over_its_quota_is_told_which_and_what_to_do() -> None:
+def test_an_address_over_its_quota_learns_which_and_what_to_do() -> None:
     """And nobody else is concerned; a second later it may go on."""
     shell = limited(requests_per_s=5)
     codes = [send(shell).code for _ in range(7)]

@@ -205,7 +205,7 @@ def test_transactions_may_be_refused(admin: AdminShell) -> None:
     assert send(admin, **half).code == 0
 
 
-def test_the_size_limit_and_the_queues_of_new_topics_follow_at_once(admin: AdminShell) -> None:
+def test_the_size_limit_and_the_queues_of_new_topics_follow_immediately(admin: AdminShell) -> None:
     """maxMessageSize refuses with 13 and the new limit; defaultTopicQueueNums bounds auto-creation."""
     admin.tool(25, b"maxMessageSize=100\ndefaultTopicQueueNums=2\n")
 
@@ -257,7 +257,7 @@ def test_cleaning_all_the_time_does_not_keep_retention_from_its_end(admin: Admin
     assert admin.state.floor == admin.state.physical_end > 0
 
 
-def test_cleaning_lets_retention_look_at_once(admin: AdminShell) -> None:
+def test_cleaning_lets_retention_look_immediately(admin: AdminShell) -> None:
     """306, 316 and 329 answer 0; what is past its time goes with the next ticks."""
     admin.tool(25, b"fileReservedTime=1\n")
     for _ in range(3):

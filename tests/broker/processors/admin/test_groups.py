@@ -45,7 +45,7 @@ def test_captured_requests_create_a_group(admin: AdminShell) -> None:
         )
 
 
-def test_a_new_group_has_its_retry_topic_at_once(admin: AdminShell) -> None:
+def test_a_new_group_has_its_retry_topic_immediately(admin: AdminShell) -> None:
     """A consumer that starts next finds a route for it, and its first retry does not wait."""
     assert admin.tool(200, b'{"groupName":"billing","retryQueueNums":3}').code == 0
     assert admin.tool(200, b'{"groupName":"audit","retryQueueNums":0}').code == 0
@@ -88,7 +88,7 @@ def test_a_group_that_makes_no_sense_is_refused(admin: AdminShell, body: bytes) 
     assert admin.state.digest() == before
 
 
-def test_several_groups_are_made_at_once_or_none(admin: AdminShell) -> None:
+def test_several_groups_are_made_together_or_none(admin: AdminShell) -> None:
     """225: one bad configuration refuses them all; a good list makes each with its retry topic."""
     good = b'{"groupName":"billing","retryMaxTimes":3},{"groupName":"shipping"}'
     before = admin.state.digest()
@@ -136,7 +136,7 @@ def test_one_group_is_shown_and_an_unknown_one_answers_26(admin: AdminShell) -> 
 
 
 @pytest.mark.parametrize("flag", [{}, {"removeOffset": True}, {"cleanOffset": True}])
-def test_a_deleted_group_keeps_its_offsets_unless_told(
+def test_a_deleted_group_keeps_its_offsets_unless_they_are_cleaned(
     admin: AdminShell, flag: dict[str, Any]
 ) -> None:
     """207: configuration, members and locks go; offsets with removeOffset (4.9) or cleanOffset (5.x)."""
@@ -179,7 +179,7 @@ def test_a_group_of_the_broker_stays(admin: AdminShell) -> None:
     assert "TOOLS_CONSUMER" in admin.state.groups.by_name
 
 
-def test_progress_tells_end_offset_and_time_of_every_queue(admin: AdminShell) -> None:
+def test_progress_shows_end_offset_and_time_of_every_queue(admin: AdminShell) -> None:
     """208: lastTimestamp is the store time of the last consumed message, 0 when there is none."""
     create_topic(admin, queues=3)
     send(admin, e=0)
@@ -283,7 +283,7 @@ def test_the_progress_of_all_groups_adds_up_the_lag(admin: AdminShell) -> None:
     assert len(ordered["consumeStatsList"][0]["billing"]) == 1
 
 
-def test_time_spans_tell_how_old_the_next_message_is(admin: AdminShell) -> None:
+def test_time_spans_show_how_old_the_next_message_is(admin: AdminShell) -> None:
     """303: oldest, newest and consumed message by store time, and the age of the first unread one."""
     create_topic(admin, queues=2)
     send(admin, e=0)

@@ -73,7 +73,7 @@ def reply(
     admin.run(admin.core.handle(response, peer, admin.now))
 
 
-def test_a_reset_stores_the_offsets_and_tells_every_member(admin: AdminShell) -> None:
+def test_a_reset_stores_the_offsets_and_notifies_every_member(admin: AdminShell) -> None:
     """222: the first message not older than the time, per queue; 220 goes to each member, oneway."""
     history(admin)
     heartbeat(admin, "alice")
@@ -281,7 +281,7 @@ def test_a_group_gets_a_copy_of_anothers_offsets(admin: AdminShell) -> None:
     assert admin.tool(314, srcGroup="billing", destGroup="x", topic="no").code == 17
 
 
-def test_all_offsets_are_told_by_topic_and_group(admin: AdminShell) -> None:
+def test_all_offsets_are_listed_by_topic_and_group(admin: AdminShell) -> None:
     """43 and 45."""
     history(admin)
     commit(admin, 2, 1)
@@ -291,7 +291,7 @@ def test_all_offsets_are_told_by_topic_and_group(admin: AdminShell) -> None:
 
 
 @pytest.mark.parametrize("code", [222, 314])
-def test_a_typo_in_a_group_is_told_and_changes_nothing(admin: AdminShell, code: int) -> None:
+def test_a_typo_in_a_group_is_reported_and_changes_nothing(admin: AdminShell, code: int) -> None:
     """26 with the group that was meant; else offsets of a group that nobody has would be made."""
     create_topic(admin)
     create(admin, GroupSet("billing"))

@@ -53,7 +53,7 @@ def test_sends_are_counted_per_minute_hour_and_day(admin: AdminShell) -> None:
     assert later["statsMinute"] == {"avgpt": 0.0, "sum": 0, "tps": 0.0}
 
 
-def test_sizes_tell_the_average_of_a_message(admin: AdminShell) -> None:
+def test_sizes_report_the_average_of_a_message(admin: AdminShell) -> None:
     """TOPIC_PUT_SIZE counts stored bytes."""
     create_topic(admin)
     for _ in range(4):
@@ -82,7 +82,7 @@ def test_what_a_group_has_committed_counts_as_got(admin: AdminShell) -> None:
     assert admin.read(208, consumerGroup="billing")["consumeTps"] == body["statsMinute"]["tps"] > 0
 
 
-def test_what_a_group_was_sent_is_told_in_bytes(admin: AdminShell) -> None:
+def test_what_a_group_was_sent_is_reported_in_bytes(admin: AdminShell) -> None:
     """GROUP_GET_SIZE, key topic@group: sum of the bodies of pulls, average of each."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
@@ -265,7 +265,7 @@ def test_the_broker_at_a_glance(admin: AdminShell) -> None:
         (0, 0.0, "Total : 0 B, Free : 0 B."),
     ],
 )
-def test_the_disk_is_told_as_rocketmqs_exporter_reads_it(
+def test_the_disk_is_reported_as_rocketmqs_exporter_reads_it(
     admin: AdminShell, total: int, ratio: float, said: str
 ) -> None:
     """It takes words 3, 4, 7 and 8; without them no metric of the broker's runtime exists. All other figures are numbers."""
@@ -319,7 +319,7 @@ def test_delay_levels_show_how_far_they_are(admin: AdminShell) -> None:
 # -- 321 ---------------------------------------------------------------------------------------------
 
 
-def test_the_entries_of_a_queue_tell_where_messages_are(admin: AdminShell) -> None:
+def test_the_entries_of_a_queue_show_where_messages_are(admin: AdminShell) -> None:
     """321: physical offset, size, tags code; from an index, or the newest with one below 0."""
     create_topic(admin)
     for tag in ("a", "b", "c"):

@@ -421,7 +421,7 @@ def test_a_follower_refuses_changes_and_says_where_to_go(admin: AdminShell) -> N
     assert "orders" in admin.read(21)["topicConfigTable"]
 
 
-def test_a_change_whose_leader_was_lost_is_told_so(admin: AdminShell) -> None:
+def test_a_change_whose_leader_was_lost_is_answered_so(admin: AdminShell) -> None:
     """Nothing changed, and the tool may send it again to the next leader."""
     opaque = admin.submit(
         17,

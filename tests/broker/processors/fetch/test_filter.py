@@ -182,7 +182,7 @@ def test_only_a_message_that_matches_wakes(orders: Shell) -> None:
     assert bodies(reply) == [b"yes"]
 
 
-def test_a_client_learns_at_once_what_is_wrong(shell: Shell) -> None:
+def test_a_client_learns_immediately_what_is_wrong(shell: Shell) -> None:
     """46 and 34 answer 23 and say where."""
     assert ask(shell, "TAG", "a || b") == (0, None)
     assert ask(shell, "SQL92", "a > 1") == (0, None)

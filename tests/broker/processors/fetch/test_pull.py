@@ -180,7 +180,7 @@ def test_a_pull_reads_as_many_rows_at_any_depth() -> None:
     assert asked == [[MESSAGES_MAX, MESSAGES_MAX]] * 6
 
 
-def test_a_reader_of_ranges_gets_more_at_once() -> None:
+def test_a_reader_of_ranges_gets_more_immediately() -> None:
     """Who asks for it gets up to 512 messages and 1 MiB, from memory and from the store alike."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 3, 3), GroupSet("billing"))

@@ -38,7 +38,7 @@ def lead() -> Shell:
     return shell
 
 
-def test_a_decision_is_stored_and_its_group_told_once() -> None:
+def test_a_decision_is_stored_and_its_group_notified_once() -> None:
     """It survives a restart; the same decision again is no news."""
     shell = lead()
     owners = [["broker-a", 1, "two@2"], ["broker-a", 0, "one@1"]]

@@ -78,7 +78,7 @@ def commit(shell: Shell, offset: int, peer: Peer, *, oneway: bool = True) -> int
     return reply.code if reply is not None else None
 
 
-def test_the_holder_is_served_and_others_are_told_who_holds(shell: Shell) -> None:
+def test_the_holder_is_served_and_others_learn_who_holds(shell: Shell) -> None:
     """Code 1, which a Java client tries again after 3 s; the remark names holder and epoch."""
     ordered(shell)
 
@@ -152,7 +152,7 @@ def test_two_clients_of_one_address_never_both_pull_an_ordered_queue() -> None:
     assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
 
 
-def test_what_two_members_of_one_address_both_say_tells_nothing() -> None:
+def test_what_two_members_of_one_address_both_say_proves_nothing() -> None:
     """Both made their subscription in one millisecond: both wait until they say who they are."""
     leader = ordered(Shell().lead())
     heartbeat(leader, "alice", peer=ALICE, sub_version=111)

@@ -29,7 +29,7 @@ def table(shell: Shell) -> list[dict[str, Any]]:
     return locks
 
 
-def test_free_own_expired_and_foreign_queues_are_told_apart(shell: Shell) -> None:
+def test_free_own_expired_and_foreign_queues_are_distinguished(shell: Shell) -> None:
     """The reply is the granted subset, in the spelling and order of the request."""
     create(shell, ORDERS)
     assert lock(shell, "bob", 2, peer=BOB) == {2: 1}
@@ -47,7 +47,7 @@ def test_free_own_expired_and_foreign_queues_are_told_apart(shell: Shell) -> Non
     )
 
 
-def test_the_log_tells_of_each_request_what_was_got_taken_and_refused(shell: Shell) -> None:
+def test_the_log_shows_of_each_request_what_was_got_taken_and_refused(shell: Shell) -> None:
     """LOG-10 to LOG-12: RocketMQ's words with both clients; a renewal is no news."""
     create(shell, ORDERS)
     lock(shell, "bob", 2, peer=BOB)
@@ -80,7 +80,7 @@ def test_the_log_tells_of_each_request_what_was_got_taken_and_refused(shell: She
     assert reports.take() == []
 
 
-def test_who_asks_in_vain_is_told_once_a_minute_and_many_queues_in_one_line(shell: Shell) -> None:
+def test_who_asks_in_vain_is_logged_once_a_minute_and_many_queues_in_one_line(shell: Shell) -> None:
     """A consumer that waits asks every three seconds: the log is not flooded."""
     create(shell, TopicSet("orders", 9, 9, order=True))
     lock(shell, "bob", *range(9), peer=BOB, lease_ms=600_000)
@@ -190,7 +190,7 @@ def test_a_refused_member_that_gets_the_queue_wants_it_no_more(shell: Shell) -> 
     assert [(each["clientId"], each["wantedBy"]) for each in table(shell)] == [("bob", "")]
 
 
-def test_an_expired_lock_is_freed_and_the_members_are_told(shell: Shell) -> None:
+def test_an_expired_lock_is_freed_and_the_members_are_notified(shell: Shell) -> None:
     """Without renewal the queue is free after the lease; 40 goes out after the commit."""
     create(shell, ORDERS)
     heartbeat(shell, "alice")

@@ -162,7 +162,7 @@ def test_a_heartbeat_that_says_less_than_the_one_before_leaves_the_other_groups(
     assert (members(shell), members(shell, "returns")) == (["alice", "bob"], ["alice"])
 
 
-def test_joining_leaving_and_other_topics_are_told_to_all_members(shell: Shell) -> None:
+def test_joining_leaving_and_other_topics_notify_all_members(shell: Shell) -> None:
     """40 to everybody of the group, and to nobody for a mere repetition."""
     heartbeat(shell, "alice")
     assert shell.notified() == [ALICE.connection]
@@ -397,7 +397,7 @@ def test_a_follower_refuses_the_list_of_members(shell: Shell) -> None:
     assert (reply.code, reply.body) == (1, b"")
 
 
-def test_a_dead_client_loses_locks_and_memberships_at_once(shell: Shell) -> None:
+def test_a_dead_client_loses_locks_and_memberships_immediately(shell: Shell) -> None:
     """Proof, record, 40, and the next holder has the next epoch; nobody waits for the lease."""
     create(shell, TopicSet("orders", 2, 2))
     shell.call(34, {}, body_of("alice", "billing", "audit"))

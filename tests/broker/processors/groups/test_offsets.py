@@ -196,7 +196,7 @@ def test_a_question_that_is_refused_gets_no_error_code_but_22(shell: Shell) -> N
 
 
 @pytest.mark.parametrize("language", LanguageCode)
-def test_only_the_sdk_is_told_that_it_lacks_the_right_to_ask(language: LanguageCode) -> None:
+def test_only_the_sdk_learns_that_it_lacks_the_right_to_ask(language: LanguageCode) -> None:
     """Law: nobody else gets a code but 22, which says that nothing was ever committed."""
     asked = RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, language=language, ext=dict(QUERY))
 
@@ -216,7 +216,7 @@ def test_only_the_sdk_is_told_that_it_lacks_the_right_to_ask(language: LanguageC
         (LanguageCode.GO, 477, True),
     ],
 )
-def test_java_since_5_1_is_told_why_its_question_is_refused(
+def test_java_since_5_1_learns_why_its_question_is_refused(
     language: LanguageCode, version: int, *, misread: bool
 ) -> None:
     """Law: it asks again; what it has under way on its connection goes on."""
@@ -251,7 +251,7 @@ def test_a_tool_may_set_the_offset_of_a_group_with_nobody_online(shell: Shell) -
     assert offset_of(shell) == 1
 
 
-def test_a_client_that_was_told_to_reset_may_repeat_the_reset(shell: Shell) -> None:
+def test_a_client_that_was_asked_to_reset_may_repeat_the_reset(shell: Shell) -> None:
     """After 222 pushes 220 the client commits the lower offset; for a minute that counts."""
     filled(shell)
     commit(shell, 4)

@@ -44,7 +44,7 @@ def test_a_notice_about_a_dead_member_follows_the_release_of_its_locks(shell: Sh
     assert shell.notified() == []
 
 
-def test_a_member_that_held_nothing_is_missed_at_once(shell: Shell) -> None:
+def test_a_member_that_held_nothing_is_missed_immediately(shell: Shell) -> None:
     """There is nothing to wait for."""
     ordered(shell)
     unlock(shell, "alice", 0)
@@ -83,7 +83,7 @@ def test_a_member_that_is_back_before_a_proof_costs_nobody_a_rebalance(shell: Sh
     assert shell.notified() == []
 
 
-def test_a_survivor_that_has_only_pulled_at_a_new_leader_is_told() -> None:
+def test_a_survivor_that_has_only_pulled_at_a_new_leader_is_notified() -> None:
     """RocketMQ's clients pull immediately and send their heartbeat up to 30 s later."""
     successor = ordered(Shell().lead()).restart().lead()
     assert pull(successor, peer=BOB_AGAIN, queue=1, sysFlag=0, subVersion=1).code in (0, 19)
@@ -116,7 +116,7 @@ def test_who_has_said_who_it_is_or_has_gone_is_guessed_at_no_more() -> None:
     assert successor.core.context.sessions.consumers_at("billing") == []
 
 
-def test_who_reads_for_a_group_without_members_is_told_nothing(shell: Shell) -> None:
+def test_who_reads_for_a_group_without_members_is_not_notified(shell: Shell) -> None:
     """A tool is no consumer."""
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
 
@@ -125,7 +125,7 @@ def test_who_reads_for_a_group_without_members_is_told_nothing(shell: Shell) -> 
     assert shell.core.context.sessions.consumers_at("billing") == []
 
 
-def test_a_queue_that_nobody_takes_is_told_of_again_twice(shell: Shell) -> None:
+def test_members_are_notified_twice_more_of_a_queue_that_nobody_takes(shell: Shell) -> None:
     """A notice that is lost costs a second or four, not the 20 s of a client's own clock."""
     ordered(shell)
     close(shell, ALICE)
@@ -141,7 +141,7 @@ def test_a_queue_that_nobody_takes_is_told_of_again_twice(shell: Shell) -> None:
     assert told == [bob, [], bob, [], bob, []]
 
 
-def test_a_queue_that_was_taken_or_deleted_is_told_of_no_more(shell: Shell) -> None:
+def test_members_are_no_longer_notified_of_a_queue_that_was_taken_or_deleted(shell: Shell) -> None:
     """Who has taken one of two is told of the other; nobody of what does not exist."""
     ordered(shell)
     close(shell, ALICE)
@@ -161,7 +161,7 @@ def test_a_queue_that_was_taken_or_deleted_is_told_of_no_more(shell: Shell) -> N
     assert shell.notified() == []
 
 
-def test_a_new_leader_tells_of_queues_that_were_free_already() -> None:
+def test_a_new_leader_notifies_of_queues_that_were_free_already() -> None:
     """The former one may have died between the release and its notice."""
     leader = ordered(Shell().lead())
     unlock(leader, "alice", 0)

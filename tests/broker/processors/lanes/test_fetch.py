@@ -347,7 +347,7 @@ def test_a_broadcasting_member_has_no_lanes() -> None:
 
 
 @pytest.mark.parametrize("record", [GroupDeleted(GROUP), TopicDeleted(TOPIC)])
-def test_who_waits_for_what_is_deleted_is_told(record: GroupDeleted | TopicDeleted) -> None:
+def test_who_waits_for_what_is_deleted_is_answered(record: GroupDeleted | TopicDeleted) -> None:
     """It would wait for nothing."""
     shell = lead()
     waiting = Member(shell).wait()

@@ -150,7 +150,7 @@ def test_a_key_is_any_text_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("more", [0, 1], ids=["longest", "longer"])
 @pytest.mark.parametrize("letter", ["k", "ü"])
-def test_keys_around_the_limit_are_told_apart(letter: str, more: int) -> None:
+def test_keys_around_the_limit_are_distinguished(letter: str, more: int) -> None:
     """The limit counts bytes; a digest stands for what is longer, and no other key is taken for it."""
     shell = lead()
     whole = letter * (KEY_BYTES_MAX // len(letter.encode()) + more)

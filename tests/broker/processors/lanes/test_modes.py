@@ -47,7 +47,7 @@ def release(shell: Shell, key: str, action: str = "") -> list[str]:
     return [each["key"] for each in fastjson.loads(answer.body)["parkedKeys"]]
 
 
-def test_clients_that_know_no_lanes_are_told_what_to_do() -> None:
+def test_clients_that_know_no_lanes_learn_what_to_do() -> None:
     """A pull, a lock and a commit are refused with a code and a sentence, and change nothing."""
     shell = lead()
     produce(shell, "x")

@@ -84,7 +84,7 @@ def blocked(admin: AdminShell) -> dict[str, Any]:
     return found
 
 
-def test_the_first_warning_tells_tries_and_error(still: AdminShell) -> None:
+def test_the_first_warning_shows_tries_and_error(still: AdminShell) -> None:
     """The holder is asked before its queue is called blocked, and what it says stands in row and log."""
     question = first_question(still)
     assert question.ext == {
@@ -118,7 +118,7 @@ def test_the_first_warning_tells_tries_and_error(still: AdminShell) -> None:
     assert "failed 12 times, last with ValueError: no such order" in text
 
 
-def test_rocketmqs_clients_tell_what_they_have(still: AdminShell) -> None:
+def test_rocketmqs_clients_report_what_they_have(still: AdminShell) -> None:
     """When the listener was called last and how much is cached; tries and errors they do not know."""
     question = first_question(still)
 
@@ -205,7 +205,7 @@ def test_what_was_said_is_forgotten_with_the_leadership_and_when_it_goes_on(
 @given(
     st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"mqTable":[]}', b'{"mqTable":7}'])
 )
-def test_an_answer_that_is_none_tells_nothing(body: bytes) -> None:
+def test_an_invalid_answer_proves_nothing(body: bytes) -> None:
     """Whatever a client sends back, the watch goes on."""
     assert read_running_info(body) == {}
 
@@ -221,7 +221,7 @@ def test_values_of_other_types_are_left_out_and_long_errors_cut() -> None:
     }
 
 
-def test_a_listener_that_hangs_is_told_from_one_that_fails() -> None:
+def test_a_listener_that_hangs_is_distinguished_from_one_that_fails() -> None:
     """A client that tells both leaves no doubt; of one that does not, only what is known is said."""
     hangs = in_words({**UNKNOWN, "listenerTries": 0, "listenerRunning": True})
     waits = in_words({**UNKNOWN, "listenerTries": 0, "listenerRunning": False})

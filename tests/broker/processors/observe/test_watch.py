@@ -51,7 +51,7 @@ def busy(admin: AdminShell) -> AdminShell:
     return admin
 
 
-def test_lag_is_told_in_messages_and_in_seconds(busy: AdminShell) -> None:
+def test_lag_is_reported_in_messages_and_in_seconds(busy: AdminShell) -> None:
     """Messages are those not consumed, seconds the age of the oldest of them; both by group and topic."""
     busy.pass_time(20_000, step=1_000)
     commit(busy, 1)
@@ -103,7 +103,7 @@ def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: Admi
     assert row["connected"] is True
 
 
-def test_a_blocked_queue_tells_that_its_holder_is_away(busy: AdminShell) -> None:
+def test_a_blocked_queue_shows_that_its_holder_is_away(busy: AdminShell) -> None:
     """Nobody can read its listener's log then; the lease says how long it holds."""
     busy.pass_time(BLOCKED_MS - LOOK_MS, step=1_000)
     lock(busy, "alice", 0)
@@ -169,7 +169,7 @@ def test_a_warning_is_said_once_and_again_while_it_lasts(busy: AdminShell) -> No
     assert len(warnings(busy, "no progress")) == 1
 
 
-def test_a_message_that_fails_again_and_again_is_told(admin: AdminShell) -> None:
+def test_a_message_that_fails_again_and_again_is_reported(admin: AdminShell) -> None:
     """From the third try on, and immediately when it is dead: id, key, tries, topic, with what to do."""
     create_topic(admin)
     create(admin, GroupSet("billing", retry_max_times=4))
@@ -211,7 +211,7 @@ def test_a_message_that_fails_again_and_again_is_told(admin: AdminShell) -> None
     assert "orderlymq message resend" in said[-1]
 
 
-def test_a_lock_whose_renewals_were_missed_is_told_before_it_ends(busy: AdminShell) -> None:
+def test_a_lock_whose_renewals_were_missed_is_reported_before_it_ends(busy: AdminShell) -> None:
     """Two of three renewals missed: who holds it, what is left, whether it is connected."""
     busy.pass_time(35_000, step=1_000)
     assert watch(busy)["expiring"] == []
@@ -228,7 +228,9 @@ def test_a_lock_whose_renewals_were_missed_is_told_before_it_ends(busy: AdminShe
     assert watch(busy)["expiring"] == []
 
 
-def test_one_client_id_on_two_connections_is_told_with_both_addresses(admin: AdminShell) -> None:
+def test_one_client_id_on_two_connections_is_reported_with_both_addresses(
+    admin: AdminShell,
+) -> None:
     """Two processes with one id consume everything twice; when one is gone so is the finding."""
     heartbeat(admin, "same", peer=ALICE)
     heartbeat(admin, "same", peer=BOB)
@@ -258,7 +260,7 @@ def test_one_client_id_on_two_connections_is_told_with_both_addresses(admin: Adm
         ({"model": "BROADCASTING"}, "message_model: CLUSTERING and BROADCASTING"),
     ],
 )
-def test_members_that_want_different_things_are_told(
+def test_members_that_want_different_things_are_reported(
     admin: AdminShell, other: dict[str, Any], difference: str
 ) -> None:
     """Which two, and in what they differ; members that agree are no finding."""

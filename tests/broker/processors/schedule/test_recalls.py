@@ -241,7 +241,7 @@ def test_a_try_that_was_under_way_at_the_cancellation_is_refused(
     shell.replay()
 
 
-def test_success_is_told_when_it_is_certain(timed: Shell) -> None:
+def test_success_is_reported_when_it_is_certain(timed: Shell) -> None:
     """Before the record is applied nothing is told; a recall that is lost with its leader is refused."""
     handle = wait(timed)
 

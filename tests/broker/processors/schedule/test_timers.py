@@ -410,7 +410,7 @@ def test_whatever_happens_each_acknowledged_timer_is_delivered_once_or_cancelled
     shell.replay()
 
 
-def test_replicas_that_lost_a_row_are_told_apart(timed: Shell) -> None:
+def test_replicas_that_lost_a_row_are_distinguished(timed: Shell) -> None:
     """The digest holds number and sum of what waits."""
     send(timed, props=properties(TIMER_DELAY_MS="5000"))
     before = timed.state.digest()

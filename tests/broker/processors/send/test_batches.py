@@ -84,7 +84,7 @@ def test_a_repeated_batch_stores_only_what_is_new(shell: Shell) -> None:
     assert stored(shell) == [b"a", b"b", b"c"]
 
 
-def test_the_answer_to_a_batch_known_in_part_tells_each_place(shell: Shell) -> None:
+def test_the_answer_to_a_batch_known_in_part_names_each_place(shell: Shell) -> None:
     """The first place tells the others only where they follow each other."""
     create(shell, ORDERED)
     a, b, c = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "abc")

@@ -113,7 +113,7 @@ def test_a_repeat_that_leaves_the_queue_to_the_broker_is_known(ordered: Shell, h
     assert stored(ordered) == 1
 
 
-def test_halves_are_told_apart_by_what_they_say(ordered: Shell) -> None:
+def test_halves_are_distinguished_by_what_they_say(ordered: Shell) -> None:
     """Law: not by the queue, which each try of a client chooses anew: a second half would be committed, too."""
     half = {"UNIQ_KEY": "U1", "TAGS": "open"}
     sends = [(half, 0), (half, 1), (half | {"TAGS": "close"}, 0), (half | {"sw8": "1"}, 0)]
@@ -124,7 +124,7 @@ def test_halves_are_told_apart_by_what_they_say(ordered: Shell) -> None:
     assert found[2] != found[0]
 
 
-def test_retries_that_clients_send_are_told_apart_by_what_their_message_says(
+def test_retries_that_clients_send_are_distinguished_by_what_their_message_says(
     ordered: Shell,
 ) -> None:
     """Law: neither queue nor delay of a try counts, nor what a library adds; the sender's properties do."""

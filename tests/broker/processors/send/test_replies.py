@@ -165,7 +165,7 @@ def test_a_reply_finds_its_client_among_others_of_its_connection(replier: Shell)
 
 
 @pytest.mark.parametrize("how", ["refuses", "is silent", "goes away", "new leader"])
-def test_a_reply_that_does_not_arrive_is_told(replier: Shell, how: str) -> None:
+def test_a_reply_that_does_not_arrive_is_reported(replier: Shell, how: str) -> None:
     """The asking client refuses it, does not answer within 3 s, is lost, or the leader changes."""
     ask_for(replier)
     number = submit(replier, reply_properties())

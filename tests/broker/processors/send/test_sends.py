@@ -91,7 +91,7 @@ def test_the_stored_record_is_complete(shell: Shell) -> None:
     assert (record.unique_key, record.keys, record.tags_code) == ("U1", "a b", tags_code("TagA"))
 
 
-def test_each_message_tells_its_region_once(shell: Shell) -> None:
+def test_each_message_reports_its_region_once(shell: Shell) -> None:
     """As stored by RocketMQ 5, whose clients trace no message without it; one sent on keeps the one it has."""
     create(shell, PLAIN)
 
@@ -299,7 +299,7 @@ def test_an_ipv6_producer_is_stored_with_its_address(shell: Shell) -> None:
 # -- retry and dead letters ----------------------------------------------------------------------
 
 
-def test_a_used_up_retry_becomes_a_dead_letter_at_once(shell: Shell) -> None:
+def test_a_used_up_retry_becomes_a_dead_letter_immediately(shell: Shell) -> None:
     """j >= l: queue 0 of the group's dead-letter topic, without its delay."""
     create(shell, GroupSet("billing"))
     text = properties(UNIQ_KEY="U", DELAY="5", RETRY_TOPIC="orders")

@@ -203,7 +203,7 @@ def test_a_topic_that_is_created_again_is_another_one(topic: Shell) -> None:
     assert expansion(topic)["topicId"] != before
 
 
-def test_since_when_a_list_is_valid_is_told_whatever_is_given_up_later(topic: Shell) -> None:
+def test_since_when_a_list_is_valid_is_reported_whatever_is_given_up_later(topic: Shell) -> None:
     """Who reads a topic asks for it, to read no message of a list before."""
     assert expansion(topic)["grownMillis"] == 0
     for step in ("fence", "switch", "publish"):
@@ -408,7 +408,7 @@ def test_an_expansion_that_makes_no_sense_is_refused(
     assert topic.state.expansions.by_topic == before
 
 
-def test_members_are_told_to_look_again_when_the_list_changes(topic: Shell) -> None:
+def test_members_are_asked_to_look_again_when_the_list_changes(topic: Shell) -> None:
     """40 goes to the readers' members after fence and switch, so that they share the new queues."""
     topic.notified()
     change(topic, "fence")

@@ -51,7 +51,7 @@ def orders(shell: Shell) -> Shell:
 # -- half messages -----------------------------------------------------------------------------------
 
 
-def test_a_half_message_is_seen_by_nobody_and_told_by_its_number_among_the_halves(
+def test_a_half_message_is_seen_by_nobody_and_answered_with_its_number_among_the_halves(
     orders: Shell,
 ) -> None:
     """Its sender learns the queue it asked for, and the offset by which it ends the transaction."""

@@ -335,7 +335,7 @@ async def test_a_connection_takes_what_it_is_for_and_nothing_else(
     assert one.transport.violations == 1
 
 
-async def test_a_lost_peer_is_told_and_found_again(make_peer: MakePeer) -> None:
+async def test_a_lost_peer_is_reported_and_found_again(make_peer: MakePeer) -> None:
     """While it is away messages are dropped and raft hears of it; then the link comes back."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)

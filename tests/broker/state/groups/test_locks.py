@@ -32,7 +32,7 @@ def test_a_queue_that_nobody_ever_held_has_no_lock_and_no_epoch(replica: Replica
         assert not any(locks.is_current(*place, epoch) for epoch in (0, 1))
 
 
-def test_a_lock_tells_who_holds_it_and_since_when(replica: Replica) -> None:
+def test_a_lock_names_its_holder_and_since_when(replica: Replica) -> None:
     """Law: a renewal moves the stamp, and neither the epoch nor the time of the grant."""
     lock(known(replica), "a", 0)
     first = Lock("g", "t", 0, "a", 1, 1_000, "a:1", replica.state.applied_index, WALL_MS)

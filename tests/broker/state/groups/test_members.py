@@ -35,7 +35,7 @@ def member(client: str, *topics: str, group: str = "g", **more: str) -> MemberSe
         (member("b", "t"), True),
     ],
 )
-def test_the_others_are_told_of_a_new_member_and_of_other_topics(
+def test_the_others_are_notified_of_a_new_member_and_of_other_topics(
     replica: Replica, seen: MemberSeen, told: bool
 ) -> None:
     """Law: another address is nobody else's business, and is kept all the same."""

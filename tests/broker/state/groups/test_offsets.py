@@ -90,7 +90,7 @@ def test_a_topic_takes_its_offsets_along_and_leaves_the_others(replica: Replica)
     assert list(replica.state.offsets.groups()) == ["g"]
 
 
-def test_a_group_takes_its_offsets_along_when_it_is_told_to(replica: Replica) -> None:
+def test_a_group_takes_its_offsets_along_when_the_record_says_so(replica: Replica) -> None:
     """And those of no other group."""
     replica.take(*TOPICS, GroupSet("g"))
     replica.take(commit("g", "t", 0, 1), commit("g", "u", 0, 2), commit("h", "t", 1, 3))

@@ -69,7 +69,7 @@ def test_a_suspect_that_ends_one_more_member_is_dead_by_the_maximum_of_its_group
     assert states == [LaneState.READY, LaneState.PARKED, state]
 
 
-def test_only_who_waits_for_a_time_is_told_of_it() -> None:
+def test_only_who_waits_for_a_time_learns_of_it() -> None:
     """Law: a held lane waits for an administrator, so no time is promised for it."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
@@ -82,7 +82,7 @@ def test_only_who_waits_for_a_time_is_told_of_it() -> None:
     assert moved.answers == (Answered("held", 1, 0), Answered("parked", 1, 9))
 
 
-def test_a_failure_that_is_told_of_an_older_attempt_is_stale() -> None:
+def test_a_failure_that_is_reported_for_an_older_attempt_is_stale() -> None:
     """Law: only the newest attempt's end is told twice; the lane may have failed for another reason since."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)

@@ -192,7 +192,7 @@ def test_a_queue_that_is_empty_still_may_be_looked_at() -> None:
     assert (world.queue.scanned, world.committed) == (0, 0)
 
 
-def test_who_ends_attempts_is_told_which() -> None:
+def test_who_ends_attempts_learns_which() -> None:
     """The leader forgets their leases by that."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
@@ -225,7 +225,7 @@ def test_a_report_about_a_queue_without_lanes_keeps_none_of_the_others_back() ->
     assert [each.verdict for each in moved.answers] == ["stale", "done"]
 
 
-def test_nobody_is_told_to_look_when_no_attempt_has_ended() -> None:
+def test_nobody_is_asked_to_look_when_no_attempt_has_ended() -> None:
     """A renewal wakes no member that waits for lanes."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)

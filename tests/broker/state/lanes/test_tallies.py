@@ -124,7 +124,7 @@ def test_the_reason_of_a_failure_goes_with_its_message() -> None:
     assert (world.lane("x").reason, world.lane("x").tries) == ("", 0)
 
 
-def test_a_lane_tells_since_when_it_waits() -> None:
+def test_a_lane_shows_since_when_it_waits() -> None:
     """Law: the time of its last change of state, whatever else is said about it meanwhile."""
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)

@@ -50,7 +50,7 @@ def test_what_fits_exactly_is_kept_and_one_byte_more_lets_the_oldest_go() -> Non
     assert [each.physical for each in queue.tail] == [1, 2, 3]
 
 
-def test_a_smaller_limit_counts_at_once_and_for_what_comes_later() -> None:
+def test_a_smaller_limit_counts_immediately_and_for_what_comes_later() -> None:
     """A message that is larger than the limit is not kept at all."""
     cache, queue = TailCache(300), Queue(1, 0)
     for number in range(3):

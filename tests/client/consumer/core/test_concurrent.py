@@ -104,7 +104,7 @@ class Script:
         return [each.text for each in self.said if isinstance(each, Report) and part in each.text]
 
 
-def test_many_messages_of_one_queue_are_handed_out_at_once() -> None:
+def test_many_messages_of_one_queue_are_handed_out_together() -> None:
     """CON-02, CON-12: no waiting for each other."""
     script = Script(ConcurrentRules(batch_max=2))
 

@@ -32,7 +32,7 @@ def test_pulls_that_found_something_are_the_interval_apart() -> None:
         (FlowLimits(span=5), False, "span too long"),
     ],
 )
-def test_the_log_tells_the_first_wait_and_each_thousandth(
+def test_the_log_has_the_first_wait_and_each_thousandth(
     limits: FlowLimits, ordered: bool, words: str
 ) -> None:
     """FLW-02, LOG-03: with smallest and largest offset and how often it was; the log is not flooded."""

@@ -62,7 +62,7 @@ def test_only_the_granted_subset_is_consumed() -> None:
     assert script.reports("because lock failed")
 
 
-def test_a_refused_lock_is_asked_again_after_three_seconds_and_at_once_when_the_group_changes() -> (
+def test_a_refused_lock_is_asked_again_after_three_seconds_and_immediately_when_the_group_changes() -> (
     None
 ):
     """LCK-21, RBL-04: 3000 ms, or the notification that somebody left."""
@@ -220,7 +220,7 @@ def test_a_broker_without_epochs_makes_every_lapse_a_new_start() -> None:
     assert script.generation() != generation
 
 
-def test_a_refused_renewal_ends_consumption_at_once() -> None:
+def test_a_refused_renewal_ends_consumption_immediately() -> None:
     """The broker's word counts more than our clock."""
     script = Script()
     script.running_at(0)

@@ -192,7 +192,7 @@ def test_without_auto_commit_a_held_message_waits_for_the_commit_of_what_came_be
     assert script.committed == [3]
 
 
-def test_a_new_lock_tells_again_what_is_held() -> None:
+def test_a_new_lock_reports_again_what_is_held() -> None:
     """Another holder may have parked more, an administrator may have released."""
     script = running("ab", parked={"a": ParkedFrom(0, "M0")})
     script.copied(parked=ParkedFrom(0, "M0"))

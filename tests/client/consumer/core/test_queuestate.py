@@ -5,7 +5,7 @@ from tests.client.consumer.core.orderedscript import Script
 from tests.client.messages import OTHER, QUEUE
 
 
-def test_the_log_tells_of_each_queue_whether_its_lock_was_got() -> None:
+def test_the_log_shows_of_each_queue_whether_its_lock_was_got() -> None:
     """LOG-13, LOG-14: OK with group and queue, failed because of the lock, and no answer at all."""
     script = Script()
     script.assign(QUEUE, OTHER)

@@ -222,7 +222,7 @@ def test_what_a_repeated_fetch_brings_is_renewed_before_a_listener_gets_it() -> 
     assert script.core.figures().in_hand == 1
 
 
-def test_a_refusal_is_told_once_and_asked_about_seldom() -> None:
+def test_a_refusal_is_reported_once_and_asked_about_seldom() -> None:
     """Only people can repair it; the next fetch has a number of its own."""
     script = Script()
 

@@ -182,7 +182,7 @@ async def test_a_coroutine_that_outlives_its_limit_has_ended_before_it_counts_as
     assert "in work for longer than the consumeTimeout of 0.01 s" in call.raised
 
 
-async def test_a_time_out_of_the_listener_s_own_is_told_as_such() -> None:
+async def test_a_time_out_of_the_listener_s_own_is_reported_as_such() -> None:
     async def own() -> None:
         raise TimeoutError("the card service is slow")
 

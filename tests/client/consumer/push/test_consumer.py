@@ -170,7 +170,9 @@ async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
     assert "m0" not in caplog.text
 
 
-async def test_a_poison_message_ends_in_the_dead_letter_queue_at_once(cluster: FakeCluster) -> None:
+async def test_a_poison_message_ends_in_the_dead_letter_queue_immediately(
+    cluster: FakeCluster,
+) -> None:
     """RTY-05, RTY-09, RTY-10: body, properties and true origin kept; no delay; the next message follows."""
     cluster.append(
         "T", 0, b"poison", b"TAGS\x01A\x02UNIQ_KEY\x01U1\x02DELAY\x013\x02RETRY_TOPIC\x01other\x02"

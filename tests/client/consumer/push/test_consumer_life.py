@@ -473,7 +473,7 @@ async def test_a_reset_while_the_consumer_closes_is_not_undone(cluster: FakeClus
     assert cluster.locks == {}
 
 
-async def test_a_listener_that_has_not_returned_is_told(cluster: FakeCluster) -> None:
+async def test_a_listener_that_has_not_returned_is_reported(cluster: FakeCluster) -> None:
     """307 says that the call runs, which no count of failed tries does."""
     fill(cluster, 1, queues=1)
     called, finish = asyncio.Event(), asyncio.Event()
@@ -495,7 +495,7 @@ async def test_a_listener_that_has_not_returned_is_told(cluster: FakeCluster) ->
     assert (info["omqRunning"], info["omqTries"]) == (True, 0)
 
 
-async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(
+async def test_a_queue_that_stands_still_shows_tries_and_error_of_its_listener(
     cluster: FakeCluster,
 ) -> None:
     """307 has them per queue: how often its first message failed, how last, and when it was called."""

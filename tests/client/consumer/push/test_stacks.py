@@ -6,7 +6,7 @@ import threading
 from orderlymq.consumer.push.stacks import LENGTH_MAX, stacks
 
 
-async def test_threads_and_tasks_are_told_with_their_names_and_calls() -> None:
+async def test_threads_and_tasks_are_reported_with_their_names_and_calls() -> None:
     """A listener that hangs is found, be it a plain function or a coroutine."""
     goes_on = threading.Event()
 
@@ -33,7 +33,7 @@ async def test_threads_and_tasks_are_told_with_their_names_and_calls() -> None:
     assert len(text) <= LENGTH_MAX
 
 
-def test_without_a_loop_only_threads_are_told() -> None:
+def test_without_a_loop_only_threads_are_reported() -> None:
     lines = stacks().splitlines()
 
     assert any(line.startswith("thread MainThread, id") for line in lines)

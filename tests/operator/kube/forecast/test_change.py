@@ -328,9 +328,7 @@ async def test_the_forecast_only_reads(small: SmallCluster) -> None:
 
 
 @pytest.mark.parametrize("served", ["v1", ""])
-async def test_the_plan_tells_of_routes_as_they_can_be_made(
-    small: SmallCluster, served: str
-) -> None:
+async def test_the_plan_names_routes_as_they_can_be_made(small: SmallCluster, served: str) -> None:
     """Law: where Gateway API is missing, the plan says before that the listener will lead nowhere."""
     small.server.routes = served
     listener = {

@@ -167,7 +167,7 @@ def test_only_a_driver_that_makes_executors_has_rights() -> None:
     assert pod_of(many)["spec"]["automountServiceAccountToken"] is True
 
 
-def test_a_job_gives_up_at_once_where_another_try_would_only_repeat() -> None:
+def test_a_job_gives_up_immediately_where_another_try_would_only_repeat() -> None:
     """A manifest that cannot be used and an audit that has found something end with codes of their own."""
     spec = pipeline_workload(pipeline(), AROUND)["spec"]
 

@@ -26,12 +26,12 @@ def look(
     return capacity(cluster(groups=1, **spec), live, previous)
 
 
-def test_a_calm_cluster_has_room_and_so_has_one_that_tells_no_figures() -> None:
+def test_a_calm_cluster_has_room_and_so_has_one_that_reports_no_figures() -> None:
     """As brokers of an earlier version."""
     assert look() == look(None, None) == ENOUGH
 
 
-def test_a_busy_leader_and_a_full_disk_are_told_with_figures() -> None:
+def test_a_busy_leader_and_a_full_disk_are_reported_with_figures() -> None:
     """And with what to change."""
     busy, full = look(cpu=0.93), look(disk=0.84)
 
@@ -42,7 +42,7 @@ def test_a_busy_leader_and_a_full_disk_are_told_with_figures() -> None:
     assert "now 20Gi" in full.message
 
 
-def test_what_hovers_around_the_limit_is_told_once() -> None:
+def test_what_hovers_around_the_limit_is_reported_once() -> None:
     """Until it is well below; a change of a few percent is no other sentence."""
     busy = look(cpu=0.81)
 

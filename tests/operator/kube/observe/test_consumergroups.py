@@ -108,7 +108,7 @@ def test_nobody_online_is_unknown_and_no_alarm() -> None:
     assert _reasons([], of=group(ordering="Concurrent")) == ["NoMembers"]
 
 
-def test_a_group_by_key_is_told_by_its_lanes() -> None:
+def test_a_group_by_key_is_reported_by_its_lanes() -> None:
     """Nobody locks its queues, so none lacks an owner; the lanes of all raft groups are counted together."""
     keyed = group(topics=[{"name": "orders"}], concurrency="Key")
     lanes = [[QueueLanes("orders", "demo-0", 0, 9, 2, 7, 1, 0, 2, 1, 1)], [QUIET]]
@@ -169,7 +169,7 @@ def test_a_group_that_consumes_otherwise_now_says_nothing_of_before(
         (replace(QUIET, held=2), "LanesHeld", "2 lanes wait for `orderlymq group release billing`"),
     ],
 )
-def test_lanes_that_do_not_go_on_by_themselves_are_told_with_what_to_do(
+def test_lanes_that_do_not_go_on_by_themselves_are_reported_with_what_to_do(
     queue: QueueLanes, reason: str, text: str
 ) -> None:
     """Also while nobody consumes; a lane that is parked goes on by itself."""
@@ -206,7 +206,7 @@ def test_facts_put_raft_groups_together() -> None:
 
 
 @given(st.integers(0, 10**12))
-def test_lag_is_told_in_two_digits(count: int) -> None:
+def test_lag_is_reported_in_two_digits(count: int) -> None:
     """Never above the truth, never more than a tenth below it."""
     told = coarse(count)
 

@@ -69,7 +69,7 @@ async def access(secrets: Secrets) -> AsyncIterator[Credentials]:
         await made.close()
 
 
-async def test_a_missing_key_pair_is_told_in_a_sentence(
+async def test_a_missing_key_pair_is_reported_in_a_sentence(
     access: Credentials, secrets: Secrets, tmp_path: Path
 ) -> None:
     """The Secret, what it lacks, and an authority that is none; nothing where TLS is off."""
@@ -141,7 +141,7 @@ async def test_brokers_that_ask_for_a_certificate_get_the_cluster_s(
         assert await (await access.admin(guarded)).locks(address) == []
 
 
-async def test_a_key_that_is_not_the_certificate_s_is_told(
+async def test_a_key_that_is_not_the_certificate_s_is_reported(
     access: Credentials, secrets: Secrets, tmp_path: Path
 ) -> None:
     """Before a pod is made that could not serve."""

@@ -48,7 +48,7 @@ def test_equal_names_in_two_namespaces_are_two_objects() -> None:
     ]
 
 
-def test_what_cannot_be_used_is_told_and_hurts_nobody_else() -> None:
+def test_what_cannot_be_used_is_reported_and_hurts_nobody_else() -> None:
     """The field stands in the message."""
     state = desired_state(
         cluster(), [item("Topic", "bad", spec={"queues": 0}), item("Topic", "good")]

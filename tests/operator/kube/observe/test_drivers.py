@@ -73,7 +73,7 @@ def test_a_driver_that_ended_has_said_why() -> None:
         (ended(1, "[1, 2]"), "the driver ended with 1 (Error): [1, 2]"),
     ],
 )
-def test_a_driver_that_could_not_say_why_is_told_by_how_it_ended(
+def test_a_driver_that_could_not_say_why_is_reported_by_how_it_ended(
     terminated: Json, error: str
 ) -> None:
     """A killed one by its signal, one that never began by its last lines."""
@@ -82,7 +82,7 @@ def test_a_driver_that_could_not_say_why_is_told_by_how_it_ended(
     assert found.word == DriverReport("Failed", error=error)
 
 
-def test_a_driver_that_begins_again_and_again_is_told_by_its_last_end() -> None:
+def test_a_driver_that_begins_again_and_again_is_reported_with_its_last_end() -> None:
     """Kubernetes keeps the state before the present one."""
     message = json.dumps({"phase": "Failed", "last_error": "no such topic"})
     waiting = {
@@ -99,7 +99,7 @@ def test_a_driver_that_begins_again_and_again_is_told_by_its_last_end() -> None:
     assert found.trouble.reason == "PodFailing"
 
 
-def test_the_status_tells_the_figures_of_the_driver() -> None:
+def test_the_status_shows_the_figures_of_the_driver() -> None:
     """Offsets by queue number, rates in whole rows, in the form of the schema."""
     word = read_report(json.dumps(WORD))
     assert word is not None

@@ -148,7 +148,7 @@ def _report(nodes: list[str], labels: Nodes, **placement: str) -> tuple[str, str
     return report.status, report.message
 
 
-def test_a_condition_tells_what_cannot_hold() -> None:
+def test_a_condition_reports_what_cannot_hold() -> None:
     """Two of three in one place; what is not known yet is not told as wrong."""
     labels = _nodes(3, 2)
 

@@ -90,7 +90,7 @@ def test_external_addresses_come_before_internal_ones() -> None:
     assert ready_hosts(nodes[2:]) == ["203.0.113.3"]
 
 
-def test_a_given_host_is_told_in_place_of_what_is_found() -> None:
+def test_a_given_host_is_published_in_place_of_what_is_found() -> None:
     """No node is asked for."""
     made = cluster(
         listeners=[
@@ -125,7 +125,7 @@ def test_a_balancer_says_its_own_address(ingress: Json, address: str) -> None:
     assert (view.addresses["lb"], view.bootstrap["lb"]) == ({"demo-0": address}, address)
 
 
-def test_what_has_no_address_yet_is_named_and_not_told() -> None:
+def test_what_has_no_address_yet_is_named_and_not_reported() -> None:
     """Law: half an address is none."""
     made = cluster(groups=2, listeners=[PUBLIC, BALANCED])
     view = see(made, [])

@@ -415,7 +415,7 @@ async def test_an_issuer_that_is_missing_leaves_a_plain_group_running(world: Wor
     assert not world.roll()
 
 
-async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_is_told(
+async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The planner takes it for one with previous settings; a condition says what a person must do."""
@@ -477,7 +477,7 @@ def _authority(
     )
 
 
-async def test_pods_that_nobody_replaces_are_told_before_their_certificates_end(
+async def test_pods_that_nobody_replaces_are_reported_before_their_certificates_end(
     world: World,
 ) -> None:
     """The newest set is made in time; the condition looks at what pods run with."""

@@ -8,7 +8,7 @@ SILENT = ConditionReport("False", "GroupNotReady", "replica 2 does not answer")
 READY = ConditionReport("True", "Ready", "")
 
 
-def test_what_passes_within_a_moment_is_never_told() -> None:
+def test_what_passes_within_a_moment_is_never_reported() -> None:
     """Also again and again: each time it was well in between."""
     debounce = Debounce()
     for begun in (0, DEBOUNCE_MS, 2 * DEBOUNCE_MS):
@@ -16,7 +16,7 @@ def test_what_passes_within_a_moment_is_never_told() -> None:
         assert not debounce.hold("demo", WELL, READY, 3, begun + 100)
 
 
-def test_what_lasts_is_told() -> None:
+def test_what_lasts_is_reported() -> None:
     """And is no doubt any more once it was told."""
     debounce = Debounce()
 
@@ -26,7 +26,7 @@ def test_what_lasts_is_told() -> None:
     assert not debounce.hold("demo", {**WELL, "status": "False"}, SILENT, 3, DEBOUNCE_MS + 1)
 
 
-def test_what_a_person_waits_for_is_told_at_once() -> None:
+def test_what_a_person_waits_for_is_reported_immediately() -> None:
     """A new generation, an object without a status, and trouble that somebody must cure."""
     debounce = Debounce()
     image = ConditionReport("False", "ImageUnavailable", "")

@@ -208,7 +208,7 @@ async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: 
     assert place.server.find(PODS, NAMESPACE, "demo-0-1") is None
 
 
-async def test_an_api_server_that_is_busy_is_told_from_a_budget(place: Place) -> None:
+async def test_an_api_server_that_is_busy_is_distinguished_from_a_budget(place: Place) -> None:
     """Both answer 429."""
     api: Api = place.backend.api
     place.put(_own("demo-0-1", names.BROKER))

@@ -79,7 +79,7 @@ def status(small: SmallCluster) -> Json:
     return {each["name"]: each.get("bootstrap") for each in found["status"].get("listeners", [])}
 
 
-async def test_name_servers_are_told_and_the_status_says_what_clients_need(
+async def test_name_servers_get_the_addresses_and_the_status_says_what_clients_need(
     small: SmallCluster,
 ) -> None:
     """Law: what the status says and what name servers tell is the same, and one reconcile is enough for it."""
@@ -231,7 +231,7 @@ async def routed(small: SmallCluster) -> SmallCluster:
     return small
 
 
-async def test_a_gateway_is_told_of_as_soon_as_it_has_accepted_the_routes(
+async def test_a_gateway_is_published_as_soon_as_it_has_accepted_the_routes(
     routed: SmallCluster,
 ) -> None:
     """Law: hosts and port of the gateway are advertised; without its word nobody is sent there."""

@@ -197,7 +197,7 @@ async def test_a_new_pipeline_is_made_once_and_then_left_alone(world: World) -> 
     assert (world.status["phase"], world.reason[1]) == ("Starting", "Progressing")
 
 
-async def test_a_driver_that_runs_is_asked_and_told(world: World) -> None:
+async def test_a_driver_that_runs_is_asked_and_reported(world: World) -> None:
     """Its figures stand in the status, and it is asked again after a while."""
     await world.settle()
     world.run_driver()
@@ -307,7 +307,7 @@ async def test_only_a_driver_that_may_answer_is_asked(world: World) -> None:
     assert world.driver.asked == 0
 
 
-async def test_figures_alone_are_written_now_and_then_and_news_at_once(
+async def test_figures_alone_are_written_now_and_then_and_news_immediately(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver is asked more often than its status is written; a change of phase does not wait."""
@@ -527,7 +527,9 @@ async def test_a_cluster_that_is_not_there_is_named_and_nothing_made(world: Worl
     assert world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT) is None
 
 
-async def test_a_manifest_that_cannot_be_used_is_told_and_what_runs_goes_on(world: World) -> None:
+async def test_a_manifest_that_cannot_be_used_is_reported_and_what_runs_goes_on(
+    world: World,
+) -> None:
     """The sentence names the field."""
     await world.settle()
     world.want(path=None)
@@ -558,7 +560,7 @@ async def test_what_is_paused_or_goes_is_left_alone(world: World, how: str) -> N
     assert world.server.writes() == []
 
 
-async def test_what_the_api_server_refuses_is_told_and_tried_again(world: World) -> None:
+async def test_what_the_api_server_refuses_is_reported_and_tried_again(world: World) -> None:
     """Missing rights have their own reason; figures of before stay."""
     world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 403, "statefulsets is forbidden"
     with pytest.raises(ForbiddenError):

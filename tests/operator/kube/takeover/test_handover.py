@@ -212,7 +212,7 @@ class Holder:
         return request.reply()
 
 
-async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_tells() -> None:
+async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_reports() -> None:
     """With the kubelet down its processes run on; and as long as one is connected it may act."""
     leader, events, asked = Holder(), list[Json](), asyncio.Event()
 

@@ -14,7 +14,7 @@ BUCKET: dict[str, Any] = {"objectStore": {"url": "s3://my-bucket/shop"}}
 HEAD = "apiVersion: orderlymq.io/v1alpha1\nmetadata: {name: demo}\n"
 
 
-def test_a_place_is_what_the_command_is_told() -> None:
+def test_a_place_is_what_the_command_gets() -> None:
     found = [Destination.model_validate(each) for each in (CLAIM, BUCKET)]
 
     assert [each.place for each in found] == ["/backups/shop/demo", "s3://my-bucket/shop"]

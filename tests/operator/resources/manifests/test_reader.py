@@ -181,7 +181,7 @@ def test_anchors_cannot_blow_a_small_file_up() -> None:
     assert "values in one document" in _problems("\n".join(levels))[0].message
 
 
-def test_every_problem_of_every_document_is_reported_at_once() -> None:
+def test_every_problem_of_every_document_is_reported_together() -> None:
     """Nobody should have to run the command five times."""
     text = f"{_TOPIC}  queus: 8\n---\n{_TOPIC}  type: x\n"
 

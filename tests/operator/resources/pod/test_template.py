@@ -171,7 +171,7 @@ def test_a_template_is_bounded_and_has_no_other_field(template: dict[str, Any]) 
         PodTemplate.model_validate(template)
 
 
-def test_a_manifest_with_a_refused_template_tells_its_line_and_field() -> None:
+def test_a_manifest_with_a_refused_template_names_its_line_and_field() -> None:
     """As every other mistake in a manifest."""
     text = """apiVersion: orderlymq.io/v1alpha1
 kind: Cluster

@@ -92,7 +92,7 @@ def put_deleted(world: World, at: str = "2026-01-01T00:00:00Z") -> None:
     )
 
 
-async def test_a_backup_is_made_once_and_told(world: World) -> None:
+async def test_a_backup_is_made_once_and_reported(world: World) -> None:
     """Law: its Job is made once; when that has ended the status says what is stored, also without the Job."""
     world.put("monday")
     for _ in range(3):

@@ -122,7 +122,7 @@ async def test_the_next_waits_for_the_end_of_one_that_runs(world: World) -> None
     assert world.backups() == ["nightly-202601020230", "nightly-202601050230"]
 
 
-async def test_one_that_has_not_ended_when_the_next_is_due_is_told(world: World) -> None:
+async def test_one_that_has_not_ended_when_the_next_is_due_is_reported(world: World) -> None:
     """Law: who looks at the schedule alone sees that no Backup is made, and why."""
     await world.look()
     await world.look(hours=14, minutes=30)
@@ -182,7 +182,7 @@ async def test_a_suspended_schedule_makes_none_and_makes_up_for_none(world: Worl
 @pytest.mark.parametrize(
     "spec", [{"schedule": "61 * * * *"}, {"timeZone": "Europe/Atlantis"}, {"schedule": "never"}]
 )
-async def test_a_schedule_that_is_none_is_told(world: World, spec: Json) -> None:
+async def test_an_invalid_schedule_is_reported(world: World, spec: Json) -> None:
     world.put(**spec)
     await world.look()
 
