@@ -90,7 +90,7 @@ def served(space: Space, name: str, folder: Path) -> Iterator[int]:
 
 
 def _serves(process: "subprocess.Popen[bytes]", folder: Path) -> bool:
-    """Tell whether nginx hears: it writes its file after that."""
+    """Return whether nginx hears: it writes its file after that."""
     if process.poll() is not None:
         raise AssertionError(f"nginx has ended with {process.returncode}")
     return (folder / "nginx.pid").exists()

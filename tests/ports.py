@@ -33,7 +33,7 @@ def free_row(count: int) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen there now."""
+    """Return whether a server could listen there now."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -53,12 +53,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_of_suite(item: pytest.Item) -> bool:
-    """Tell whether a test runs a program that Apache publishes as a test or an example."""
+    """Return whether a test runs a program that Apache publishes as a test or an example."""
     return item.path.parent.name == "rocketmq"
 
 
 def _is_older(item: pytest.Item) -> bool:
-    """Tell whether a test has a version between the oldest and the newest ones."""
+    """Return whether a test has a version between the oldest and the newest ones."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     given = {parameters.get(name) for name in ("java", "any_java", "version")}
     return not given.isdisjoint(JAVA_VERSIONS[:-1])

@@ -219,7 +219,7 @@ def command_lines(text: str) -> list[str]:
 
 
 def is_typed(page: str, text: str) -> bool:
-    """Tell whether a scenario types each line of a block."""
+    """Return whether a scenario types each line of a block."""
     lines = [line.strip() for line in command_lines(text) if line.strip()]
     begun = tuple(typed_at_kubernetes().get(page, ()))
     return bool(lines) and all(line.startswith(begun) for line in lines)

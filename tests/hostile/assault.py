@@ -424,7 +424,7 @@ class Assault:
 
 
 def _is_forbidden(case: Case) -> bool:
-    """Tell whether a case asks, as a right administrator may, for what the laws forbid: another leader."""
+    """Return whether a case asks, as a right administrator may, for what the laws forbid: another leader."""
     if case.code not in (
         RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
         RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,

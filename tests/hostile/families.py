@@ -32,5 +32,5 @@ _CODES: Final = frozenset(int(code) for code in ResponseCode)
 
 
 def may_answer(request_code: int, code: int) -> bool:
-    """Tell whether *code* is one of the protocol that a request of this code may be answered with."""
+    """Return whether *code* is one of the protocol that a request of this code may be answered with."""
     return code in _CODES and request_code in _ONLY_FOR.get(code, (request_code,))

@@ -287,7 +287,7 @@ class Target:
         return (ours[0] if ours else "outside of our code"), " < ".join(ours)
 
     def has_told_of(self, port: int, local_port: int) -> bool:
-        """Tell whether the log of a server at *port* names the connection from *local_port*."""
+        """Return whether the log of a server at *port* names the connection from *local_port*."""
         is_broker = port == self.group.port
         children = self.group.brokers.values() if is_broker else [self.group.name_server]
         named = f"127.0.0.1:{local_port}".encode()

@@ -63,7 +63,7 @@ def _mutants(area: Area, paths: Sequence[Path], share: float) -> list[Mutant]:
 
 
 def _is_open(record: Record, mutant: Mutant) -> bool:
-    """Tell whether a mutant is to be tried: it was not yet, or a test may notice it by now."""
+    """Return whether a mutant is to be tried: it was not yet, or a test may notice it by now."""
     verdict = record.get(mutant)
     return verdict is None or (verdict.noticed == "no" and record.explanation(mutant) is None)
 

@@ -117,7 +117,7 @@ def _changeable(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _is_wording(node: cst.BaseString) -> bool:
-    """Tell whether a text is made of several words: it is for people."""
+    """Return whether a text is made of several words: it is for people."""
     return isinstance(node, cst.ConcatenatedString) or (
         isinstance(node, cst.SimpleString) and " " in node.value
     )

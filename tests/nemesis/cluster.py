@@ -333,7 +333,7 @@ class Cluster:
         )
 
     def are_all_well(self, *, lag_max: int = 50) -> bool:
-        """Tell whether every member runs and has applied almost all that is committed."""
+        """Return whether every member runs and has applied almost all that is committed."""
         found = self.statuses()
         # Also those that are down at the moment, by a fault or by themselves.
         if set(found) != set(self.brokers) or not any(
@@ -395,7 +395,7 @@ class Cluster:
 
 
 def _is_done_already(action: str, refusal: str) -> bool:
-    """Tell whether a change was made after all when its answer was lost."""
+    """Return whether a change was made after all when its answer was lost."""
     done = {
         "add-learner": "is a member already",
         "promote": "is no learner",

@@ -94,7 +94,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def keeps(values: Sequence[float], target: Target) -> bool:
-    """Tell whether *values* keep to *target*."""
+    """Return whether *values* keep to *target*."""
     if not values:
         return False
     good = target.median is None or median(values) <= target.median

@@ -56,11 +56,11 @@ class Network:
         self.weather = Weather()
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Tell whether nothing passes in this direction."""
+        """Return whether nothing passes in this direction."""
         return (source, target) in self.blocked
 
     def are_apart(self, one: str, other: str) -> bool:
-        """Tell whether they cannot connect: something does not pass in one direction, or in both."""
+        """Return whether they cannot connect: something does not pass in one direction, or in both."""
         return self.is_cut(one, other) or self.is_cut(other, one)
 
     def stretch(self, names: list[str], round_trip_ms: float) -> None:
@@ -153,7 +153,7 @@ class FrameLink:
 
     @property
     def is_up(self) -> bool:
-        """Tell whether frames can be written, whether they arrive or not."""
+        """Return whether frames can be written, whether they arrive or not."""
         return self._pipe is not None
 
     def send(self, frame: bytes) -> bool:

@@ -76,7 +76,7 @@ class OlderTerm:
         self._wait(self._is_on_majority, self._count)
 
     def _loses_own(self, message: Message) -> bool:
-        """Tell whether a message would bring an entry of its leader's own term to who can add it."""
+        """Return whether a message would bring an entry of its leader's own term to who can add it."""
         if not isinstance(message, Append) or not message.entries:
             return False
         target = self._world.replicas[message.target]
@@ -114,7 +114,7 @@ class OlderTerm:
 
     @staticmethod
     def _is_durable(replica: "Replica", term: int) -> bool:
-        """Tell whether the last entry of a replica is of *term* and survives a crash."""
+        """Return whether the last entry of a replica is of *term* and survives a crash."""
         if not replica.alive or replica.store.at_risk:
             return False
         return replica.log.term(replica.log.last_index()) == term

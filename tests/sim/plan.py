@@ -100,7 +100,7 @@ class Plan:
 
     @property
     def has_small_window(self) -> bool:
-        """Tell whether sends leave the duplicate window in the course of the run."""
+        """Return whether sends leave the duplicate window in the course of the run."""
         usual = StorageSettings()
         return (self.window_count, self.window_ms) != (
             usual.dedup_window_count,
@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def retains_all(self) -> bool:
-        """Tell whether no message is ever dropped."""
+        """Return whether no message is ever dropped."""
         return not (self.retention_size or self.retention_ms)
 
     def storage(self) -> StorageSettings:

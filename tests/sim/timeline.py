@@ -126,7 +126,7 @@ class Process:
 
     @property
     def paused(self) -> bool:
-        """Tell whether the process stands still now."""
+        """Return whether the process stands still now."""
         return self.paused_until > self.timeline.now
 
     def begin(self) -> None:

@@ -76,7 +76,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Tell whether all laws held."""
+        """Return whether all laws held."""
         return not self.check
 
 
@@ -379,7 +379,7 @@ class World:
         return True
 
     def _have_caught_up(self) -> bool:
-        """Tell whether all members have applied what one of them had applied when all was delivered.
+        """Return whether all members have applied what one of them had applied when all was delivered.
 
         With slow links they need not be equal at any moment: renewals of locks go on.
         """

@@ -93,7 +93,7 @@ class RawSocket:
                 return answer
 
     def is_hung_up(self, within_s: float = ANSWER_TIMEOUT_S) -> bool:
-        """Tell whether the other side hangs up within *within_s*, saying nothing before."""
+        """Return whether the other side hangs up within *within_s*, saying nothing before."""
         self._socket.settimeout(within_s)
         try:
             return self.receive() is None

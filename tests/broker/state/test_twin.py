@@ -112,7 +112,7 @@ class Twin:
 
 
 def _ends(record: LocksReleased | LocksExpired | ClientDead, place: Place, lock: Held) -> bool:
-    """Tell whether *record* ends the lock of a queue."""
+    """Return whether *record* ends the lock of a queue."""
     group, *queue = place
     match record:
         case LocksReleased():

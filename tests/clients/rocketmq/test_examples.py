@@ -143,7 +143,7 @@ class Running:
         return text
 
     def _has_ended(self) -> bool:
-        """Tell whether nothing is to be expected any more."""
+        """Return whether nothing is to be expected any more."""
         if any(line.startswith(_DIED) for line in self.lines):
             return True
         return self._process.poll() is not None and not self._reader.is_alive()

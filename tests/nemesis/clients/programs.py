@@ -144,7 +144,7 @@ class Client:
 
     @property
     def has_begun(self) -> bool:
-        """Tell whether a Java consumer has said that it consumes; the SDK's say nothing and count immediately."""
+        """Return whether a Java consumer has said that it consumes; the SDK's say nothing and count immediately."""
         if self.java is None or not self.group:
             return True
         log = self.directory / f"{self.process}.log"
@@ -152,19 +152,19 @@ class Client:
 
     @property
     def is_inside_listener(self) -> bool:
-        """Tell whether the last thing that a paused consumer of the SDK recorded is a delivery."""
+        """Return whether the last thing that a paused consumer of the SDK recorded is a delivery."""
         return b'"kind":"deliver"' in self._last_recorded()
 
     @property
     def is_inside_transaction(self) -> bool:
-        """Tell whether the last thing that a paused producer of transactions noted is a half."""
+        """Return whether the last thing that a paused producer of transactions noted is a half."""
         if self.java is None:
             return f'"detail":"{Step.HALF}"'.encode() in self._last_recorded()
         lines = _tail(self.directory / f"{self.process}.log")
         return bool(lines) and b'"event":"stored"' in lines[-1]
 
     def was_served(self, account: str) -> bool:
-        """Tell whether an account was served a moment ago."""
+        """Return whether an account was served a moment ago."""
         mark = f'"client":"{account}"'.encode()
         own = [
             line for line in _tail(self.history) if mark in line and b'"kind":"noted"' not in line

@@ -97,7 +97,7 @@ class Disk:
 
 
 def can_mount(directory: Path) -> bool:
-    """Tell whether file systems in files can be mounted here."""
+    """Return whether file systems in files can be mounted here."""
     disk = Disk(directory / "trial.img", directory / "trial")
     try:
         disk.mount()

@@ -14,12 +14,12 @@ _UNSHARE: Final = (
 
 
 def is_inside() -> bool:
-    """Tell whether this process was started by `enter`."""
+    """Return whether this process was started by `enter`."""
     return _INSIDE in os.environ
 
 
 def has_namespaces() -> bool:
-    """Tell whether this process has namespaces of its own."""
+    """Return whether this process has namespaces of its own."""
     return os.environ.get(_INSIDE) == "namespaces"
 
 

@@ -69,7 +69,7 @@ class Stage:
         return "serving" in self._log()
 
     def has_answered(self) -> bool:
-        """Tell whether a probe was answered, and another one: the first one's answer has arrived."""
+        """Return whether a probe was answered, and another one: the first one's answer has arrived."""
         return self._log().count("answered") >= 2
 
     def _log(self) -> str:

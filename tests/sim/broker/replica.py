@@ -261,7 +261,7 @@ class Replica(ServerProcess):
 
     @property
     def is_recovering(self) -> bool:
-        """Tell whether this replica still lacks what it once had, or will when it is rebuilt."""
+        """Return whether this replica still lacks what it once had, or will when it is rebuilt."""
         if self.store.rotten:
             return True
         if not self.alive:
@@ -530,7 +530,7 @@ class Replica(ServerProcess):
         return None
 
     def may_answer(self) -> bool:
-        """Tell whether an answer given now is the truth."""
+        """Return whether an answer given now is the truth."""
         return not self._swapping and self.loop.may_answer()
 
     def request_confirmation(self) -> int:
@@ -538,7 +538,7 @@ class Replica(ServerProcess):
         return self.loop.request_confirmation()
 
     def is_confirmed(self, number: int) -> bool:
-        """Tell whether the group has confirmed this replica since."""
+        """Return whether the group has confirmed this replica since."""
         if self._swapping or not self.loop.is_confirmed(number):
             return False
         self.world.coverage["answered by confirmation"] += 1

@@ -35,7 +35,7 @@ class Administrator(Client):
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether all accounts were made."""
+        """Return whether all accounts were made."""
         return self._good >= len(ACCOUNTS)
 
     def start(self) -> None:

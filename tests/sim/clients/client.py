@@ -96,7 +96,7 @@ class Link:
 
     @property
     def server_lives(self) -> bool:
-        """Tell whether the process that the connection was made to still runs."""
+        """Return whether the process that the connection was made to still runs."""
         return self.server.alive and self.server.life == self._life
 
     def hang_up(self) -> None:

@@ -52,7 +52,7 @@ class Producer(Client):
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is being sent and nothing will be."""
+        """Return whether nothing is being sent and nothing will be."""
         return self._message is None and self._last == []
 
     def finish(self, queues: list[int]) -> None:

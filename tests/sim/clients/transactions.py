@@ -72,7 +72,7 @@ class Dealer(Client):
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is being sent and nothing will be."""
+        """Return whether nothing is being sent and nothing will be."""
         return self._over and self._deal is None
 
     def start(self) -> None:

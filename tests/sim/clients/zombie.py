@@ -90,7 +90,7 @@ class Zombie(Client):
         self.call(command, TIMEOUT_US, partial(self._answered, "pull"))
 
     def _has_lost(self) -> bool:
-        """Tell whether another has the queue, so that this one can never have it again."""
+        """Return whether another has the queue, so that this one can never have it again."""
         key = (self._group, self._queue.topic, self._queue.queue_id)
         lock = self.world.laws.model.locks.get(key)
         return lock is not None and lock.client not in ("", self._client_id)

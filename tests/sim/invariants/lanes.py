@@ -365,11 +365,11 @@ class LaneLaws:
     # -- the end
 
     def is_done(self, queue_id: int, end: int) -> bool:
-        """Tell whether everything of a queue was consumed."""
+        """Return whether everything of a queue was consumed."""
         return self._committed.get(queue_id, 0) >= end
 
     def is_rest(self, failing: str) -> bool:
-        """Tell whether one key alone has messages that nobody has finished."""
+        """Return whether one key alone has messages that nobody has finished."""
         laws = self._laws
         events = laws.world.history.events
         for event in events[self._events :]:

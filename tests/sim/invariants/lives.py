@@ -53,7 +53,7 @@ class Lives:
         self._groups.add(name)
 
     def both_live(self, group: str, topic: str) -> bool:
-        """Tell whether a group and a topic live."""
+        """Return whether a group and a topic live."""
         return group in self._groups and topic in self._numbers
 
     def topic_deleted(self, record: TopicDeleted, replica: "Replica") -> None:

@@ -534,7 +534,7 @@ class Laws:
         return kept
 
     def has_lost(self, key: Key, client: str, epoch: int | None) -> bool:
-        """Tell whether somebody else has a queue by now, whatever the client believes."""
+        """Return whether somebody else has a queue by now, whatever the client believes."""
         lock = self.model.locks.get(key)
         if (
             lock is None

@@ -54,7 +54,7 @@ class Window:
         return None if known is None or known.cancelled else known
 
     def may_follow(self, record: Append) -> bool:
-        """Tell whether a second copy may be stored: the first has left the window."""
+        """Return whether a second copy may be stored: the first has left the window."""
         key = (record.topic_id, record.unique_key)
         return key in self._by_key and self.known(*key) is None
 

@@ -317,7 +317,7 @@ class Campaign:
         return driver.pid if driver.poll() is None else None
 
     def _waits_for(self, kill: Kill, driver: "subprocess.Popen[bytes]") -> bool:
-        """Tell whether a place may still come."""
+        """Return whether a place may still come."""
         if driver.poll() is not None:
             return False
         return PIPELINES.index(self._now()) <= PIPELINES.index(kill.pipeline)
