@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--no-limits", action="store_true", help="do not measure the machine")
     parser.add_argument("--write", type=Path, help="also write this page and its pictures")
     given = parser.parse_args()
-    # A run that is told to stop stops its peers first: they are sessions of their own and would live on.
+    # A run that is asked to stop stops its peers first: they are sessions of their own and would live on.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scale = page.scaled(QUICK if given.quick else FULL, given.stored, given.kills, given.seconds)
     names = given.peers or (QUICK_PEERS if given.quick else list(PEERS))

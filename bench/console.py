@@ -4,7 +4,7 @@ What the console costs and how long its first page takes: ``make bench-console``
 A group of three real processes gets 10,000 topics and 5,000 consumer groups. The CPU time of the leader is compared without a console,
 with a console that nobody looks at, and with a first page that follows the cluster: in turn, several times, because what a leader does
 by itself changes from minute to minute. Then the first page is loaded, cold and again, and the lists of topics and groups with a search:
-in five new consoles each, because a single load tells more of the machine than of the console, and thirty times in one that has them.
+in five new consoles each, because a single load says more of the machine than of the console, and thirty times in one that has them.
 """
 
 import argparse
@@ -109,7 +109,7 @@ async def create(name_server: str, topics: int, groups: int) -> None:
             await made()
 
     async with AdminClient(name_server) as admin:
-        # Whoever sets a group asks which broker groups each topic names, so groups come first.
+        # Setting a group asks which broker groups each topic names, so groups come first.
         await asyncio.gather(
             *(
                 in_turn(

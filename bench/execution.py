@@ -107,7 +107,7 @@ class Running:
 
 
 def start(running: Running, work: Work) -> Figures:
-    """Tell how long the start took; it is over already."""
+    """Return how long the start took; it is over already."""
     return {"start_s": running.started_s}
 
 

@@ -440,7 +440,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=WORKS, default=list(WORKS))
     parser.add_argument("--write", type=Path, help="also write the table into this page")
     given = parser.parse_args()
-    # A run that is told to stop stops its cluster first: it is a session of its own and would live on.
+    # A run that is asked to stop stops its cluster first: it is a session of its own and would live on.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)

@@ -1,4 +1,4 @@
-"""The load program (bench/java): a process that is told what to do, line by line, and answers in JSON."""
+"""The load program (bench/java): a process that reads commands, line by line, and answers in JSON."""
 
 import json
 import os
@@ -15,7 +15,7 @@ Event = dict[str, Any]
 
 
 class ProgramError(RuntimeError):
-    """The load program could not do what it was told; the text is its own."""
+    """The load program could not carry out a command; the text is its own."""
 
 
 class Program:

@@ -106,7 +106,7 @@ async def drain(group: Group, consumers: int) -> Round:
                 reply = await client.invoke(group.address, command, 10.0)
                 if reply.code != ResponseCode.SUCCESS:
                     break
-                # Queue offsets are dense, so that the next offset tells how many there were.
+                # Queue offsets are dense, so that the next offset is their count.
                 pulled += int(reply.ext["nextBeginOffset"]) - offset
                 offset = int(reply.ext["nextBeginOffset"])
 

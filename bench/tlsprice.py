@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="also write the table into this page")
     given = parser.parse_args()
     scale = QUICK if given.quick else FULL
-    # A run that is told to stop stops its cluster first: it is a session of its own and would live on.
+    # A run that is asked to stop stops its cluster first: it is a session of its own and would live on.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     fetch.load_program()
     with tempfile.TemporaryDirectory() as directory:

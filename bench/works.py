@@ -29,7 +29,7 @@ class Work:
 
     Attributes:
         kind: the function of bench/execution.py that does it.
-        words: what that function is told.
+        words: the arguments of that function.
         remoting: only for peers that speak RocketMQ's protocol, because the bench writes frames itself.
         by_wire: also for the load program on the wire.
         once: not in every round: it takes many samples by itself, or minutes.
@@ -62,7 +62,7 @@ class Scale:
 
 FULL = Scale("full", 5.0, 2.0, 200_000, 10, 10_000, 5_000, 5.0, 20.0)
 QUICK = Scale("quick", 2.0, 1.0, 20_000, 2, 1_000, 1_000, 3.0, 5.0)
-#: What a quick run is about: the lines that tell most, and one peer or two for each class.
+#: What a quick run is about: the lines that say most, and one peer or two for each class.
 QUICK_WORKS = (
     *("start", "idle", "stored", "drain-1", "send-1-1024", "send-64-1024", "batch-16"),
     "failover",

@@ -1,4 +1,4 @@
-"""What the guides tell to type at a Cluster on Kubernetes, typed at one that serves; a line that fails fails the scenario."""
+"""The commands of the guides, typed at a Cluster on Kubernetes, typed at one that serves; a line that fails fails the scenario."""
 
 import base64
 

@@ -1,9 +1,9 @@
 """
-An Ingress that serves: nginx on this machine, told by the Ingress alone what a controller would tell it.
+An Ingress that serves: nginx on this machine, configured from the Ingress alone, as a controller would configure it.
 
 A cluster without an image of a controller has objects of Ingress and nobody who reads them. It speaks TLS with the certificate that
 the Ingress names, routes to the Service by the name of its port, in the protocol of ingress-nginx' annotation, and keeps nginx' own
-defaults otherwise: it buffers what it is not told to pass on.
+defaults otherwise: it buffers what no setting makes it pass on.
 """
 
 import base64

@@ -24,7 +24,7 @@ class Operator(Space):
     """The namespace in which the operator runs.
 
     Attributes:
-        values: what the chart was told, as `name=value`.
+        values: the values of the chart, as `name=value`.
         release: name of the release.
     """
 

@@ -79,7 +79,7 @@ class Machine:
         self.load(image)
 
     def _options(self) -> list[str]:
-        """Return what the Dockerfile is told: a base that is here, the commit, the machine's own sources of Debian."""
+        """Return the build arguments of the Dockerfile: a base that is here, the commit, the machine's own sources of Debian."""
         have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
         options = [f"--build-arg=BASE={name}" for name in _BASES if name in have][:1]
         commit = self.run("git", "rev-parse", "HEAD", check=False).strip()
@@ -113,7 +113,7 @@ class Machine:
 
 
 def say(text: str) -> None:
-    """Tell who watches what takes time."""
+    """Print what takes time."""
     sys.__stderr__.write(f"\n  [{text}]\n")  # type: ignore[union-attr]
     sys.__stderr__.flush()  # type: ignore[union-attr]
 

@@ -62,7 +62,7 @@ class Orders:
             consumers: pods that consume.
             cluster: name of the Cluster.
             file: which application of `examples/`.
-            crash: consumers end without a word, as by a crash, when they are told to end.
+            crash: consumers end without a word, as by a crash, when they are asked to end.
             placed: nodes that a Deployment may use, by its name.
             asked: consumers take the queues that the brokers name, one of them on each node.
         """

@@ -117,7 +117,7 @@ class Space:
     def until(self, sight: Callable[[], bool], what: str, timeout_s: float = READY_S) -> float:
         """Wait until *sight* is true; return the seconds that it took.
 
-        A starved API server may not answer kubectl now and then: that is no sight, and is told at the end.
+        A starved API server may not answer kubectl now and then: that is no sight, and is reported at the end.
         """
         begun = time.monotonic()
         failure = ""

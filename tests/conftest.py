@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # Programs of others take part.
 WITH_OTHERS = ("tests/clients/", "tests/spark/")
-# Modules that take longest, longest first; `--durations=0` tells.
+# Modules that take longest, longest first; `--durations=0` shows them.
 LONGEST = (
     "tests/sim/test_defects.py",
     "tests/release/test_chart.py",

@@ -67,7 +67,7 @@ def test_a_subclass_without_a_section_leads_to_its_parents() -> None:
 
 
 def test_the_refusals_of_the_command_have_a_section() -> None:
-    """What is no error of the SDK tells its exit code."""
+    """Other errors name their exit code."""
     refusal = CommandFailed(ExitCode.NOT_FOUND, "nothing there")
 
     assert exists(refusal.docs)

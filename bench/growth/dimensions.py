@@ -63,7 +63,7 @@ class Dimension:
     """What grows.
 
     Attributes:
-        per_byte: the load itself grows, so that its cost is told per KiB.
+        per_byte: the load itself grows, so that its cost is reported per KiB.
     """
 
     name: str

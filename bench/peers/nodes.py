@@ -2,7 +2,7 @@
 What every peer has in common: processes with ports, folders and a client, and what an acknowledgement of it means.
 
 A peer is described once, in a module of its own; the driver knows only what stands here. Everything listens on
-loopback, except where a peer cannot be told to (RocketMQ), and lives below one folder that the driver throws away.
+loopback, except where a peer has no setting for it (RocketMQ), and lives below one folder that the driver throws away.
 """
 
 import abc
@@ -161,7 +161,7 @@ class Peer(abc.ABC):
     @property
     @abc.abstractmethod
     def servers(self) -> str:
-        """What the client is told: addresses, separated by commas."""
+        """What the client gets: addresses, separated by commas."""
 
     @abc.abstractmethod
     def data(self, node: Node) -> Path:

@@ -100,7 +100,7 @@ class OrderlyMQ(Peer):
         return self.directory / f"data-{node.name.removeprefix('broker-')}"
 
     def status(self, node: Node) -> dict[str, Any] | None:
-        """Return what a replica tells about itself, None when it does not answer."""
+        """Return what a replica reports about itself, None when it does not answer."""
         port = self._http[self.nodes.index(node) + 1]
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=2.0) as answer:

@@ -205,7 +205,7 @@ def _taken(lines: Sequence[Line], work: Work, figure: Figure) -> bool:
 
 
 def _compared(figure: Figure) -> bool:
-    # Counts of repeats and losses are told, not divided.
+    # Counts of repeats and losses are reported, not divided.
     return figure.key not in ("repeats", "lost", "client_us")
 
 

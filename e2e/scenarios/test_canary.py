@@ -59,7 +59,7 @@ def alarms(space: Space) -> list[str]:
 def test_the_order_is_verified_through_kills_and_rolls_and_a_planted_trouble_is_found(
     space: Space, record_property: Property
 ) -> None:
-    """No event accuses the order before it is broken; the deleted topic is told, and forgiven after a while."""
+    """No event accuses the order before it is broken; the deleted topic is reported, and forgiven after a while."""
     space.example("quickstart.yaml", with_canary)
     space.ready("cluster/demo")
     kept(space)
@@ -94,7 +94,7 @@ def test_the_order_is_verified_through_kills_and_rolls_and_a_planted_trouble_is_
     )
     record_property("seen_after_s", f"{seen_s:.1f}")
     assert set(page(space)["troubles"]) & {"TopicGone", "Lost"}
-    space.until(lambda: bool(alarms(space)), "an event tells it", 30)
+    space.until(lambda: bool(alarms(space)), "an event reports it", 30)
     kept(space)
 
 

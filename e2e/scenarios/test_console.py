@@ -106,7 +106,7 @@ class Browser:
         """Return the JSON of a page.
 
         Raises:
-            MachineError: The console cannot tell it now.
+            MachineError: The console does not know it now.
         """
         try:
             return dict(json.loads(self.get(f"/api{path}")))

@@ -1,4 +1,4 @@
-"""What the guides tell to type on Kubernetes does what they say, command by command."""
+"""Each command of the guides for Kubernetes does what they say."""
 
 import shlex
 from pathlib import Path

@@ -56,7 +56,7 @@ def test_nothing_is_written_while_nothing_changes(
     record_property("changes_of_pods", changes)
     record_property("writes_after_them", excused)
     record_property("reads", read)
-    assert idle_s >= IDLE_S / 2, "the machine is too busy to tell"
+    assert idle_s >= IDLE_S / 2, "the machine is too busy to know"
     assert read <= _WHOLE_READING + idle_s / 60
 
 
@@ -76,6 +76,6 @@ def _pods(space: Space) -> Json:
 
 
 def _told(space: Space) -> str:
-    """Return what the operator tells of everything, to compare when it writes."""
+    """Return what the operator reports of everything, to compare when it writes."""
     found = space.items("clusters,topics,consumergroups")
     return json.dumps({each["kind"]: each.get("status") for each in found})

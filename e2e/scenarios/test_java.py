@@ -60,6 +60,6 @@ def test_an_unmodified_java_client_sends_again_soon_after_its_leader_is_killed(
 
 def _without_template(made: Json) -> None:
     # A Java producer whose first question for a topic is answered late takes the template of new topics, and four
-    # of its eight queues, for it: guarantees.md tells users who need the order to have none.
+    # of its eight queues, for it: guarantees.md advises users who need the order to have none.
     if made["kind"] == "Cluster":
         made["spec"].setdefault("config", {})["autoCreateTopicEnable"] = False

@@ -247,7 +247,7 @@ def test_a_run_that_ends_reports_its_result_and_what_cannot_be_served_says_why(
     assert "unknown" in said["message"]
     space.until(
         lambda: "billing" in space.must("pipeline/nightly").get("status", {}).get("result", ""),
-        "the scheduled run has told its result",
+        "the scheduled run has reported its result",
         _STARTS_S,
     )
     shown = space.kubectl("get", "mqp")

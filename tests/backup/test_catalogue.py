@@ -1,4 +1,4 @@
-"""Deletions and creations in one place: whoever is late refuses or waits, and what counts stays whole."""
+"""Deletions and creations in one place: the later one refuses or waits, and the backups that count stay whole."""
 
 import asyncio
 import hashlib
@@ -127,7 +127,7 @@ def test_clusters_that_share_a_place_keep_their_own_newest(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
 def test_a_backup_that_was_made_meanwhile_keeps_its_files(tmp_path: Path, way: str) -> None:
-    """Law: one that no mark tells of any more, and that reuses files of a doomed one, stays whole."""
+    """Law: a backup that no mark names any more, and that reuses files of a doomed one, stays whole."""
     place = Folder(tmp_path)
     made(place, NOW_MS - 3, b"current", b"old table")
     kept = made(place, NOW_MS - 2, b"current", b"new table")
@@ -150,7 +150,7 @@ def test_a_backup_that_was_made_meanwhile_keeps_its_files(tmp_path: Path, way: s
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
 def test_a_deletion_is_marked_while_it_deletes(tmp_path: Path, way: str) -> None:
-    """Law: from before it looks until nothing more is deleted, whoever makes a backup can see it."""
+    """Law: a creation can see it, from before it looks until nothing more is deleted."""
     place = Folder(tmp_path)
     seen: list[str | None] = []
     for at in ("read backups/", "delete backups/", "delete blobs/"):

@@ -161,7 +161,7 @@ async def test_it_shows_the_last_snapshot_that_a_replica_took_over(
 
 
 async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) -> None:
-    """A consumer that waits is told to pull again; it does not wait for its time-out."""
+    """A consumer that waits is asked to pull again; it does not wait for its time-out."""
     client = RemotingClient()
     async with running(settings):
         await ready(settings)
@@ -219,7 +219,7 @@ async def test_who_fetches_lanes_before_its_heartbeat_speaks_for_its_client(
 
         await one.close()
         async with asyncio.timeout(10.0):
-            while len(process._liveness._known) > 1:  # noqa: ASYNC110 - nobody tells of it
+            while len(process._liveness._known) > 1:  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(0.01)
 
         assert process._liveness._speaks("10.0.0.1@orders")

@@ -1,5 +1,5 @@
 """
-docs/reference/protocol.md tells who serves which request code; a test compares it with what the code serves.
+docs/reference/protocol.md lists who serves which request code; a test compares it with what the code serves.
 
 `python -m tests.broker.test_protocol_docs` writes the page again.
 """

@@ -132,7 +132,7 @@ def test_a_plain_listener_consumes_in_order(cluster: FakeCluster) -> None:
 def test_a_listener_that_wants_the_program_to_end_interrupts_it(
     cluster: FakeCluster, error: BaseException
 ) -> None:
-    """The main thread is told as by Ctrl-C; the client still works, the message comes again, and it closes."""
+    """The main thread is interrupted as by Ctrl-C; the client still works, the message comes again, and it closes."""
     cluster.append("T", 0, b"m0")
     calls, interrupted, done = list[str](), threading.Event(), threading.Event()
 

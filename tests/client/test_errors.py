@@ -34,7 +34,7 @@ ERRORS = [
 def test_an_error_goes_from_process_to_process_as_it_is(
     error: OrderlyMQError, copied: object
 ) -> None:
-    """Law: a worker of a process pool that fails tells why; an error that cannot be read there ends the pool."""
+    """Law: a worker of a process pool that fails says why; an error that cannot be read there ends the pool."""
     assert callable(copied)
     found = copied(error)
 

@@ -35,7 +35,7 @@ def test_requests_are_answered(cluster: LocalCluster, java: Java) -> None:
 
 
 def test_a_request_that_nobody_answers_times_out(cluster: LocalCluster, java: Java) -> None:
-    """The asker is told after its own time-out."""
+    """The asker gets a time-out after its own time."""
     topic = cluster.topic("Normal")
 
     with java.start(

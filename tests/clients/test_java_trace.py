@@ -28,7 +28,7 @@ def told(steps: list[dict[str, Any]]) -> set[str]:
 
 
 def life(cluster: LocalCluster, message_id: str, wanted: set[str]) -> list[dict[str, Any]]:
-    """Return the steps of a message once all *wanted* ones are there: each is told late, by itself."""
+    """Return the steps of a message once all *wanted* ones are there: each is reported late, by itself."""
     end = time.monotonic() + 30
     while True:
         shown = json.loads(cluster.command("trace", message_id, "--output", "json"))

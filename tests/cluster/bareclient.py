@@ -1,4 +1,4 @@
-"""A bare client for tests: sends and pulls over the remoting protocol, and remembers what it was told."""
+"""A bare client for tests: sends and pulls over the remoting protocol, and remembers what it received."""
 
 import asyncio
 import itertools

@@ -21,7 +21,7 @@ from typing import Final
 MODULES: Final = ("orderlymq_broker", "orderlymq_nameserver")
 _CONTEXT: Final = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.cluster.template", __name__])
-# The first thread that asks for the end of a process is told by the fork server, another one would be told nothing.
+# The first thread that asks for the end of a process gets it from the fork server, another one would get nothing.
 _LOCK: Final = Lock()
 
 

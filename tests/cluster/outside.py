@@ -13,7 +13,7 @@ OUTSIDE = "127.0.0.2"
 
 
 def listen_outside(directory: Path, replicas: int, *, tls: bool = False, host: str = "") -> Group:
-    """Return a group that listens at OUTSIDE, too, on the same ports, and tells its address there.
+    """Return a group that listens at OUTSIDE, too, on the same ports, and publishes its address there.
 
     Its certificate, with *tls*, is good for *host*, too.
     """

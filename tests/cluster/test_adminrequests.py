@@ -61,7 +61,7 @@ async def change(client: RemotingClient, group: Group, **body: object) -> Remoti
 async def pull_on(consumer: RemotingClient, group: Group) -> None:
     """Pull as a client does until a message comes.
 
-    A client that is quiet is let go meanwhile, told first to repeat its pull: that is allowed, silence
+    A client that is quiet is let go meanwhile, after an answer to repeat its pull: that is allowed, silence
     is not.
     """
     code = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -74,7 +74,7 @@ async def pull_on(consumer: RemotingClient, group: Group) -> None:
 async def test_leadership_moves_on_request_and_fails_nothing(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """20503 during sends and a held pull: the target leads, no send fails, the pull is told to repeat."""
+    """20503 during sends and a held pull: the target leads, no send fails, the pull is asked to repeat."""
     group = make_group()
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(1, 8)]
     await Sender(client, group.address, "first", 0).send(1)
@@ -282,7 +282,7 @@ async def test_a_leader_that_cannot_reach_the_others_closes_instead_of_answering
 async def test_live_settings_of_a_changed_file_hold_for_every_leader_without_a_restart(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """Law: the leader obeys within seconds, and whoever leads after it; no process ends for it."""
+    """Law: the leader obeys within seconds, and so does the next one; no process ends for it."""
     group = make_group()
     await Sender(client, group.address, "s", 0).send(1)
     pids = {node: child.pid for node, child in group.brokers.items()}

@@ -139,7 +139,7 @@ async def test_a_route_waits_for_the_address_of_its_group(
 async def test_commands_answer_outside_as_inside(
     make_outside: Callable[..., Group], words: list[str], code: int
 ) -> None:
-    """Law: that a listener tells no queue lists keeps nobody from an answer."""
+    """Law: a listener without queue lists keeps nobody from an answer."""
     group = make_outside(1)
 
     found = [

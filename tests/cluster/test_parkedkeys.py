@@ -146,7 +146,7 @@ async def test_a_stopped_queue_hands_nothing_over(group: Group, admin: AdminClie
 
 
 async def test_holds_survive_the_death_of_the_leader(tmp_path: Path) -> None:
-    """Three replicas: the next leader tells the next member what is held."""
+    """Three replicas: the next leader reports to the next member what is held."""
     group = Group(tmp_path / "three")
     group.start()
     try:

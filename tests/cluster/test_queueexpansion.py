@@ -53,7 +53,7 @@ spec:
 
 
 class Story:
-    """What happened, told to the oracle; producers and consumers write it down as they go."""
+    """What happened, for the oracle; producers and consumers write it down as they go."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster

@@ -49,7 +49,7 @@ class Fleet:
     _made: int = 0
 
     async def resize(self, count: int) -> None:
-        """Start or stop consumers; whoever stops ends in good order."""
+        """Start or stop consumers; a stopped one ends in good order."""
         while len(self._running) > count:
             await self._running.pop().aclose()
         while len(self._running) < count:

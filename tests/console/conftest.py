@@ -80,7 +80,7 @@ async def _make_trouble(name_server: str) -> None:
             listener=listen,
             settings=ConsumerSettings(max_reconsume_times=1),
         ):
-            while not await _only_the_held_is_owed(admin):  # noqa: ASYNC110 - nobody tells it
+            while not await _only_the_held_is_owed(admin):  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(0.02)
 
 

@@ -351,7 +351,7 @@ async def park(cluster: Cluster, group: str, *bad_keys: str, topic: str = "order
             listener=listen,
             settings=ConsumerSettings(max_reconsume_times=1),
         ):
-            while len(await admin.parked_keys(group)) < len(bad_keys):  # noqa: ASYNC110 - nobody tells it
+            while len(await admin.parked_keys(group)) < len(bad_keys):  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(0.05)
 
 
@@ -520,7 +520,7 @@ async def test_a_member_goes_on_behind_the_message_that_is_skipped(
         await fails.wait()
         form = {**await fields(browser, guarded, path), "confirm": "waiters"}
         status, html = await post(browser, guarded, path, form)
-        while len(consumed) < 2:  # noqa: ASYNC110 - nobody tells it
+        while len(consumed) < 2:  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(0.02)
 
     assert (status, "1 queue moved" in html) == (200, True), html

@@ -284,7 +284,7 @@ async def test_a_tab_that_nobody_looks_at_keeps_no_connection(
     for is_hidden, count in ((True, 0), (False, 1)):
         await page.evaluate(TURN, is_hidden)
         async with asyncio.timeout(20.0):
-            while console.viewers.count != count:  # noqa: ASYNC110 - nobody tells it
+            while console.viewers.count != count:  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(0.05)
 
     await page.locator(LIVE).wait_for()

@@ -198,7 +198,7 @@ async def test_while_somebody_is_silent_nobody_waits_for_it_again(clock: Clock) 
     again = await collector.read("status", broker.ask)
     await asyncio.sleep(0)
     broker.lets.set()
-    while collector.silence("status"):  # noqa: ASYNC110 - nobody tells it
+    while collector.silence("status"):  # noqa: ASYNC110 - nothing signals it
         await asyncio.sleep(0)
 
     assert (again.value, again.unknown) == (None, first.unknown)

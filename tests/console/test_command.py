@@ -113,7 +113,7 @@ def test_programs_get_the_link_as_json() -> None:
 
 @pytest.mark.cluster
 def test_a_console_beside_a_cluster_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    """Also when that is killed and can tell nobody."""
+    """Also when that is killed and can notify nobody."""
     script = tmp_path / "parent.py"
     script.write_text(
         textwrap.dedent(

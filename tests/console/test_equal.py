@@ -1,4 +1,4 @@
-"""Law: `/api` tells of a cluster what the commands print, and both have it of `orderlymq.admin`."""
+"""Law: `/api` returns of a cluster what the commands print, and both have it of `orderlymq.admin`."""
 
 import asyncio
 import json

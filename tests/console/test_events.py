@@ -56,7 +56,7 @@ async def test_a_viewer_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPa
         with socket.create_connection(runner.addresses[0][:2]) as sleeper:
             sleeper.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             async with asyncio.timeout(5.0):
-                while not server.requests_count or server.connections:  # noqa: ASYNC110 - nobody tells it
+                while not server.requests_count or server.connections:  # noqa: ASYNC110 - nothing signals it
                     await asyncio.sleep(0.01)
 
             assert runner.app[VIEWERS].count == 0

@@ -1,4 +1,4 @@
-"""A fail-over of a real cluster: the first page tells it for an hour, and the group's page between the changes of its locks."""
+"""A fail-over of a real cluster: the first page shows it for an hour, and the group's page between the changes of its locks."""
 
 import asyncio
 from pathlib import Path

@@ -192,7 +192,7 @@ async def test_without_a_cluster_everything_is_unknown_and_nothing_is_zero(
 async def test_without_an_account_nobody_looks(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Pages lead to the sign-in, programs are told what to send; the style of the sign-in is open."""
+    """Pages lead to the sign-in, programs read what to send; the style of the sign-in is open."""
     async with browser.get(f"{guarded.url}/groups?page=2", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (
             303,

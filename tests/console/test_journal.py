@@ -218,7 +218,7 @@ def test_a_key_that_stood_and_stands_no_more_went_on() -> None:
 
 
 def test_what_is_remembered_of_keys_has_a_limit() -> None:
-    """Keys beyond it leave no trace; changes of those within it are told."""
+    """Keys beyond it leave no trace; changes of those within it are reported."""
     journal = Journal(Clock())
     many = {(QUEUE, f"{number}"): ("held", 1) for number in range(KEYS_MAX + 1)}
     journal.note_keys("shipping", "broker-a", many, is_whole=True)

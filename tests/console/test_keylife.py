@@ -1,4 +1,4 @@
-"""The life of a key: sent, stored, delivered, tried, completed, parked, released, on one time line with who tells each."""
+"""The life of a key: sent, stored, delivered, tried, completed, parked, released, on one time line with the source of each."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
 
 
 async def life(browser: aiohttp.ClientSession, console: Console, key: str, end: str) -> Any:
-    """Return the page of a key when its time line tells what a text says."""
+    """Return the page of a key when its time line shows what a text says."""
     while True:
         address = f"{console.url}/api/key?topic=orders&key={quote(key)}"
         async with browser.get(address) as answer:
@@ -49,7 +49,7 @@ async def life(browser: aiohttp.ClientSession, console: Console, key: str, end: 
 async def test_a_key_is_followed_from_its_producer_to_its_release(
     tmp_path: Path, browser: aiohttp.ClientSession
 ) -> None:
-    """What traces, copies, locks and looks tell stands in the order of its times; another key has no part in it."""
+    """The steps of traces, copies, locks and observations stand in the order of its times; another key has no part in it."""
     with Cluster(tmp_path) as cluster:
         cluster.create_topic("orders", queues=1)
         server = cluster.name_server

@@ -1,4 +1,4 @@
-"""What one look at dead letters reads, what it asks, and which next steps it cannot tell."""
+"""What one look at dead letters reads, what it asks, and which next steps it cannot know."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -257,7 +257,7 @@ async def test_a_parked_key_without_letters_is_shown(cluster: Cluster, admin: Ad
     async with Producer("sender", instance=admin.instance) as producer:
         await producer.send("parcels", "x", key="k")
     await park(cluster, "posting", "k", topic="parcels")
-    while not (await read_letters(admin, "posting", SentLetters())).total:  # noqa: ASYNC110 - nobody tells it
+    while not (await read_letters(admin, "posting", SentLetters())).total:  # noqa: ASYNC110 - nothing signals it
         await asyncio.sleep(0.05)
     await admin.delete_topic("%DLQ%posting")
     await admin.reset_offsets("posting", "parcels", "latest")
@@ -281,7 +281,7 @@ async def test_a_broker_group_without_the_topic_or_without_a_leader_leaves_the_o
         group.wait_for_leader()
         queue = await give_up(admin, "lonely", "alone", ["a"])
         other.start()
-        while len(await admin.brokers()) < 2:  # noqa: ASYNC110 - nobody tells it
+        while len(await admin.brokers()) < 2:  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(0.05)
         reader = ClusterReader(admin, Collector())
         (row,) = (await page(reader, "lonely")).rows

@@ -101,7 +101,7 @@ async def test_a_key_goes_from_its_first_letter_back_into_order(
                 await row("redrive")
                 html = await act(REDRIVE)
                 await row("done")
-                while len(accounts.of("order-1")) < 3:  # noqa: ASYNC110 - nobody tells it
+                while len(accounts.of("order-1")) < 3:  # noqa: ASYNC110 - nothing signals it
                     await asyncio.sleep(0.02)
                 async with browser.get(console.url + REDRIVE) as answer:
                     assert answer.status == 404
@@ -115,7 +115,7 @@ async def test_a_key_goes_from_its_first_letter_back_into_order(
 async def test_a_group_without_letters_says_so(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """A count that nobody could tell is no zero."""
+    """An unknown count is no zero."""
     async with browser.get(f"{console.url}/api/dead-letters/billing") as answer:
         page = await answer.json()
 

@@ -196,7 +196,7 @@ async def test_a_key_is_explained(console: Console, browser: aiohttp.ClientSessi
 async def test_the_life_of_a_key_stands_on_one_time_line(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Its newest messages with their state in the group, and what happened to them, each with who tells it."""
+    """Its newest messages with their state in the group, and what happened to them, each with its source."""
     page = await get(browser, console, "/key?topic=orders&key=order-3")
     html = await show(browser, console, "/key?topic=orders&key=order-3")
     other = await get(browser, console, "/key?topic=orders&key=order-1")
@@ -300,7 +300,7 @@ async def test_viewers_who_leave_are_followed_no_more(
         assert "more than 100 pages are open" in await answer.text()
     for each in answers:
         each.close()
-    while console.viewers.count:  # noqa: ASYNC110 - nobody tells it
+    while console.viewers.count:  # noqa: ASYNC110 - nothing signals it
         await asyncio.sleep(0.1)
 
 

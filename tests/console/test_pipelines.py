@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 async def watching(troubled: Cluster, tmp_path: Path) -> AsyncIterator[Console]:
-    """A console that was told of a folder of pipelines."""
+    """A console with a folder of pipelines."""
     settings = ConsoleSettings(
         name_servers=troubled.name_server, port=0, pipelines=(tmp_path / "pipelines",)
     )

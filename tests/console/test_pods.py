@@ -1,4 +1,4 @@
-"""The pod behind the address of a holder: named where one list tells it, else unknown with the reason; no page waits for it."""
+"""The pod behind the address of a holder: named where one list has it, else unknown with the reason; no page waits for it."""
 
 import asyncio
 import time

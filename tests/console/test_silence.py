@@ -62,7 +62,7 @@ async def test_only_the_first_page_waits_for_a_broker_that_hangs(reader: Cluster
 
 
 async def test_a_status_waits_for_no_other_question(reader: ClusterReader) -> None:
-    """Law: it tells who is silent, so those who hang take no turn of it."""
+    """Law: it shows who is silent, so those who hang take no turn of it."""
     lets = asyncio.Event()
     hanging = [
         asyncio.create_task(reader.of_each(("x", number), lambda _: lets.wait()))

@@ -48,12 +48,12 @@ task Task-1
     ],
 )
 def test_threads_that_wait_for_work_are_not_busy(stacks: str, group: str, busy: int) -> None:
-    """A process may have listeners of several groups; older clients do not tell them apart."""
+    """A process may have listeners of several groups; older clients do not distinguish them."""
     assert busy_threads(stacks, group, is_cut=False) == Figure(value=busy)
 
 
 def test_without_threads_of_a_listener_their_number_is_unknown() -> None:
-    """A listener of coroutines has none, a client of another language may call them otherwise; stacks that are cut tell some."""
+    """A listener of coroutines has none, a client of another language may call them otherwise; stacks that are cut show some."""
     assert busy_threads(PYTHON, "shipping", is_cut=False).unknown
     assert busy_threads("", "billing", is_cut=False).unknown
     assert busy_threads(PYTHON, "billing", is_cut=True) == Figure(value=1, at_least=True)

@@ -133,7 +133,7 @@ async def test_a_lost_majority(
     make_group: Callable[..., Group],  # noqa: F811 - the fixture
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Nobody leads: Raft tells which replicas there were, how many must run, and that disks are kept."""
+    """Nobody leads: Raft knows which replicas there were, how many must run, and that disks are kept."""
     group = make_group(3)
     settings = ConsoleSettings(name_servers=group.name_server_address, port=0)
     async with Console(settings) as console:

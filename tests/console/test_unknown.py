@@ -111,7 +111,7 @@ async def test_a_holder_that_is_away_has_no_log_to_read(reader: Readings) -> Non
     assert "the lease of 30 s ends" in row.todo
     assert "skip" not in row.todo
 
-    # Another one holds the queue since: its log may tell something.
+    # Another one holds the queue since: its log may say something.
     reader.answers["locks"] = {QUEUE: dataclasses.replace(lock, client_id="bob")}
     (row,) = (await blocked(reader, SHIPPING)).rows
     assert "Read the log" in row.todo
@@ -134,7 +134,7 @@ async def test_the_first_page_knows_that_a_holder_is_away() -> None:
 async def test_a_queue_that_stands_shows_since_when_its_listener_has_the_message(
     reader: Readings,
 ) -> None:
-    """As its member told the leader; nothing where no listener has it."""
+    """As its member reported it to the leader; nothing where no listener has it."""
     reader.answers |= {"locks": locks("alice"), "lanes": LaneTable(), "parked": []}
     for called, shown in ((1_000_000, 1_000_000), (0, None), (None, None)):
         reader.status = told({**ROW, "holder": "alice", "listenerCalled": called})
@@ -227,7 +227,7 @@ async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
 
 
 async def test_an_order_that_no_name_server_reports_is_not_any_order(reader: Readings) -> None:
-    """Law: nor has an expansion ended of which nobody tells; the page names who was not to be asked."""
+    """Law: nor has an expansion ended that nobody reports; the page names who was not to be asked."""
     reader.answers |= {"stats": {QUEUE: TopicOffset(0, 5, 0)}, "rate of": 1.0, "groups of": []}
     request: web.Request = make_mocked_request("GET", "/topics/orders")
 

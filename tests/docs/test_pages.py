@@ -1,4 +1,4 @@
-"""What pages tell a reader to type exists: commands, options, make targets, fields of manifests, names of the SDK."""
+"""Everything that pages say to type exists: commands, options, make targets, fields of manifests, names of the SDK."""
 
 import ast
 import re

@@ -31,7 +31,7 @@ COMMAND = re.compile(r"(\$ )?(orderlymq|kubectl|helm|docker|kind|make|python3?|p
 
 
 def is_run(block: Block) -> bool:
-    """Return whether somebody is told to run it."""
+    """Return whether some text says to run it."""
     if block.language:
         return block.language not in SHOWN
     return COMMAND.match(block.opening) is not None

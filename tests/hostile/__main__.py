@@ -2,7 +2,7 @@
 Be hostile: `python -m tests.hostile --seed 7`, first to the cores without sockets, then to real processes.
 
 `--minutes` or `--requests` bound the run against processes; half of it is with access control. `--case` repeats one
-case, with `--cases` so many from it on. The exit code is 1 when something was found; docs/evidence/hostile.md tells more.
+case, with `--cases` so many from it on. The exit code is 1 when something was found; docs/evidence/hostile.md says more.
 """
 
 import argparse
@@ -31,7 +31,7 @@ _SHARE_IN_PROCESS: Final = 0.25
 _PAGES: Final = 300
 _CALLS: Final = 600
 _ENDLESS: Final = 1 << 40
-# Of addresses, for this process and for each that it starts: what asks for more is told by its case, and ends no machine.
+# Of addresses, for this process and for each that it starts: what asks for more is reported by its case, and ends no machine.
 _MEMORY_MAX: Final = 8 << 30
 # A request that holds the loop for so long holds raft's heartbeats, too.
 _SLOW_S: Final = 0.1

@@ -3,7 +3,7 @@ Cases against real processes: batches over many connections, a probe behind each
 
 The laws: the same processes serve under the same ids; leader and term stay; no event loop stands still for a tenth of
 a second of its own CPU time; memory stays bounded; a request that wants an answer has one with a code of the protocol,
-or its connection is closed; no answer tells of an exception that nobody caught; the legitimate clients' history is kept.
+or its connection is closed; no answer shows an exception that nobody caught; the legitimate clients' history is kept.
 A process that ends is started again, the case that ended it is looked for, and the run goes on.
 """
 
@@ -36,11 +36,11 @@ _LOOK_EVERY_S: Final = 1.0
 # A pull may be held for so long, an administrator's question wait for a consumer that is asked in turn.
 _PATIENCE_S: Final = 60.0
 _ENDING_S: Final = 2.0
-# Each costs a restart, and the first few have told what there is to tell.
+# Each costs a restart, and the first few have shown what there is to show.
 _ENDS_OF_STRANGERS_MAX: Final = 3
 _MEMORY_MAX: Final = 900 << 20
 _CALLS_PER_LOOK: Final = 50
-# `failure_reply` and `Router` tell an exception that nobody expected like this.
+# `failure_reply` and `Router` report an exception that nobody expected like this.
 _UNCAUGHT: Final = re.compile(r"^[A-Z]\w*(?:Error|Exception|Exit|Interrupt): ")
 _SERVER_ERROR: Final = 500
 # Not ready, and a method or a version that nobody serves.
@@ -142,7 +142,7 @@ class Assault:
                 line.close()
         self.closed += len(closed)
         if closed and not self.target.dead() and self.target.leadership() == self._leadership:
-            # A leader that hands over closes all of them; its own lines tell of that.
+            # A leader that hands over closes all of them; its own lines report that.
             for line in closed:
                 if not self.target.has_told_of(line.port, line.local_port):
                     self.untold += 1

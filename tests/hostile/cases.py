@@ -1,7 +1,7 @@
 """
 One hostile request from a seed and a number.
 
-`Generator(seed).case(number)` is the same bytes at any time and on any machine of the same sources: a case is told by
+`Generator(seed).case(number)` is the same bytes at any time and on any machine of the same sources: a case is named by
 its two numbers. A case is a whole frame, or a stream that ends its connection; `CaseKind` says what was done to it.
 """
 

@@ -56,7 +56,7 @@ class Question:
     """What one request code reads.
 
     Attributes:
-        fields: wire name of a header field -> the name that tells its content, and its type.
+        fields: wire name of a header field -> the name of its content, and its type.
         model: the declared body, if the reader named one.
         bodies: bodies of this code that were captured from real clients, or are text.
     """
@@ -126,7 +126,7 @@ def _observe(server: Server, code: int, ask: Ask) -> Question:
     rng = random.Random(code)
     for _ in range(_ROUNDS):
         noted = _NotedFields({wire: plausible(rng, *about) for wire, about in fields.items()})
-        # What a spoiled request does here is found, and told, by a run; this only looks.
+        # What a spoiled request does here is found, and reported, by a run; this only looks.
         try:
             reply = ask(RemotingCommand(code, 1, 0, noted, b"[]"))
         except Exception:

@@ -19,7 +19,7 @@ class Finding:
 
     Attributes:
         law: what does not hold.
-        where: what tells this trouble from another of the same law: a place in the sources, or a code.
+        where: what distinguishes this trouble from another of the same law: a place in the sources, or a code.
         detail: of the first case.
         repeat: the command that shows it again.
     """

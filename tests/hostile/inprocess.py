@@ -107,7 +107,7 @@ class _Block:
                 continue
         self._law("time breaks the core", self._pass_time)
         self._law("the state is broken", self._shell.state.check_invariants)
-        self._law("the log tells another state", self._shell.replay)
+        self._law("the log proves another state", self._shell.replay)
         self._law("the operator is not served", self._serve_operator)
 
     def _law(self, law: str, check: Callable[[], None]) -> None:

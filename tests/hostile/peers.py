@@ -2,7 +2,7 @@
 A stranger at the port where replicas speak: greetings, raft messages and frames that no replica sends.
 
 The messages come from the union in `orderlymq_raft.messages`, the kinds of frames from `FrameKind`; the stranger knows
-what `/status` tells everybody. The laws: no process ends, and without the secret of the cluster nothing of it is heard.
+what `/status` shows everybody. The laws: no process ends, and without the secret of the cluster nothing of it is heard.
 With the secret it is a replica that lies, which may depose the leader.
 """
 

@@ -107,7 +107,7 @@ def _choices(name: str, kind: type) -> tuple[str, ...]:
 
 
 def header_fields(code: int) -> dict[str, tuple[str, type]]:
-    """Return the declared fields of a request: wire name -> the name that tells its content, and its type."""
+    """Return the declared fields of a request: wire name -> the name of its content, and its type."""
     cls = REQUEST_HEADERS.get(code)
     if cls is None:
         return {}

@@ -71,7 +71,7 @@ async def test_a_group_is_routed_while_one_of_its_replicas_is_connected() -> Non
 
 
 async def test_a_question_that_comes_before_the_brokers_is_answered_when_they_are_there() -> None:
-    """Law: a client that is quicker than the brokers is not told that its topic does not exist."""
+    """Law: a client that is quicker than the brokers gets no "topic does not exist"."""
     replica, client = RemotingClient(), RemotingClient()
     async with running() as server:
         address = str(server.address)
@@ -125,7 +125,7 @@ async def test_a_go_client_asks_elsewhere_for_a_listed_topic_that_nobody_has_reg
 
 
 async def test_questions_that_wait_keep_little_memory() -> None:
-    """Law: whoever asks a name server that has just begun chooses neither the size nor the number of what it keeps."""
+    """Law: a client of a name server that has just begun chooses neither the size nor the number of what it keeps."""
     client = RemotingClient()
     async with running() as server:
         await client.invoke(str(server.address), request(106), TIMEOUT_S)
@@ -365,7 +365,7 @@ def test_a_missing_settings_file_is_named(
 
 
 async def test_each_listener_answers_with_its_own_addresses(tmp_path: Path) -> None:
-    """Law: the port that is asked decides; a new address in the file is told without a restart."""
+    """Law: the port that is asked decides; a new address in the file is published without a restart."""
     addresses = tmp_path / "addresses.json"
     addresses.write_text('{"outside": {}}')
     listener = OutsideListener(name="outside", host="127.0.0.2", port=0)

@@ -67,7 +67,7 @@ def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_change_that_cannot_be_saved_did_not_happen(tmp_path: Path) -> None:
-    """Law: nobody is told of a value that the next life would not know."""
+    """Law: nobody learns of a value that the next life would not know."""
     (tmp_path / "file").write_text("")
     order = {ORDER_NAMESPACE: {"k": "old"}}
     table = KvTable(order, KvFile(tmp_path / "file" / "kv.json"))

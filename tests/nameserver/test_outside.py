@@ -1,4 +1,4 @@
-"""What clients of a further listener are told: addresses that they can reach, or a refusal."""
+"""What clients of a further listener get: addresses that they can reach, or a refusal."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_a_route_has_the_addresses_of_the_listener_that_it_is_asked_at(
 def test_a_route_without_all_addresses_is_refused(
     served: NameServerCore, listener: str, missing: str
 ) -> None:
-    """Law: a shorter list would move keys; an inner address would be a dead end. Neither is told."""
+    """Law: a shorter list would move keys; an inner address would be a dead end. Neither is answered."""
     reply = ask(served, 105, listener, topic="T")
 
     # Not 17: that would make a RocketMQ client ask what the topic is made after, and make it.
@@ -159,7 +159,7 @@ def test_answers_that_are_kept_have_a_limit_in_bytes(served: NameServerCore) -> 
 
 @pytest.mark.parametrize("length", [10, 100_000])
 def test_no_answer_that_repeats_what_was_asked_is_kept(served: NameServerCore, length: int) -> None:
-    """Law: whoever may connect chooses the words of a question, and no memory is kept by them."""
+    """Law: a client chooses the words of a question, and no memory is kept for them."""
     for number in range(100):
         name = f"{number}".rjust(length, "x")
         for code in served.codes:

@@ -72,7 +72,7 @@ def test_routes_are_those_that_real_name_servers_gave(version: int) -> None:
 
     missing = play(server, request_105)
     play(server, captured(103, "request")[0])
-    # By the connection that was told so: see negativecache.py.
+    # By the connection that got this answer: see negativecache.py.
     found = server.handle(request(105, {"topic": "TBW102"}), 1, 0)
 
     assert (missing.code, missing.remark) == (17, unknown.fields["remark"])
@@ -398,7 +398,7 @@ def test_a_name_server_that_has_just_begun_lets_nobody_make_topics() -> None:
     found = TopicRouteData.from_json(
         server.handle(request(105, {"topic": "TBW102"}), 99, later).body
     )
-    assert found.queue_datas == (), "what it was told too early does not count"
+    assert found.queue_datas == (), "an answer that came too early does not count"
 
 
 def test_a_question_waits_while_a_name_server_may_not_know_the_topic_yet() -> None:
@@ -427,7 +427,9 @@ def test_a_question_waits_while_a_group_that_the_list_of_its_topic_names_has_not
     question = request(105, {"topic": "orders"})
     body = registration(1, topic("orders", 4, order=True))
 
-    assert server.knows_too_little(question, KNOWS_ALL_AFTER_MS), "it exists, whoever is late"
+    assert server.knows_too_little(question, KNOWS_ALL_AFTER_MS), (
+        "it exists, although others are late"
+    )
     register(server, GROUP_A, body, now_ms=100)
     assert server.knows_too_little(question, 101)
     assert not server.knows_too_little(question, KNOWS_ALL_AFTER_MS), "a group gone for good"
@@ -463,7 +465,7 @@ def test_only_who_knows_that_its_topic_does_not_exist_sees_queues_to_make_topics
 
 
 def test_nobody_makes_a_listed_topic_whose_groups_have_not_registered() -> None:
-    """Law: a topic that an administrator has listed exists; who is not told its queues asks again and takes no template."""
+    """Law: a topic that an administrator has listed exists; a client that does not get its queues asks again and takes no template."""
     table = KvTable({"ORDER_TOPIC_CONFIG": {"orders": "group-a:8"}})
     server = NameServerCore(table, expiry_ms=120_000)
     register(server, GROUP_B, registration(1, topic("TBW102", 8)))

@@ -45,7 +45,7 @@ def route_of(routes: RouteRegistry, name: str = "orders") -> TopicRouteData:
 
 
 def test_a_group_that_is_away_when_the_name_server_restarts_keeps_its_queues(path: Path) -> None:
-    """Law: no key moves, whoever of the groups comes back first, and whoever asks before."""
+    """Law: no key moves, whichever group comes back first, also for clients that ask before."""
     routes = registry()
     RouteFile(path, routes)
     before = route_of(routes)

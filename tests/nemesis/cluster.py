@@ -218,7 +218,7 @@ class Cluster:
         return self.ground.service(leader)
 
     def publish(self) -> None:
-        """Tell the name server the topics' queue lists, as the operator does whenever one is missing."""
+        """Send the name server the topics' queue lists, as the operator does whenever one is missing."""
         host, port = self.ground.name_server
 
         async def put(admin: Admin) -> None:

@@ -2,7 +2,7 @@
 What each kind of fault does to a group of processes, and how it is healed.
 
 `perform` blocks for as long as the fault lasts. Who is hit is decided when it begins: "the leader" is who
-leads then. Whatever goes wrong with the fault itself is told in its outcome; only what the product does
+leads then. Whatever goes wrong with the fault itself is reported in its outcome; only what the product does
 wrong is a finding.
 """
 

@@ -265,7 +265,7 @@ def _group(family: str) -> str:
 
 
 def told(events: list[Event], causes: Iterable[Cause]) -> list[str]:
-    """Return what stopped consumers were told when they went on."""
+    """Return what stopped consumers received when they went on."""
     lines = []
     for cause in causes:
         if cause.name != "consumer stopped":

@@ -65,7 +65,7 @@ def _is_refused_plain(port: int, words: bytes) -> bool:
 def test_a_running_cluster_is_encrypted_and_opened_again(
     directory: Path, ports: int, tmp_path: Path
 ) -> None:
-    """Step by step; at the end of each one whoever speaks as it asks for is served, by name servers and brokers."""
+    """Step by step; at the end of each one, name servers and brokers serve all who speak as it asks for."""
     manifest = tmp_path / "cluster.yaml"
     secured = _secured(ports, tmp_path / "tls")
     place = ("--data-dir", str(directory), "--output", "json")

@@ -122,7 +122,7 @@ def test_clocks_that_differ_are_named(shift_ms: int, side: str) -> None:
 
 
 def test_another_start_of_the_server_takes_nothing_of_the_former() -> None:
-    """The signer is told the new mark by the refusal, and signs again with it."""
+    """The signer learns the new mark from the refusal, and signs again with it."""
     signer, guard = _signer(), ReplayGuard("second")
     old = Stamp("ann", "first", "n", NOW_MS)
 

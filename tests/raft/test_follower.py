@@ -76,7 +76,7 @@ def test_a_refusal_names_the_last_index_that_can_be_equal() -> None:
 
 
 def test_a_heartbeat_commits_what_the_leader_knows_to_be_here() -> None:
-    """And no more; one that names what is not here is told where the log ends."""
+    """And no more; one that names what is not here learns where the log ends."""
     replica = solo(1, 1, 1)
 
     known = say(replica, heartbeat(1, 2))
@@ -104,7 +104,7 @@ def test_a_snapshot_at_the_commit_index_is_nothing_new() -> None:
 
 
 def test_a_snapshot_below_the_commit_index_is_nothing_new() -> None:
-    """Also when the log cannot tell whether it held that entry."""
+    """Also when the log cannot show whether it held that entry."""
     replica = solo(1, 1, 1, commit=3)
     work(replica)
     replica.storage.compact(Index(3))
@@ -138,7 +138,7 @@ def test_a_snapshot_brings_its_membership() -> None:
 
 
 def test_a_snapshot_of_a_former_leader_is_installed() -> None:
-    """Law: what it holds is committed, whoever leads meanwhile; its sender hears that another does."""
+    """Law: what it holds is committed, also under another leader; its sender hears that another does."""
     replica = solo(1, 1, 1)
     say(replica, heartbeat(4))
     meta = SnapshotMeta(Index(3), Term(2), Membership(frozenset({ME, OTHER})))
@@ -155,7 +155,7 @@ def test_a_snapshot_of_a_former_leader_is_installed() -> None:
 
 
 def test_a_former_leaders_snapshot_of_what_the_log_holds_keeps_what_follows() -> None:
-    """The present leader counts on what it was told to be here."""
+    """The present leader counts on what was acknowledged."""
     replica = solo(1, 2, 2)
     say(replica, heartbeat(4))
     meta = SnapshotMeta(Index(2), Term(2), Membership(VOTERS))

@@ -406,7 +406,7 @@ def test_a_late_answer_takes_no_later_one_back() -> None:
 
 
 def test_the_first_round_trip_is_that_of_the_opening_entry() -> None:
-    """Later commits tell nothing: they may have waited for others."""
+    """Later commits prove nothing: they may have waited for others."""
     replica = solo()
     for _ in range(5):
         replica.tick()

@@ -88,7 +88,7 @@ class TestElection:
         assert second == [VoteResponse(ME, OTHER, Term(2), granted=False)]
 
     def test_a_vote_survives_a_crash(self) -> None:
-        """The vote is durable before it is told."""
+        """The vote is durable before it is sent."""
         replica = solo(term=1)
         say(replica, vote(2, (0, 0)))
 

@@ -115,7 +115,7 @@ def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
     assert replica.node.commit == 1
 
     def told(node: NodeId) -> list[Append]:
-        """Return what PEER is told when *node* has answered."""
+        """Return what PEER receives when *node* has answered."""
         sent = say(replica, HeartbeatResponse(node, ME, term, max(rounds)))
         return [m for m in sent if isinstance(m, Append) and m.target == PEER and m.commit]
 

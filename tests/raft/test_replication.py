@@ -291,7 +291,7 @@ def test_an_answer_to_a_snapshot_shows_that_the_peer_is_there() -> None:
 
 
 def eager() -> Replica:
-    """Return a leader that tells its peers at once what is committed; PEER has its first entry."""
+    """Return a leader that sends its commit index immediately; PEER has its first entry."""
     replica = solo(eager_commit=True)
     lead(replica)
     say(replica, ack(replica, 1))
@@ -299,7 +299,7 @@ def eager() -> Replica:
 
 
 def test_who_confirms_late_hears_what_is_committed_with_the_next_heartbeat() -> None:
-    """Law: an answer that commits nothing causes no message; and no shell is told of work that there is not."""
+    """Law: an answer that commits nothing causes no message; and no shell sees work that does not exist."""
     replica = eager()
 
     assert not say(replica, ack(replica, 1, OTHER))
@@ -318,7 +318,7 @@ def test_what_is_committed_is_reported_once() -> None:
 
 
 def test_a_shell_sees_no_work_while_all_is_under_way() -> None:
-    """Law: what is committed waits for the next append, unless the leader is to tell it at once."""
+    """Law: what is committed waits for the next append, unless the leader is to send it immediately."""
     replica = leader()
     for data in (b"a", b"b"):
         replica.node.propose(data)

@@ -402,7 +402,7 @@ def test_the_cluster_of_helm_test_runs_where_the_chart_runs_and_as_whom(
 def test_pull_secrets_reach_every_pod_of_the_chart_and_what_the_operator_makes(
     helm: Path, tmp_path: Path
 ) -> None:
-    """The operator is told their names, and its own settings read them."""
+    """The operator gets their names, and its own settings read them."""
     chosen = {"imagePullSecrets": [{"name": "one"}, {"name": "two"}]}
     made = render(helm, CHART, "--values", values(tmp_path, chosen))
 

@@ -1,5 +1,5 @@
 """
-A stranger at the port of the replicas: it knows what `/status` tells everybody, and not the secret of the cluster.
+A stranger at the port of the replicas: it knows what `/status` shows everybody, and not the secret of the cluster.
 
 It speaks the protocol as a replica does, frame by frame, and proves with whatever key it is given.
 """

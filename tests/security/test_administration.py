@@ -47,7 +47,7 @@ class Attacked:
     def judge_signed(
         self, signer: Signer, code: int, ext: dict[str, str] | None = None
     ) -> RequestRefused | None:
-        """Sign, and sign again with the mark that a refusal tells, as our clients do."""
+        """Sign, and sign again with the mark that a refusal names, as our clients do."""
         command = request(code, signer.sign("b", code, ext or {}, b""))
         refused = self.judge(command)
         if refused is not None:

@@ -1,4 +1,4 @@
-"""Somebody who knows the client id of a consumer, which the list of members tells everybody (M5 of the review)."""
+"""Somebody who knows the client id of a consumer, which the list of members shows everybody (M5 of the review)."""
 
 import pytest
 

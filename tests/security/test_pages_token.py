@@ -1,5 +1,5 @@
 """
-The HTTP pages tell a stranger nothing that a token guards: `/status` names members, addresses and terms, `/metrics` topics and groups.
+The HTTP pages show a stranger nothing that a token guards: `/status` names members, addresses and terms, `/metrics` topics and groups.
 """
 
 import json

@@ -228,7 +228,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_a_stranger_s_pipeline_gets_no_object(world: World) -> None:
-    """It is told whom to ask; a listed namespace gets its driver."""
+    """It learns whom to ask; a listed namespace gets its driver."""
     world.put(STRANGER)
 
     ready = await world.settle(STRANGER)
@@ -285,7 +285,7 @@ async def test_a_spec_that_cannot_be_used_changes_nobody_s_rights(world: World) 
 async def test_an_edit_that_waits_gives_nobody_a_right(
     world: World, edit: dict[str, Any], notes: dict[str, str]
 ) -> None:
-    """Whom it allows is allowed when it is carried out, as for Topics and Users; what it guards is guarded at once."""
+    """Whom it allows is allowed when it is carried out, as for Topics and Users; what it guards is guarded immediately."""
     world.carry_out(tls=GUARDED["tls"])
     tls = {"mode": "Enforcing", "secretName": "next-tls"}
     spec = {"allowedNamespaces": [STRANGER], "tls": tls, **edit}

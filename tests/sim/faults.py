@@ -154,7 +154,7 @@ class Faults:
             self._world.restart_later(replica)
 
     def crash_all(self) -> None:
-        """The power goes, or somebody ends all processes at once, which their machines tell."""
+        """The power goes, or somebody ends all processes at once, which their machines report."""
         silent = self._random.random() < 0.5
         for replica in list(self._world.replicas.values()):
             if replica.alive:
@@ -352,7 +352,7 @@ class Faults:
     def coup(self) -> None:
         """A leader is cut off and stands still; who votes it out loses its disk and meets it again.
 
-        By then the successor is the one that is cut off, so that nobody is left who could tell the two.
+        By then the successor is the one that is cut off, so that nobody is left who could distinguish the two.
         """
         world, leader = self._world, self._leader()
         if leader is None or leader.paused or len(world.members) < 3:

@@ -48,7 +48,7 @@ def topics(group: Group) -> Iterator[Topics]:
 
 @pytest.fixture(scope="session")
 def s3_port() -> Iterator[int]:
-    """Return the port of the S3 server, which everything that starts from now on is told."""
+    """Return the port of the S3 server, which everything that starts from now on uses."""
     (port,) = free_ports(1)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(port).items():

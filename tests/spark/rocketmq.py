@@ -65,7 +65,7 @@ class RocketMQ:
         _start(self._broker)
 
     def restart_name_server(self) -> None:
-        """Let another one take its place, which knows nothing until the broker tells it again."""
+        """Let another one take its place, which knows nothing until the broker registers again."""
         self._name_server.kill()
         _start(self._name_server)
 

@@ -2,7 +2,7 @@
 A server of S3 for tests, and a proxy before it that is slow, busy, cuts connections and loses answers.
 
 The server is moto, in an environment of its own that `make test-spark` makes; ORDERLYMQ_S3 names the endpoint of another
-one, whose bucket `tests` must exist. Rule: only the proxy is told what goes wrong; what is tested knows an endpoint.
+one, whose bucket `tests` must exist. Rule: only the proxy knows what goes wrong; what is tested knows an endpoint.
 """
 
 import http.client
@@ -110,7 +110,7 @@ class S3:
 
 
 def environment(port: int) -> dict[str, str]:
-    """Return what tells the tools of S3 where the server is."""
+    """Return the environment that points the tools of S3 at the server."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "testing1",

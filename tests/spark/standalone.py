@@ -46,7 +46,7 @@ class Standalone:
         return subprocess.run(
             [*command, str(program), *arguments],
             cwd=self.folder,
-            # Spark tells --py-files to executors and to the program, but not to the process that plans a stream.
+            # Spark passes --py-files to executors and to the program, but not to the process that plans a stream.
             env=_environment(self.python) | {"PYTHONPATH": ours},
             capture_output=True,
             text=True,
@@ -112,7 +112,7 @@ def bare_python(folder: Path) -> Path:
 
 def _environment(python: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    # Its port would be 6066, whoever has that.
+    # Its port would be 6066, which may be taken.
     master = "-Dspark.master.rest.enabled=false"
     own = {
         "PYSPARK_PYTHON": str(python),

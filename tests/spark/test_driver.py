@@ -1,4 +1,4 @@
-"""The driver in a pod: what it tells while it runs, and the last word that Kubernetes keeps."""
+"""The driver in a pod: what it reports while it runs, and the last word that Kubernetes keeps."""
 
 import json
 import socket
@@ -120,7 +120,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
-    """What the stream writes there is told as it is; how the driver itself is comes from the driver."""
+    """What the stream writes there is reported as it is; how the driver itself is comes from the driver."""
     report = begun(tmp_path)
     status_file(tmp_path, phase="Failed", last_batch=3, lag=0, rows=9, last_error="before")
 

@@ -131,7 +131,7 @@ def test_a_stream_of_a_real_broker_reads_every_offset_once_in_order(
     for queue, messages in topics.read(topic).items():
         offsets = [offset for number, offset in together if number == queue.queue_id]
         assert offsets == list(range(len(messages)))
-    # The end of a batch is told when the next one is made.
+    # The end of a batch is reported when the next one is made.
     shown = topics.admin.progress("reporting")
     assert sum(each.consumer_offset for each in shown.values()) == 280
 
@@ -200,7 +200,7 @@ def test_rows_that_are_sent_again_to_a_real_broker_add_nothing(
 
 
 def test_a_name_server_that_begins_again_ends_no_stream(topics: Topics, apache: RocketMQ) -> None:
-    """Until its broker has told it again it says that there is no such topic; the stream knows better and waits."""
+    """Until its broker registers again it says that there is no such topic; the stream knows better and waits."""
     topic = topics.make(queues=2)
     topics.numbered(topic, 10)
     options = parse_source({"bootstrap": topics.bootstrap, "topic": topic})

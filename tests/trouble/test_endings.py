@@ -57,7 +57,7 @@ async def commit(client: RemotingClient, address: str, offset: int) -> int:
 async def test_sigterm_of_every_leader_in_turn_loses_nothing(
     trio: Group, client: RemotingClient
 ) -> None:
-    """Each leader is told to go under load, one after the other: no send is refused, exit in seconds."""
+    """Each leader gets SIGTERM under load, one after the other: no send is refused, exit in seconds."""
     busy = senders(client, trio, "turn")
     logs = [child.log_path for child in trio.brokers.values()]
     # What a first try of this test has logged is not this one's.
@@ -96,7 +96,7 @@ async def test_sigterm_of_every_leader_in_turn_loses_nothing(
 async def test_sigterm_of_all_at_once_under_load_and_everything_is_there_again(
     trio: Group, client: RemotingClient
 ) -> None:
-    """The whole group is told to end under load: exit within seconds, and a restart serves all of it."""
+    """The whole group gets SIGTERM under load: exit within seconds, and a restart serves all of it."""
     busy = senders(client, trio, "all")
     await asyncio.gather(*(sender.send(20) for sender in busy))
     tasks = [asyncio.create_task(sender.send(1_000_000, pause_s=0.002)) for sender in busy]

@@ -1,4 +1,4 @@
-"""Producers that are faster than what stores their messages are told so, and memory stays bounded."""
+"""Producers that are faster than what stores their messages learn so, and memory stays bounded."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""A process that cannot start as it was told says so in one sentence, exits with 2, touches nothing."""
+"""A process that cannot start with its settings says so in one sentence, exits with 2, touches nothing."""
 
 import json
 import shutil

@@ -60,7 +60,7 @@ def test_the_sdk_keeps_order_from_outside_while_leaders_are_killed(
     space.patch("cluster/demo", {"listeners": [LISTENER | {"advertisedHost": other}]})
     took_s = space.until(
         lambda: asyncio.run(_brokers(bootstrap)).get("demo-0", "").startswith(f"{other}:"),
-        "the name servers tell the new address",
+        "the name servers publish the new address",
         timeout_s=120,
     )
     record_property("new_address_s", str(round(took_s, 1)))
@@ -91,7 +91,7 @@ async def _brokers(bootstrap: str) -> dict[str, str]:
 
 
 class _Outside:
-    """A producer and a consumer on this machine, and what they were told."""
+    """A producer and a consumer on this machine, and what they received."""
 
     def __init__(self, space: Space, bootstrap: str) -> None:
         self._space = space

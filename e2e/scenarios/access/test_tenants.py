@@ -56,7 +56,7 @@ def test_the_api_server_grants_the_operator_what_the_chart_says(
 
 
 def test_only_listed_namespaces_use_a_cluster(operator: Operator, space: Space) -> None:
-    """A stranger's Topic is told whom to ask, and becomes Synced when the Cluster lists its namespace."""
+    """A stranger's Topic learns whom to ask, and becomes Synced when the Cluster lists its namespace."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     policies = {each["metadata"]["name"] for each in space.items("networkpolicies")}

@@ -344,7 +344,7 @@ def test_kubectl_scale_changes_the_replicas_of_every_group(bare: Space) -> None:
     ],
 )
 def test_kubectl_explain_reads_well(bare: Space, field: str, words: str) -> None:
-    """Every field tells what it does."""
+    """Every field has a description."""
     shown = bare.kubectl("explain", field, "--api-version=orderlymq.io/v1alpha1")
 
     assert words in " ".join(shown.split())

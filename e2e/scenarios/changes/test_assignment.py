@@ -52,7 +52,7 @@ def zoned(space: Space) -> Iterator[dict[str, str]]:
 def test_with_the_strategy_zone_queues_are_consumed_where_their_leader_is(
     space: Space, orders: Orders, zoned: dict[str, str]
 ) -> None:
-    """Status tells members' zones; every queue has an owner in the zone of its raft group's leader."""
+    """Status shows members' zones; every queue has an owner in the zone of its raft group's leader."""
     if len(zoned) < 2:
         pytest.skip("one worker makes one zone")
     space.example("quickstart.yaml", _strategy("Zone", groups=len(zoned)))

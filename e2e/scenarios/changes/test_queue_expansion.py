@@ -13,7 +13,7 @@ OLD, NEW = 8, 12
 def test_a_topic_grows_under_load_and_no_key_is_overtaken(
     space: Space, orders: Orders, record_property: Property
 ) -> None:
-    """Fence, drain, switch, propagate: the status tells the phase, the leader dies in the midst, order holds."""
+    """Fence, drain, switch, propagate: the status shows the phase, the leader dies in the midst, order holds."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
     orders.start()

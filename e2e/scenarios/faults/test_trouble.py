@@ -37,7 +37,7 @@ def test_a_right_that_is_taken_away_is_named_and_works_again_when_it_is_granted(
                 and (space.condition("cluster/poor") or {}).get("observedGeneration", 0)
                 == space.must("cluster/poor")["metadata"]["generation"]
             ),
-            "it is told for the newest generation, too",
+            "it is reported for the newest generation, too",
             90,
         )
 

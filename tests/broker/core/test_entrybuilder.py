@@ -380,7 +380,7 @@ def test_what_was_given_and_never_applied_is_given_again_by_the_next_leadership(
 
 
 def test_a_commit_whose_topic_goes_meanwhile_leaves_its_half_open(shell: Shell) -> None:
-    """The producer is told so; with the topic there again the commit brings the message."""
+    """The producer learns so; with the topic there again the commit brings the message."""
     with_orders(shell)
     half = begin(shell)
     shell.run([Propose([TopicDeleted("orders")])])

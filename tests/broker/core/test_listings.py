@@ -94,7 +94,7 @@ def test_a_short_list_is_answered_immediately() -> None:
 
 
 def test_a_short_list_waits_for_no_long_one() -> None:
-    """Whoever looks at many groups at the same time is not refused because somebody lists everything."""
+    """A query of many groups is not refused because somebody lists everything."""
     shell = busy(STEP_WORK_MAX // 8 + 10)
     long = shell.submit(317, {"isOrder": "false"}, peer=TOOL)
     assert shell.later

@@ -25,7 +25,7 @@ def test_dead_letters_and_the_broker_itself_have_room_above_the_limit_of_names(
 
 
 def test_the_topics_of_a_group_fit_into_one_registration(shell: Shell) -> None:
-    """Law: however long the names are that clients choose, name servers are told of all topics in one frame."""
+    """Law: however long the names are that clients choose, name servers learn of all topics in one frame."""
 
     def size() -> int:
         return len(b"".join(body_pieces(shell.state)))

@@ -50,7 +50,7 @@ def settings(**changes: Any) -> BrokerSettings:
 
 
 class Shell:
-    """One replica that leads unless told otherwise."""
+    """One replica that leads by default."""
 
     def __init__(
         self, options: BrokerSettings | None = None, store: MemoryStore | None = None

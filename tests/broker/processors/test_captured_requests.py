@@ -57,7 +57,7 @@ def test_every_captured_request_is_understood() -> None:
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_no_answer_to_a_further_listener_has_the_inner_address(leads: bool) -> None:
-    """Law: clients of another network are told no address of this one; ids of messages are no addresses to call."""
+    """Law: clients of another network learn no address of this one; ids of messages are no addresses to call."""
     shell = Shell().lead()
     if not leads:
         shell.follow()

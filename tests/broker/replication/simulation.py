@@ -56,7 +56,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Disk:
-    """A writer that finishes when told to, or immediately when *is_fast*."""
+    """A writer that finishes when a test says so, or immediately when *is_fast*."""
 
     store: MemoryStore
     call_soon: Callable[[Callable[[], None]], object]
@@ -279,7 +279,7 @@ class SimulatedGroup:
         return self.replicas[node]
 
     def greet(self, node: int) -> None:
-        """Let a replica tell the others that it has forgotten, as its greeting does."""
+        """Let a replica announce that it was wiped, as its greeting does."""
         for other in self.replicas.values():
             if other.id != node and self.replicas[node].loop.is_recovering:
                 other.loop.report_wiped(NodeId(node))

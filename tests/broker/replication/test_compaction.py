@@ -17,7 +17,7 @@ from orderlymq_runtime.process.supervisor import Supervisor
 
 
 class Store:
-    """A store whose space can be given back when it is told so."""
+    """A store whose space a test can give back."""
 
     def __init__(self) -> None:
         self.failing = True

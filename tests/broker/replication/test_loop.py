@@ -382,7 +382,7 @@ def test_a_leader_that_cannot_read_its_disk_leads_no_more(group: SimulatedGroup)
     leader.loop.decide(read)
     group.pass_time(2 * ELECTION_S)
 
-    assert leader.events[-1] == "failed: the store in memory was told to be unreadable"
+    assert leader.events[-1] == "failed: a test made the store in memory unreadable"
     assert [each.id for each in others(group, leader) if each.loop.serving]
 
 
@@ -530,7 +530,7 @@ def test_sends_keep_their_order_when_the_log_refuses_an_entry(
 
 
 def test_a_message_that_breaks_the_rules_ends_no_process(group: SimulatedGroup) -> None:
-    """It is told to who brought it; what came before it counts, and the leader goes on."""
+    """Its proposer gets the error; what came before it counts, and the leader goes on."""
     leader = group.elect()
     other = others(group, leader)[0]
     lie = Append(other.id, leader.id, leader.node.term, Index(0), Term(0), Index(0))

@@ -40,7 +40,7 @@ def test_proposals_of_two_terms_may_wait_at_one_index() -> None:
 
 
 def test_what_a_snapshot_passes_stays_unknown() -> None:
-    """Nobody there can tell: neither success nor failure is claimed."""
+    """Nobody there can know: neither success nor failure is claimed."""
     pending = PendingProposals()
     pending.add(5, 2, [A, B])
 

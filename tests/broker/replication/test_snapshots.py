@@ -116,7 +116,7 @@ async def sending(tmp_path: Path) -> AsyncIterator[Sending]:
 
 
 async def test_a_state_arrives_whole(sending: Sending, receiving: Receiving) -> None:
-    """The receiver is told when every file lies there, and not before; the copy can be opened."""
+    """The receiver is notified when every file lies there, and not before; the copy can be opened."""
     await sending.send(receiving.address)
     await receiving.arrived.wait()
 

@@ -115,7 +115,7 @@ def test_after_an_unknown_outcome_nothing_more_is_written(
 def test_a_full_disk_does_not_hold_up_the_end(
     loop: Loop, make_writer: Callable[[MemoryStore], WriterThread]
 ) -> None:
-    """A process that is told to end does not wait for somebody to delete files."""
+    """A process that is asked to end does not wait for somebody to delete files."""
     store = MemoryStore()
     store.full = True
     writer = make_writer(store)

@@ -1,4 +1,4 @@
-"""Two replicas' client routers joined by an in-memory link, and clients that note what they are told."""
+"""Two replicas' client routers joined by an in-memory link, and clients that record what they receive."""
 
 import asyncio
 from collections.abc import Callable
@@ -167,5 +167,5 @@ def ask(code: int, opaque: int, **ext: str) -> RemotingCommand:
 
 
 def told(client: Client) -> list[tuple[int, int, str | None]]:
-    """Return opaque, code and remark of all that a client was told."""
+    """Return opaque, code and remark of all that a client received."""
     return [(each.opaque, each.code, each.remark) for each in client.told]

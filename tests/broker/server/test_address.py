@@ -160,7 +160,7 @@ async def test_an_address_that_is_not_of_this_machine_is_complained_about() -> N
 
 
 async def test_a_group_is_served_though_old_clients_have_no_port() -> None:
-    """The port two below is somebody else's: who needs it is told, nobody else waits."""
+    """The port two below is somebody else's: who needs it learns so, nobody else waits."""
     address = Address("127.0.0.1", free_ports(1)[0])
     leader = LeaderAddress(RemotingServer(Silent()), both(address), give_up_after_s=0.05)
     with socket.create_server((address.host, address.port - 2)):

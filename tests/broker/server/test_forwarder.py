@@ -31,9 +31,9 @@ def move(world: World) -> None:
 
 
 async def let_go(client: Client) -> None:
-    """Wait until the connection of a client is reset, which follows what it is told by a moment."""
+    """Wait until the connection of a client is reset, which follows its answer by a moment."""
     async with asyncio.timeout(10.0):
-        while not client.closed:  # noqa: ASYNC110 - nothing tells of it
+        while not client.closed:  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(0.01)
     assert client.closed == "reset"
 
@@ -69,7 +69,7 @@ def test_what_reaches_a_leader_before_it_serves_waits_for_that() -> None:
 
 
 def test_a_leader_that_never_served_leaves_no_client_waiting() -> None:
-    """Law: what nobody will answer ends with the connection, at once."""
+    """Law: what nobody will answer ends with the connection, immediately."""
     world = World(always_open=True)
     client = world.connect(1)
     world.routers[1].follow(2, 2)
@@ -83,7 +83,7 @@ def test_a_leader_that_never_served_leaves_no_client_waiting() -> None:
 
 
 def test_the_leader_knows_by_which_listener_a_forwarded_client_came() -> None:
-    """What it may, and which addresses it is told, depends on that."""
+    """Its rights, and the addresses it gets, depend on that."""
     world = moved()
     move(world)
     client = Client(1, listener="outside")
@@ -173,7 +173,7 @@ def test_a_node_that_is_lost_is_notified_of_no_client() -> None:
 
 
 def test_of_a_node_that_is_lost_nothing_is_kept() -> None:
-    """Law: clients that hang up afterwards, in whatever they waited for, leave nothing that is told to it for ever."""
+    """Law: clients that hang up afterwards, in whatever they waited for, leave nothing that is sent to it for ever."""
     world = moved()
     idle, asking = world.connect(1, 1), world.connect(1, 2)
     move(world)
@@ -253,7 +253,7 @@ def test_while_the_leader_cannot_be_reached_requests_wait() -> None:
 
 
 async def test_a_quiet_client_is_let_go_and_pulls_again() -> None:
-    """A consumer that only waits is told to pull again and is reset, so that it finds the leader."""
+    """A consumer that only waits is asked to pull again and is reset, so that it finds the leader."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -407,7 +407,7 @@ async def test_a_move_that_fails_serves_on() -> None:
 async def test_who_comes_during_a_planned_move_waits_like_everybody() -> None:
     """A leader on its way out is no follower: it answers nobody by guess, also who has just come.
 
-    Found by the simulator (seed 235): cut off in the midst of a move, it told a new client an old offset.
+    Found by the simulator (seed 235): cut off in the midst of a move, it gave a new client an old offset.
     """
     world = World(always_open=True)
     router = world.routers[1]

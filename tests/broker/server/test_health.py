@@ -1,4 +1,4 @@
-"""The probes tell the truth: what only another process can cure is not alive, what hinders is not ready."""
+"""The probes are exact: what only another process can cure is not alive, what hinders is not ready."""
 
 from dataclasses import replace
 

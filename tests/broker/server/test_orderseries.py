@@ -1,4 +1,4 @@
-"""Metrics of order tell who holds a queue under which epoch, and how long a key has been held."""
+"""Metrics of order show who holds a queue under which epoch, and how long a key has been held."""
 
 import pytest
 

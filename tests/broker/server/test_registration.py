@@ -221,7 +221,7 @@ async def test_a_registration_is_signed_with_the_time_that_the_group_goes_by(
 async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_is_reported(
     make_registration: MakeRegistration,
 ) -> None:
-    """A replica that cannot tell of its topics does not say that it has; it goes on as soon as they are fewer."""
+    """A replica that cannot list its topics does not say that it has; it goes on as soon as they are fewer."""
     topics = Topics()
     names = [f"%RETRY%{number}".ljust(262, "x") for number in range(26_500)]
     async with serving({}) as (_, address):

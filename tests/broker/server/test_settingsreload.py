@@ -94,7 +94,7 @@ def test_a_change_while_the_replica_starts_is_not_missed(path: Path) -> None:
 def test_a_file_that_cannot_be_used_leaves_the_present_settings(
     path: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: it is told once, and the next good file counts."""
+    """Law: it is reported once, and the next good file counts."""
     before = write(path)
     file = SettingsReload(path)
 

@@ -315,7 +315,7 @@ def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
 
 
 def test_an_identity_is_topic_key_tries_and_body() -> None:
-    """Each part tells two sends apart; without a usable key there is none."""
+    """Each part distinguishes two sends; without a usable key there is none."""
     plain = send_identity(1, "U", 0, 5, {}, 0)
 
     assert len({plain, *(send_identity(*parts, {}, 0) for parts in DIFFERENT)}) == 5

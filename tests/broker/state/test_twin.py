@@ -1,4 +1,4 @@
-"""Locks and offsets against a twin that keeps everything it was ever told, and searches it."""
+"""Locks and offsets against a twin that keeps everything it ever received, and searches it."""
 
 from dataclasses import dataclass, field
 

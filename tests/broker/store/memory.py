@@ -84,7 +84,7 @@ class MemoryStore:
         """Write the ticket; with *sync* it and all before it survive a crash."""
         assert isinstance(ticket, Layer)
         if self.full:
-            raise StoreFull("the store in memory was told to be full")
+            raise StoreFull("a test filled the store in memory")
         _write(self._visible, ticket)
         self._unsynced.append(ticket)
         self._committed.add(id(ticket))
@@ -122,7 +122,7 @@ class MemoryStore:
         """Return what a restart finds: all that was synced, and the first *kept* at-risk tickets.
 
         A ticket that was prepared but not committed counts as at risk too: its write may have
-        reached the disk although nobody was told.
+        reached the disk although nobody got an answer.
         """
         survivor = type(self)()
         survivor._durable = tuple(_Table(table.values) for table in self._durable)
@@ -141,7 +141,7 @@ class MemoryStore:
         return copy
 
     def disk_ratio(self) -> float:
-        """Return the used share of the disk: one when told to be full."""
+        """Return the used share of the disk: one when a test fills it."""
         return 1.0 if self.full else 0.0
 
     def disk_bytes(self) -> int:
@@ -186,7 +186,7 @@ class MemoryStore:
 
     def _check_readable(self) -> None:
         if self.unreadable:
-            raise StoreFailed("the store in memory was told to be unreadable")
+            raise StoreFailed("a test made the store in memory unreadable")
 
     def _tickets_at_risk(self) -> list[Layer]:
         prepared = [layer for layer in self._overlay.unsettled if id(layer) not in self._committed]

@@ -81,7 +81,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
-    """Law: the second process is told whom to stop, and may start when that one is gone."""
+    """Law: the second process learns whom to stop, and may start when that one is gone."""
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from orderlymq_broker.store.replica import Identity, open_replica\n"

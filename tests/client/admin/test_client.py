@@ -76,7 +76,7 @@ async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
 
 
 async def test_a_body_that_cannot_be_inflated_is_reported_with_its_place() -> None:
-    """As pull consumers tell it; whoever looks for the message knows that it is there."""
+    """As pull consumers report it; a user who looks for the message knows that it is there."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         async with Producer("p", cluster.address) as producer:
             sent = await producer.send(Message(topic="T", body=b"plain"))

@@ -1,4 +1,4 @@
-"""A message is found wherever it lies, whoever does not answer."""
+"""A message is found wherever it lies, although other brokers do not answer."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.client.fakecluster import refuse, running
 
 
 async def test_a_refusal_of_one_broker_hides_no_message_of_another() -> None:
-    """Only when nobody had it the refusal is what is told."""
+    """The refusal is reported only when nobody had it."""
     async with running() as one, running() as two, AdminClient(one.address) as admin:
         refusing, holder = sorted((one, two), key=lambda each: each.address)
         told = [refusing.address, holder.address]

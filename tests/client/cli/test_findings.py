@@ -33,7 +33,7 @@ def status(**watch: Any) -> dict[str, Any]:
 
 
 def test_findings_of_all_brokers_are_gathered_and_others_left_out() -> None:
-    """Of one group only; the greatest age counts; brokers that do not tell are passed over."""
+    """Of one group only; the greatest age counts; brokers that do not report it are passed over."""
     lag = [{"group": "billing", "topic": "orders", "messages": 5, "seconds": 12.5}]
     other = {**BLOCKED, "group": "shipping"}
     duplicate = {"clientId": "c", "addresses": ["a:1", "b:2"], "groups": ["billing", "x"]}
@@ -96,7 +96,7 @@ def test_each_finding_is_a_line_with_what_to_do() -> None:
 
 
 def test_a_blocked_queue_shows_what_its_listener_said() -> None:
-    """Tries and error where the consumer tells them, when it was called last, and else that it does not."""
+    """Tries and error where the consumer reports them, when it was called last, and else that it does not."""
     told = {
         "listener": "its listener has failed 12 times, last with ValueError: no such order",
         "listenerCalled": 1_700_000_060_000,

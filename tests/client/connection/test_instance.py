@@ -164,7 +164,7 @@ async def test_what_is_only_looked_at_is_not_asked_for_later() -> None:
 
 
 async def test_without_name_servers_a_route_is_what_it_was() -> None:
-    """Law: what was looked at once can be found again while its brokers answer."""
+    """Law: a topic that was looked at before can be found again while its brokers answer."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         route = await admin.route("T")
         cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [reset] * 2
@@ -179,7 +179,7 @@ async def test_without_name_servers_a_route_is_what_it_was() -> None:
 async def test_an_address_that_failed_is_asked_for_again(
     refused: bool, administrator: bool
 ) -> None:
-    """Law: whoever reads a queue finds its broker where name servers say it is now, though nobody asked for the route."""
+    """Law: a reader of a queue finds its broker where name servers say it is now, though nobody asked for the route."""
     queue = MessageQueue("T", BROKER, 0)
     async with running(topics={"T": 1}) as cluster, running() as former:
         instance = ClientInstance(cluster.address, administrator=administrator)

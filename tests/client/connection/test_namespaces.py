@@ -61,7 +61,7 @@ WHOLE = {"shop%T": 2, "T": 2}
 
 
 def names_said(cluster: FakeCluster) -> set[str]:
-    """Return every topic and group that brokers and name servers were told."""
+    """Return every topic and group that brokers and name servers received."""
     fields = ("topic", "b", "a", "consumerGroup", "group", "originTopic", "producerGroup")
     said = {each.ext[name] for each in cluster.seen for name in fields if name in each.ext}
     for beat in cluster.heartbeats:

@@ -121,7 +121,7 @@ def test_no_message_of_a_lane_is_jumped_over() -> None:
 
 
 def test_retention_and_a_late_start_are_no_jumps() -> None:
-    """What was dropped as told, and what stood there before the group began, is not owed."""
+    """What was dropped as reported, and what stood there before the group began, is not owed."""
     begun = [given("a1", 0, 1), done("a1", 0, 1)]
     dropped = event(Kind.DROPPED, "a2", 1)
 

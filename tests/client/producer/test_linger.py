@@ -25,7 +25,7 @@ def _codes(cluster: FakeCluster) -> list[int]:
 async def test_sends_of_many_keys_leave_as_one_batch_per_queue_in_the_order_of_their_calls() -> (
     None
 ):
-    """Each future tells the place of its own message."""
+    """Each future has the place of its own message."""
     async with (
         running(topics={"T": 2}, ordered=True) as cluster,
         Producer("G", cluster.address, linger=0.02) as producer,

@@ -27,7 +27,7 @@ RESEND: dict[str, Callable[..., Awaitable[SendResult]]] = {
 async def test_a_refused_repeat_of_an_unknown_send_stays_unknown(
     repeat: str, linger: float
 ) -> None:
-    """The object was stored by its first send: what a later one is told does not undo that, until one is acknowledged."""
+    """The object was stored by its first send: the answer to a later one does not undo that, until one is acknowledged."""
     message = Message(topic="T", body=b"x", key="k")
     async with (
         running(topics={"T": 1}, ordered=True) as cluster,

@@ -245,7 +245,7 @@ async def test_each_request_gets_its_own_reply(group: Group, topic: str) -> None
 async def test_a_request_without_a_reply_times_out_and_a_late_reply_is_refused(
     group: Group, topic: str
 ) -> None:
-    """Who asks is told after its own time; who replies then is told that nobody waits."""
+    """The asker gets a time-out after its own time; who replies then learns that nobody waits."""
     async with Producer("rpc", group.name_server_address) as producer:
         with pytest.raises(ReplyTimeout, match=r"no reply within 0\.3 s"):
             await producer.request(topic, "q", timeout=0.3)

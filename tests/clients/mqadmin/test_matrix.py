@@ -42,7 +42,7 @@ class Row:
 
     @property
     def id(self) -> str:
-        """The command's name and what tells it from others of that name."""
+        """The command's name and what distinguishes it from others of that name."""
         return re.sub(r"[^A-Za-z0-9]+", "-", self.command.replace("{", "").replace("}", ""))
 
 

@@ -3,7 +3,7 @@ RocketMQ's own integration tests, as Apache publishes them, against our brokers.
 
 They are the classes ``*IT`` of the artifact ``rocketmq-test:tests``; each runs in a JVM of its own with
 our ``BaseConf``, which finds a running cluster instead of starting RocketMQ's brokers. A test
-that fails here tells where our broker differs from RocketMQ. `make test-suite` runs all of them, those
+that fails here shows where our broker differs from RocketMQ. `make test-suite` runs all of them, those
 of 5.1.1 as well, which are the same tests of a client of 5.x and some that look into a broker of theirs.
 """
 

@@ -21,7 +21,7 @@ class Account:
         return {"ORDERLYMQ_ACCESS_KEY": self.key, "ORDERLYMQ_SECRET_KEY": self.secret}
 
     def options(self) -> dict[str, str]:
-        """Return what a Java program is told."""
+        """Return the settings of a Java program."""
         return {"ak": self.key, "sk": self.secret}
 
 

@@ -2,7 +2,7 @@
 An ordered consumer process with our SDK that records what it is given and whether it may say so.
 
 ``python -m tests.nemesis.clients.consumer JSON``; it leaves its group at SIGTERM. A listener that finds its
-lease over when it is done records LAPSED instead of DONE: that is how the SDK tells it. In a group by key
+lease over when it is done records LAPSED instead of DONE: that is how the SDK reports it. In a group by key
 its events name the key and the attempt.
 """
 
@@ -24,7 +24,7 @@ RETRY_S: Final = 0.2
 
 
 class ConsumingOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer is told."""
+    """The settings of a consumer."""
 
     process: str
     name_servers: str

@@ -57,7 +57,7 @@ async def _send(
         producer, message, recorder, facts, stop, retry_s=RETRY_S, queue=number % LATER_QUEUES
     )
     if await acknowledge is not None:
-        # Without a place: what the answer tells is where it waits.
+        # Without a place: the answer has the place where it waits.
         recorder.record(Kind.ACK, **facts)
 
 

@@ -72,7 +72,7 @@ class Administrator:
         return False
 
     def deny(self, how: Denial) -> bool:
-        """Take the rights away; tell whether that was confirmed."""
+        """Take the rights away; return whether that was confirmed."""
         account = self._account
         changes: dict[Denial, Callable[[], None]] = {
             Denial.PERMISSION: lambda: self.cluster.grant(account, "DENY"),
@@ -100,7 +100,7 @@ class Administrator:
         return True
 
     def give_back(self) -> bool:
-        """Give the rights back; tell whether that was confirmed."""
+        """Give the rights back; return whether that was confirmed."""
         self._note(Act.RETURNING)
         deadline = time.monotonic() + CHANGE_S
         while time.monotonic() < deadline:

@@ -27,7 +27,7 @@ SEND_TIMEOUT_S: Final = 2.0
 
 
 class ProbingOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a probing client is told."""
+    """The settings of a probing client."""
 
     process: str
     name_servers: str

@@ -22,7 +22,7 @@ RETRY_S: Final = 0.02
 
 
 class ProducingOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer is told."""
+    """The settings of a producer."""
 
     process: str
     name_servers: str

@@ -45,7 +45,7 @@ def test_a_delivery_names_the_incarnation_that_got_it() -> None:
 
 
 def test_families_are_read_from_names() -> None:
-    """Figures are told per kind of client."""
+    """Figures are reported per kind of client."""
     assert [family(name) for name in ("producer-sdk.3", "consumer-java-4.9.8-a.1")] == [
         "SDK",
         "Java 4",

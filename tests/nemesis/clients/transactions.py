@@ -1,5 +1,5 @@
 """
-A producer of transactions with our SDK that notes each step before it tells the broker.
+A producer of transactions with our SDK that notes each step before it sends it to the broker.
 
 ``python -m tests.nemesis.clients.transactions JSON``. What a transaction decides stands in its text (``deals.py``), so that
 each producer of the group answers the same. At the end of its standard input it begins nothing more and
@@ -41,7 +41,7 @@ _STATES: Final = {
 
 
 class DealingOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer of transactions is told."""
+    """The settings of a producer of transactions."""
 
     process: str
     name_servers: str

@@ -1,4 +1,4 @@
-"""Processes that are started, killed and paused on purpose, and told apart from those that end by themselves."""
+"""Processes that are started, killed and paused on purpose, and distinguished from those that end by themselves."""
 
 import os
 import signal

@@ -31,7 +31,7 @@ class Word(StrEnum):
 
 
 class Step(StrEnum):
-    """What producers note of a transaction, before they tell the broker."""
+    """What producers note of a transaction, before they send it to the broker."""
 
     HALF = "half"  # stored unseen, the local transaction begins
     COMMIT = "commit"
@@ -63,7 +63,7 @@ def checked_step(text: str) -> Step:
 
 
 def is_committed(text: str) -> bool:
-    """Tell how a transaction must end."""
+    """Return how a transaction must end."""
     return _word(text).removeprefix(_LATER) == Word.COMMIT
 
 

@@ -1,4 +1,4 @@
-"""`orderlymq canary`: what it tells programs."""
+"""`orderlymq canary`: what it reports to programs."""
 
 import json
 import signal

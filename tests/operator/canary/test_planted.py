@@ -279,7 +279,7 @@ async def test_a_cluster_that_misses_the_target_is_slow_and_in_order(cluster: Gr
 async def test_where_the_operator_makes_the_topics_the_canary_waits_for_them(
     cluster: Group,
 ) -> None:
-    """It may not publish their lists there, and tells why nothing is proven yet."""
+    """It may not publish their lists there, and says why nothing is proven yet."""
     plan = Plan(
         (GROUP,), f"canary{next(_prefixes)}", cluster.name_server_address, makes_topics=False
     )
@@ -299,7 +299,7 @@ async def test_where_the_operator_makes_the_topics_the_canary_waits_for_them(
 
 
 async def test_a_group_that_is_away_leaves_the_proof_of_the_others(cluster: Group) -> None:
-    """Its own queues alone are told; a queue list names it, as of a group that was there."""
+    """The answer has its own queues alone; a queue list names it, as of a group that was there."""
     plan = Plan((GROUP, "away"), f"canary{next(_prefixes)}", cluster.name_server_address)
     process = CanaryProcess(plan, LIMITS, Address("127.0.0.1", 0))
     async with AdminClient(cluster.name_server_address) as admin:

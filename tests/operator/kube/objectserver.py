@@ -31,7 +31,7 @@ _PLURALS = {each.plural for each in _RESOURCES}
 
 
 def _discovery() -> dict[str, Json]:
-    """Return what the API server tells everybody of its kinds, by path."""
+    """Return the API server's discovery documents, by path."""
     groups: list[Json] = []
     found: dict[str, Json] = {"/api": {"versions": ["v1"]}, "/apis": {"groups": groups}}
     for each in (*_RESOURCES, Resource("v1", "Namespace", "namespaces", namespaced=False)):
@@ -63,7 +63,7 @@ class Watch:
     told: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
 
     def tell(self, kind: str, path: str, found: Json) -> None:
-        """Tell of a change of the object at *path*, if it is one of this watch."""
+        """Send a change of the object at *path*, if it is one of this watch."""
         if _is_in(path, self.path) and _selected(found, self.selector):
             self.told.put_nowait({"type": kind, "object": found})
 
@@ -129,16 +129,16 @@ class ObjectServer:
         return count
 
     def tell(self, what: Any, resource: Resource | None = None) -> None:
-        """Tell every watch, or those of one kind, something: END, BREAK, a bookmark, or an error by its code."""
+        """Send every watch, or those of one kind, something: END, BREAK, a bookmark, or an error by its code."""
         if isinstance(what, int):
-            error = {"kind": "Status", "code": what, "message": "told by a test"}
+            error = {"kind": "Status", "code": what, "message": "sent by a test"}
             what = {"type": "ERROR", "object": error}
         for each in self.watches:
             if resource is None or each.path.endswith(f"/{resource.plural}"):
                 each.told.put_nowait(what)
 
     def bookmark(self) -> Json:
-        """Return what says up to where a watch has told everything."""
+        """Return the bookmark up to which a watch has sent everything."""
         meta = {"resourceVersion": str(self._version)}
         return {"type": "BOOKMARK", "object": {"metadata": meta}}
 
@@ -163,7 +163,7 @@ class ObjectServer:
             try:
                 yield api
             finally:
-                self.tell(END)  # whoever watches is gone, which nobody tells the server
+                self.tell(END)  # the watcher is gone, which nobody reports to the server
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:

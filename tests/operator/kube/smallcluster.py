@@ -150,7 +150,7 @@ _ANSWERS: dict[int, Answer] = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _says(
         b'{"subscriptionGroupTable": {}, "dataVersion": {}}'
     ),
-    RequestCode.UPDATE_AND_CREATE_TOPIC: _says(b""),  # of which its tables never tell
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _says(b""),  # of which its tables never say anything
     RequestCode.GET_KVLIST_BY_NAMESPACE: _says(b"", ResponseCode.QUERY_NOT_FOUND),
     RequestCode.GET_BROKER_CLUSTER_INFO: _says(
         b'{"brokerAddrTable": {"demo-0": {"cluster": "demo", "brokerName": "demo-0", "brokerAddrs": {}}}, '

@@ -1,4 +1,4 @@
-"""The alarms of the chart, evaluated over the series of an outage: pods that are gone tell nothing of themselves."""
+"""The alarms of the chart, evaluated over the series of an outage: pods that are gone report nothing of themselves."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_nothing_fires_while_all_is_well(metrics: OperatorMetrics) -> None:
 
 
 def test_a_total_outage_is_loud(metrics: OperatorMetrics) -> None:
-    """No pod is left to tell anything; the operator tells it, with the labels of the group."""
+    """No pod is left to report anything; the operator reports it, with the labels of the group."""
     _sees(metrics, 0, leader=None)
     series = _operator(metrics)
 
@@ -102,7 +102,7 @@ def test_a_total_outage_is_loud(metrics: OperatorMetrics) -> None:
 
 
 def test_an_outage_of_everything_is_loud() -> None:
-    """The operator is gone, too: that nobody says that he leads is the last thing to tell."""
+    """The operator is gone, too: the last alarm is that nobody says that he leads."""
     assert _firing() == {"OrderlyMQNoOperatorLeads"}
 
 

@@ -227,7 +227,7 @@ async def test_who_cannot_see_other_operators_does_not_raise_its_token(
 
 async def _until(seen: Callable[[], bool]) -> None:
     async with asyncio.timeout(15):
-        while not seen():  # noqa: ASYNC110 - elections tell nobody that they stand by
+        while not seen():  # noqa: ASYNC110 - elections do not signal that they stand by
             await asyncio.sleep(0.02)
 
 
@@ -339,7 +339,7 @@ async def test_without_the_right_to_see_other_leases_the_operator_works(
 async def test_namespaces_that_are_served_no_more_are_known_until_they_are_released(
     api: Api, leases: Leases
 ) -> None:
-    """Law: whoever takes the lease knows them, also after one that released nothing, and forgets them after one that did."""
+    """Law: the next holder of the lease knows them, also after one that released nothing, and forgets them after one that did."""
     for serves, left in [
         (("shop", "bank"), set()),
         (("shop",), {"bank"}),

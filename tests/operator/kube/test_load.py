@@ -82,7 +82,7 @@ async def test_what_a_write_of_the_operator_echoes_is_no_news(small: SmallCluste
 
 
 async def test_nothing_is_done_on_the_word_of_a_watch(small: SmallCluster) -> None:
-    """Whoever has something to do first reads the Cluster and all that was made for it, as they are."""
+    """An operator with something to do first reads the Cluster and all that was made for it, as they are."""
     topic = small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
     small.reconciler.inventory.shown(TOPICS, topic, gone=False)
 

@@ -52,7 +52,7 @@ class Watched:
         assert not self.ready.is_set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        while not holds():  # noqa: ASYNC110 - nobody tells when kopf has opened a watch
+        while not holds():  # noqa: ASYNC110 - nothing signals when kopf has opened a watch
             await asyncio.sleep(_LOOK_S)
 
     async def shows(self, name: str) -> None:
@@ -175,7 +175,7 @@ async def test_a_signal_ends_the_watches(
 async def test_a_watch_that_says_nothing_begins_again_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what was not told meanwhile is told then, also what is gone; nothing is listed for it."""
+    """Law: the changes of the meantime are reported then, also what is gone; nothing is listed for it."""
     monkeypatch.setattr(watches, "SILENT_S", 0.5)
     async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
         await seen.shows("before")

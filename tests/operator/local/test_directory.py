@@ -95,7 +95,7 @@ def test_a_damaged_secret_is_reported(tmp_path: Path) -> None:
 
 
 def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
-    """The second is told who the first is, and what to do."""
+    """The second learns who the first is, and what to do."""
     directory = DataDirectory(tmp_path)
     with directory.locked():
         directory.publish(Contact(4711, "127.0.0.1", 1, "secret"))

@@ -16,7 +16,7 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.keeper import Keeper
 from orderlymq_operator.local.processes import Program
 
-# Serves /healthz on the port of its settings; code 7 when told so; deaf to SIGTERM when told so.
+# Serves /healthz on the port of its settings; code 7 when its settings say so; deaf to SIGTERM likewise.
 _PROGRAM = """
 import http.server, json, signal, sys
 settings = json.load(open(sys.argv[2]))

@@ -200,7 +200,7 @@ async def test_files_are_read_before_anything_is_touched(
 async def test_a_forecast_says_the_steps_that_follow_and_does_none(
     directory: DataDirectory, ports: int
 ) -> None:
-    """The same planner answers, to the end; what it said is what the supervisor then tells as done."""
+    """The same planner answers, to the end; the supervisor then reports the same as done."""
     async with _running(directory, ports) as supervisor:
         changed = text(ports, replicas=5, extra=normal_topic(4))
 
@@ -248,7 +248,7 @@ async def test_replicas_are_added_and_removed_one_by_one(
     async with _running(directory, ports) as supervisor:
         await _apply(supervisor, text(ports, replicas=5))
         assert _shared(directory)["voters"] == [1, 2, 3, 4, 5]
-        # Whoever starts without its data from now on waits for the others.
+        # A replica that starts without its data from now on waits for the others.
         settings = [directory.settings(f"demo-0-{node}").read_text() for node in range(1, 6)]
         assert [(each["join"], len(each["peers"])) for each in map(json.loads, settings)] == (
             [(True, 5)] * 5
@@ -306,7 +306,7 @@ async def test_live_settings_reach_every_replica_without_a_restart(
 async def test_a_file_that_cannot_be_written_ends_no_process_and_is_written_later(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: as on a full disk. What is wanted is told as a problem, and comes when there is room again."""
+    """Law: as on a full disk. The change is reported as a problem, and comes when there is room again."""
     changed = text(ports).replace(
         "replicasPerGroup", "config: {maxMessageSize: 1Mi}\n  replicasPerGroup"
     )

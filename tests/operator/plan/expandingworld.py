@@ -269,4 +269,4 @@ class ExpandingWorld:
             assert sequences == sorted(sequences), (key, sequences, self.trace)
         for found in self.lists:
             for name, count in found.items():
-                assert self.brokers[name].writes >= count, "a list tells queues that do not exist"
+                assert self.brokers[name].writes >= count, "a list names queues that do not exist"

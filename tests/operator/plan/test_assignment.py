@@ -39,7 +39,7 @@ def members(*names: str) -> list[Member]:
 
 
 def aged(names: list[str], since: list[str]) -> list[Member]:
-    """Return members that came one after the other, as *since* tells."""
+    """Return members that came one after the other, as *since* says."""
     return [Member(name, since_ms=since.index(name)) for name in names]
 
 
@@ -210,7 +210,7 @@ def test_a_decision_is_what_members_that_ask_should_have() -> None:
 
 
 def test_a_holder_that_is_no_member_is_left_to_its_lease() -> None:
-    """Members cannot take what it has, so telling them would not help."""
+    """Members cannot take what it has, so notifying them would not help."""
     found = look({0: "a", 1: "a", 2: "gone", 3: "a"}, "a", decided={queues(4, 1)[2]: "a"})
 
     assert not found.notify
@@ -226,5 +226,5 @@ def test_raft_groups_that_see_other_members_are_named() -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_group_with_nobody_online_is_left_alone(ordered: bool) -> None:
-    """Nobody can be told."""
+    """Nobody can be notified."""
     assert examine(AssignmentState(ordered, {"g0": []}, queues(4))) == Examination()

@@ -130,7 +130,7 @@ def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
 
 
 def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
-    """Also waits until the brokers have told their new queues to each of them."""
+    """Also waits until the brokers have reported their new queues to each of them."""
     both = (expansion("switched"), expansion("switched"))
     assert plan_expansion(REQUEST, world(*both)).actions == (
         PutOrderConfig("orders", "broker-a:4;broker-b:4"),

@@ -153,7 +153,7 @@ def _change(seed: int) -> tuple[RestlessWorld, Desired, Forecast]:
 
 
 def _of_anybody(step: Action) -> Action:
-    """Return a step without who reads the topic, which brokers tell only while they are asked about its expansion."""
+    """Return a step without who reads the topic, which brokers report only while they are asked about its expansion."""
     return replace(step, readers=()) if isinstance(step, SwitchTopic) else step
 
 

@@ -1,4 +1,4 @@
-"""What several looks tell: virtual time, and looks that are blind at random."""
+"""What several observations prove: virtual time, and looks that are blind at random."""
 
 from dataclasses import replace
 from random import Random

@@ -83,7 +83,7 @@ def test_a_setting_that_name_servers_have_reaches_them_one_after_the_other() -> 
 
 
 def test_a_cluster_is_not_ready_while_a_name_server_has_previous_settings() -> None:
-    """Nobody is told that a change is effective before it is."""
+    """Nobody learns that a change is effective before it is."""
     world, wanted = World(), desired()
     world.settle(wanted)
     servers = {0: ObservedNameServer({}, revision="old")}

@@ -282,7 +282,7 @@ def test_the_condition_says_how_the_driver_is(
 
 
 def test_between_two_attempts_the_error_of_the_last_one_stays() -> None:
-    """A condition that came and went with every attempt would tell nobody anything."""
+    """A condition that came and went with every attempt would help nobody."""
     wanted = pipeline()
     before = driver(wanted, "a", created="1", ended=True, word=FAILED)
 

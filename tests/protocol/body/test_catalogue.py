@@ -446,7 +446,7 @@ def test_connections_are_listed_with_language_and_version() -> None:
 def test_a_bad_body_is_refused_by_the_name_of_its_member(
     body_type: type[JsonModel], body: bytes, message: str
 ) -> None:
-    """The answer tells the sender which member is wrong."""
+    """The answer says which member is wrong."""
     with pytest.raises(ModelError, match=message):
         body_type.from_json(body)
 

@@ -20,7 +20,7 @@ FETCHED = LanesFetched(
 
 
 def test_what_a_fetch_got_comes_with_its_records() -> None:
-    """Lanes and stored records travel in one body and are told apart again."""
+    """Lanes and stored records travel in one body and are separated again."""
     body = FETCHED.encode([b"first", memoryview(b"second")])
 
     fetched, records = LanesFetched.decode(body)

@@ -141,7 +141,7 @@ def _instances(cls: type[Header]) -> st.SearchStrategy[Header]:
 
 @pytest.mark.parametrize("missing", list("befgh"))
 def test_a_send_without_a_required_field_names_it(missing: str) -> None:
-    """The remark that a client shows tells its user what is wrong."""
+    """The remark that a client shows says what is wrong."""
     ext = {key: value for key, value in GOOD.items() if key != missing}
 
     with pytest.raises(HeaderError, match=f"the custom field <{missing}> is null .*310"):

@@ -22,7 +22,7 @@ LIMIT = 4 * 1024 * 1024
 
 @given(st.binary(max_size=2000), KINDS)
 def test_every_body_survives(body: bytes, kind: CompressionType) -> None:
-    """The flags alone tell a consumer how to inflate, up to exactly the limit."""
+    """The flags alone say how to inflate, up to exactly the limit."""
     flag = sysflag.with_compression(0, kind)
 
     assert decompress(compress(body, kind), flag, len(body)) == body

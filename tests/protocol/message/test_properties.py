@@ -135,5 +135,5 @@ def test_arbitrary_bytes_raise_nothing(raw: bytes) -> None:
     ],
 )
 def test_a_dead_letter_names_its_topic_or_none(said: dict[str, str], topic: str) -> None:
-    """Whoever sends it again asks here, and nobody guesses."""
+    """A program that sends it again asks here, and nobody guesses."""
     assert origin_topic(said) == topic

@@ -43,6 +43,6 @@ def test_every_handle_survives(topic: str, broker: str, due_ms: int, key: str) -
     ],
 )
 def test_what_is_no_handle_is_refused_in_rocketmqs_words(text: str) -> None:
-    """Whatever a client sends, it is told that, and nothing else happens."""
+    """Whatever a client sends, it gets that answer, and nothing else happens."""
     with pytest.raises(InvalidHandle, match="recall handle is invalid"):
         RecallHandle.decode(text)

@@ -3,7 +3,7 @@ A replica as a shell runs it, without any clock, disk or socket of its own.
 
 It keeps the order that Ready demands, with the persistence of several turns under way at
 once, and can crash at any moment: what was not persisted is gone, what was persisted stays,
-whether the core was told of it or not.
+whether the core knows of it or not.
 """
 
 from collections import deque

@@ -71,7 +71,7 @@ def test_a_process_of_nohup_outlives_its_terminal() -> None:
 
 
 def test_a_second_signal_ends_the_process_immediately() -> None:
-    """Law: someone who asks twice is not kept waiting; the exit code tells of it."""
+    """Law: someone who asks twice is not kept waiting; the exit code shows it."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "slow"],
         stdout=subprocess.PIPE,
@@ -120,7 +120,7 @@ def test_a_run_without_a_signal_leaves_signals_as_they_were(
 
 @pytest.mark.parametrize("hang", ["slow", "blocked", "thread"])
 def test_a_close_that_takes_too_long_ends_and_says_where_it_stood(hang: str) -> None:
-    """Law: a task, the event loop itself and a thread may hang; the process ends and its log tells why."""
+    """Law: a task, the event loop itself and a thread may hang; the process ends and its log shows why."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, hang, "0.2"],
         stdout=subprocess.PIPE,
@@ -139,7 +139,7 @@ def test_a_close_that_takes_too_long_ends_and_says_where_it_stood(hang: str) -> 
 
 
 def test_a_call_that_keeps_the_interpreter_does_not_keep_the_process() -> None:
-    """Law: the end needs no thread of Python; what hung is told by the dump of all stacks."""
+    """Law: the end needs no thread of Python; the dump of all stacks shows what hung."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "selfish", "0.1"],
         stdout=subprocess.PIPE,

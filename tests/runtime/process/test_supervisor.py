@@ -44,7 +44,7 @@ async def test_a_failure_is_logged_and_counted(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("is_vital", [True, False])
 async def test_only_vital_work_ends_the_process(is_vital: bool) -> None:
-    """What the process cannot do without is told to it."""
+    """The process gets all that it needs."""
     failures: list[str] = []
     supervisor = Supervisor(lambda error: failures.append(str(error)))
 

@@ -192,7 +192,7 @@ async def test_a_call_without_answer_times_out_and_its_late_answer_is_dropped() 
 
 
 async def test_a_peer_that_accepts_nothing_is_given_up_before_anything_was_sent() -> None:
-    """Law: time spent connecting counts, and is told apart from time spent waiting."""
+    """Law: time spent connecting counts, and is distinguished from time spent waiting."""
     with socket.socket() as full:
         # A queue of length 0 takes one connection; the next SYNs are dropped.
         full.bind(("127.0.0.1", 0))
@@ -232,7 +232,7 @@ async def test_a_cancelled_caller_leaves_the_shared_attempt_to_the_others() -> N
 
 
 async def test_requests_of_the_server_are_answered_unless_oneway() -> None:
-    """Law: flag bit 0 tells who asks; a oneway request gets no answer, not even an error."""
+    """Law: flag bit 0 marks an answer; a oneway request gets no answer, not even an error."""
     seen: list[int] = []
 
     def on_request(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:

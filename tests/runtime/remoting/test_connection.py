@@ -282,7 +282,7 @@ async def test_long_work_of_one_chunk_lets_everything_else_come_between(
 
 
 async def test_a_large_request_stands_in_the_line_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: it is read on until it is whole, whoever waits meanwhile, and only then waits for its turn."""
+    """Law: it is read on until it is whole, although others wait, and only then waits for its turn."""
     work = Slow(monkeypatch)
     table = ConnectionTable(ConnectionLimits(), Traffic())
     busy, large = (Connection(Recorder(work.serve), table) for _ in range(2))
@@ -307,7 +307,7 @@ async def test_a_large_request_stands_in_the_line_once(monkeypatch: pytest.Monke
 
 
 async def test_short_work_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: what is done within a turn is done at once, also behind a pause that followed long work."""
+    """Law: work that fits in a turn is done immediately, also behind a pause that followed long work."""
     work = Slow(monkeypatch)
     conn, transport = connect(Recorder(work.serve))
 
@@ -362,7 +362,7 @@ async def test_a_broken_frame_behind_long_work_ends_the_connection_in_its_turn(
 async def test_what_a_peer_sends_before_it_hangs_up_is_served_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: TLS tells of the end with the last requests and then closes, so these wait for no turn; what takes long is dropped."""
+    """Law: TLS reports the end with the last requests and then closes, so these wait for no turn; what takes long is dropped."""
     work = Slow(monkeypatch)
     table = ConnectionTable(ConnectionLimits(), Traffic())
     busy, leaving = (Connection(Recorder(work.serve), table) for _ in range(2))

@@ -41,7 +41,7 @@ async def test_who_does_not_read_gives_way_when_all_together_keep_too_much() -> 
 
 
 async def test_what_a_tls_peer_does_not_take_is_kept_where_it_is_counted() -> None:
-    """Law: TLS gets slices until it pauses, for it does not tell what it has passed on; all leaves in its order."""
+    """Law: TLS gets slices until it pauses, for it does not show what it has passed on; all leaves in its order."""
     conn = Connection(Recorder(), ConnectionTable(ConnectionLimits(), Traffic()))
     way = StuckTransport(tls=object())
     conn.connection_made(way)

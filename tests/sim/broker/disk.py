@@ -46,7 +46,7 @@ class SimulatedStore(MemoryStore):
         self.rotten: set[tuple[Family, bytes]] = set()
 
     def rot(self, chance: random.Random) -> bool:
-        """Flip a bit of some value; tell whether there was one."""
+        """Flip a bit of some value; return whether there was one."""
         families = [each for each in Family if self._visible[each].keys]
         if not families:
             return False

@@ -69,7 +69,7 @@ class NameServer(ServerProcess):
         return parse_order_text(self._core.kv.get(ORDER_NAMESPACE, topic) or "")
 
     def route_counts(self, topic: str) -> dict[str, int] | None:
-        """Return how many queues of each broker the route tells; None when nobody answers."""
+        """Return how many queues of each broker the route has; None when nobody answers."""
         route = self._core.routes.route(topic) if self.alive else None
         if route is None:
             return None
@@ -105,14 +105,14 @@ class NameServer(ServerProcess):
             line.send(answer)
 
     def _watch_route(self, answer: RemotingCommand) -> None:
-        """Check that what was told once is told again, also when nobody of the group is there."""
+        """Check that a topic that was returned once is returned again, also when nobody of the group is there."""
         if answer.code == ResponseCode.SUCCESS:
             self._has_told = True
             is_gone = not self._core.routes.cluster_info().broker_addr_table
             self.world.coverage["route of a group that is gone"] += is_gone
         else:
             self.world.laws.ensure(
-                not self._has_told, "route", f"{self.name} has forgotten the topic it told of"
+                not self._has_told, "route", f"{self.name} has forgotten the topic that it returned"
             )
 
     def line_lost(self, line: Line) -> None:

@@ -1,5 +1,5 @@
 """
-How a replica tells the name servers about its group: what ``server/registration.py`` does with tasks, on events.
+How a replica registers its group at the name servers: what ``server/registration.py`` does with tasks, on events.
 
 The request is the real one; its repetition, the retries and the connection that keeps it alive are here.
 """

@@ -72,7 +72,7 @@ TIMERS: Final = TimerSettings(
 
 
 class ObservedLog:
-    """The real log as the loop writes it; tells when a tail was cut."""
+    """The real log as the loop writes it; reports when a tail was cut."""
 
     def __init__(self, log: RaftLogStore, replica: "Replica") -> None:
         self._log = log
@@ -107,7 +107,7 @@ class _Compaction(Compaction):
 
 
 class ObservedMachine:
-    """The real state machine; tells what was applied."""
+    """The real state machine; reports what was applied."""
 
     def __init__(self, state: BrokerState, replica: "Replica") -> None:
         self.state = state
@@ -329,7 +329,7 @@ class Replica(ServerProcess):
                 world.network.cast(self.name, target, type(message).__name__, call)
 
     def _call(self, target: "Replica", life: int) -> None:
-        """Connect with a peer; its answer tells whether it begins again."""
+        """Connect with a peer; its answer shows whether it begins again."""
         is_cut = self.world.network.are_apart(self.name, target.name)
         if is_cut or not target.alive or target.life != life:
             return
@@ -409,7 +409,7 @@ class Replica(ServerProcess):
             self.loop.peer_lost(node)
 
     def peer_died(self, node: NodeId) -> None:
-        """Let the kernel tell about the end of a process whose machine lives."""
+        """Let the kernel report the end of a process whose machine lives."""
         link = self._links.get(node)
         if link is not None:
             link.reset()
@@ -463,7 +463,7 @@ class Replica(ServerProcess):
         self.clients.retry()
 
     def membership_changed(self, index: int, membership: Membership) -> None:
-        """Tell who belongs to the group."""
+        """Return who belongs to the group."""
         self.world.membership_applied(index, set(membership.members))
 
     def topics_changed(self) -> None:
@@ -501,7 +501,7 @@ class Replica(ServerProcess):
             self.world.coverage["process ended by its disk"] += 1
             rotten = isinstance(error, StoreRotten)
             if rotten:
-                # What a person does whom the doctor has told: an empty disk, and the peers' state.
+                # What a person does on the doctor's advice: an empty disk, and the peers' state.
                 self.world.coverage["rotten byte noticed"] += 1
             elif self.store.unreadable:
                 self.world.coverage["failed read ended the process"] += 1

@@ -62,7 +62,7 @@ class _Binding:
 
 
 class _ObservedLeadership(Leadership):
-    """The real thing; tells whom it lets go."""
+    """The real thing; reports whom it lets go."""
 
     replica: "Replica"
 

@@ -202,7 +202,7 @@ class Client(Process):
     def _signing_again(
         self, command: RemotingCommand, timeout_us: int, on_answer: OnAnswer
     ) -> OnAnswer:
-        """Return what takes the answer, and asks again where a new leader tells its mark."""
+        """Return what takes the answer, and asks again where a new leader sends its mark."""
         signer = self._signs
         if signer is None:
             return on_answer

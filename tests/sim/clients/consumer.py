@@ -280,7 +280,7 @@ class Consumer(Client):
         return self.world.laws.model.locks[self.group, queue.topic, queue.queue_id].epoch
 
     def _watch_lease(self, deliver: Deliver) -> None:
-        """Tell the history when a lease ends under a listener that still runs."""
+        """Record in the history when a lease ends under a listener that still runs."""
         life = self.life
 
         def look() -> None:
@@ -503,7 +503,7 @@ class Consumer(Client):
                 before = self._stored.get(queue)
                 if before is not None and self.timeline.random.random() < STALE_SHARE:
                     # Two threads of a RocketMQ client persist offsets; the older one may be later.
-                    self.world.coverage["stale offset told late"] += 1
+                    self.world.coverage["stale offset answered late"] += 1
                     late = commit_request(self.group, queue, before[0], {})
                     late.flag |= FLAG_ONEWAY
                     self.after(RENEW_MS * MS // 20, "persist late", partial(self.tell, late))

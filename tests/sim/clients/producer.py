@@ -2,7 +2,7 @@
 A producer that waits for each answer, and sends again under the same unique key when there was none.
 
 What is known about a send is judged by the SDK's own rule (``sendoutcome.Attempts``): "refused" only when no try
-can have been stored. It finds lost answers, repeats and refusals; the history says what it was told.
+can have been stored. It finds lost answers, repeats and refusals; the history says what it received.
 """
 
 import zlib
@@ -177,7 +177,7 @@ class Producer(Client):
     def _choose_again(self, message: Message, attempts: Attempts) -> None:
         """Begin the next round as `through_changes` does, or end when the change takes too long."""
         world = self.world
-        world.coverage["send told to choose again"] += 1
+        world.coverage["send asked to choose again"] += 1
         self._lookup.look()
         try:
             attempts.raise_if_final()

@@ -2,7 +2,7 @@
 Somebody who makes topics and groups, uses them, and deletes them, again and again, while others use them as well.
 
 It sends, repeats what it has sent, sooner and later, takes locks, commits offsets, and asks what is stored. What it is
-told must be of the present life of a topic; the laws are in ``lives.py`` and ``window.py``.
+received must be of the present life of a topic; the laws are in ``lives.py`` and ``window.py``.
 """
 
 from collections.abc import Generator
@@ -160,7 +160,7 @@ class Recycler(Client):
             f"{unique} is acknowledged at {(queue_id, offset)} of {topic}, there stands {place}",
         )
         if before is not None and laws.window.known(number, unique) is before:
-            self.world.coverage["repeat told its first place"] += 1
+            self.world.coverage["repeat answered with its first place"] += 1
             laws.ensure(
                 offset == before.offset,
                 "window",
@@ -196,7 +196,7 @@ class Recycler(Client):
     ) -> Generator[RemotingCommand | int, Answer, int]:
         """Ask for an offset; 0 when there is none, or when a deletion is not known to all leaders or comes meanwhile.
 
-        A leader with a slow disk applies a deletion after its followers. Nobody has been told of it until then.
+        A leader with a slow disk applies a deletion after its followers. Nobody has learned of it until then.
         """
         lives = self.world.laws.lives
         deleted_at = lives.deleted_at

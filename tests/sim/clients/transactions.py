@@ -1,5 +1,5 @@
 """
-Producers of transactional messages: a half, a decision, its end told once, twice or never, and checks.
+Producers of transactional messages: a half, a decision, its end sent once, twice or never, and checks.
 
 What was decided stands in a table that all producers of the group share, as their database would. The
 laws: a committed message comes into its queue once, after the decision; one that was rolled back never does;
@@ -44,7 +44,7 @@ _OPTIONS: Final = SendOptions(DEALERS, ProducerSettings(compress_message_body_ov
 CALL_TIMEOUT_US: Final = 900 * MS
 DEADLINE_S: Final = 4.0
 COMMITTED_SHARE: Final = 0.7
-FORGOTTEN_SHARE: Final = 0.25  # ends that nobody tells: a check must ask for them
+FORGOTTEN_SHARE: Final = 0.25  # ends that nobody sends: a check must ask for them
 REPEATED_SHARE: Final = 0.3
 
 
@@ -95,7 +95,7 @@ class Dealer(Client):
         self.end()
 
     def finish(self) -> None:
-        """Begin nothing more, and tell the end of all that was not told."""
+        """Begin nothing more, and send each end that was not sent."""
         self._over = True
         for deal in self.world.deals.values():
             decided = deal.choice != TRANSACTION_NOT
@@ -179,7 +179,7 @@ class Dealer(Client):
             commits = random.random() < COMMITTED_SHARE
             self._decide(deal, TRANSACTION_COMMIT if commits else TRANSACTION_ROLLBACK)
         if random.random() < FORGOTTEN_SHARE:
-            self.world.coverage["end of a transaction not told"] += 1
+            self.world.coverage["end of a transaction not sent"] += 1
         else:
             self._tell(deal)
         self._go_on()

@@ -121,7 +121,7 @@ def _no_growth_fence(bed: Bed) -> None:
 
 @SERVICES.defect("switch before the groups have consumed", "a switch finds the old queues drained")
 def _switch_early(bed: Bed) -> None:
-    # In the state machine, and where an operator is told who is in the way.
+    # In the state machine, and where an operator learns who is in the way.
     bed.put(expansionphases, "blockers", lambda state, topic: [])
     bed.put(growing, "blockers", lambda state, topic: [])
 

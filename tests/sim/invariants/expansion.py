@@ -52,7 +52,7 @@ class GrowthLaws:
         before, after = self._growth, replica.state.expansions.by_topic.get(world.topic)
         self._growth = after
         steps = [each for each in records if isinstance(each, _STEPS)]
-        if after != before and len(steps) == 1:  # of several nobody here can tell which was done
+        if after != before and len(steps) == 1:  # of several nobody here can say which was done
             laws.ensure(
                 steps[0].token == NO_TOKEN or steps[0].token >= self._token,
                 "operator",

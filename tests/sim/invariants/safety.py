@@ -4,7 +4,7 @@ What must always hold, checked while a run goes on (the numbers are those of the
 
 The rule: a check knows nothing of how the cores do it. A small model reads the committed log once, in
 its order, and says what locks, offsets and places must be; everything that a replica applies and that a
-client is told is compared with it. What can only be judged in the end is left to the oracle.
+client receives is compared with it. What can only be judged in the end is left to the oracle.
 """
 
 import traceback
@@ -85,7 +85,7 @@ class Laws:
         self.world = world
         self.model = Model()
         self.refused: set[str] = set()
-        # What clients were told of offsets. What followers have applied already does not count:
+        # What clients learned of offsets. What followers have applied already does not count:
         # a leader whose own disk is slow may be behind them, and nobody has heard of it.
         self.observed: Counter[Key] = Counter()
         self.observed_ends: Counter[int] = Counter()  # by queue of the topic
@@ -122,7 +122,7 @@ class Laws:
 
     def opened(self, replica: "Replica") -> None:
         """Note that a replica reads its disk: what it stored must be what the group has applied."""
-        # A term that was not durable yet may be forgotten in a crash, but none that was told.
+        # A term that was not durable yet may be forgotten in a crash, but none that was sent.
         self._terms[replica.name] = replica.node.term
         self.promises.opened(replica)
         self._compare(replica)
@@ -495,7 +495,7 @@ class Laws:
         self.observed[key] = max(self.observed[key], offset)
 
     def end_answered(self, queue: int, end: int, at_least: int) -> None:
-        """Check that nobody is told of a shorter queue than was acknowledged before the question."""
+        """Check that nobody learns of a shorter queue than was acknowledged before the question."""
         now = self.model.ends[self.topic_id, queue]
         self.ensure(
             at_least <= end <= now,
@@ -505,7 +505,7 @@ class Laws:
         )
 
     def offset_stored(self, key: Key, offset: int) -> None:
-        """Note that a client was told that its offset is stored."""
+        """Note that a client learned that its offset is stored."""
         self.ensure(
             self.model.offsets.get(key, 0) >= offset,
             "offset not stored",
@@ -517,7 +517,7 @@ class Laws:
         """Return the leader that answers clients now, None while there is none.
 
         It answers from what it has applied itself. While its disk is slow or full that is less than what
-        its followers have, and nobody was told of the rest.
+        its followers have, and nobody learned of the rest.
         """
         serving = [
             each for each in self.world.replicas.values() if each.alive and each.loop.serving

@@ -1,7 +1,7 @@
 """
-The duplicate window as the log tells it, read by a reader that shares no code with the state machine.
+The duplicate window by the log, read by a reader that shares no code with the state machine.
 
-The rules: what is in the window is stored once, and its repeat is told the place of the first; what a trim removes
+The rules: what is in the window is stored once, and its repeat gets the place of the first; what a trim removes
 was too many or too old by the leader's clock, and nothing younger went before it; what was rolled back is no more in
 it; what was cancelled stays only until its next send; every replica's window is this one.
 """

@@ -1,4 +1,4 @@
-"""What is waited out while a cluster changes, what is said when it lasts, and what its brokers tell of a growth."""
+"""What is waited out while a cluster changes, what is said when it lasts, and what its brokers report of an expansion."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_a_refusal_is_not_waited_out() -> None:
 
 
 def told(grown: int, since: int, *, total: int = 8, queues: int = 4) -> dict[str, Any]:
-    """Return what a broker tells of an expansion."""
+    """Return what a broker reports of an expansion."""
     return {
         "total": total,
         "grownMillis": grown,

@@ -80,7 +80,7 @@ def test_an_archive_is_reported_with_what_waits_and_how_long_it_takes(
 def test_an_archive_in_a_table_of_a_catalogue_names_the_table(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """It has no path that could be told."""
+    """It has no path that could be shown."""
     pipeline = manifest(
         "archive",
         source=source(topics, topic),
@@ -173,7 +173,7 @@ def end(spark: Path, batch: int) -> None:
 
 
 def test_what_voids_a_guarantee_is_a_warning(topics: Topics, topic: str, tmp_path: Path) -> None:
-    """Cut queues, tags and tolerated losses are told, each once."""
+    """Cut queues, tags and tolerated losses are reported, each once."""
     options = {"minPartitions": 8, "tags": "odd", "failOnDataLoss": False}
 
     found = explain(

@@ -97,7 +97,7 @@ def _manifest_faults(root: Location) -> list[str]:
     ]
     faults = []
     if sorted(told) != sorted(below(root, str(path_of(root, part))) for part in published(root)):
-        faults.append(f"the manifests tell of {len(told)} files that are not those of the archive")
+        faults.append(f"the manifests name {len(told)} files that are not those of the archive")
     left = [name for name, _ in (root / PARTS).files()]
     if left:
         faults.append(f"{len(left)} files were never published nor removed, as {left[0]}")

@@ -5,7 +5,7 @@ The order of the day is the file `order` of the folder that ORDERLYMQ_DEADLY nam
 passed before, and `stays` for a process that is to outlive its driver. Who reaches the place writes its process id
 to `reached` and stands still, all of its threads, until `kills` ends it or wakes it.
 
-Rule: places are what Python's audit events tell of the files of a pipeline, so that nothing of ours is changed; only
+Rule: places are what Python's audit events say of the files of a pipeline, so that nothing of ours is changed; only
 a sink, which writes no file, has to call `reach` itself.
 """
 

@@ -184,7 +184,7 @@ class Campaign:
         self._sweep()
         self.faults += self.archived.look(whole=True)
         if not (self.folder / OUTCOME).exists():
-            return  # that driver's fault is told already, and its log tells why
+            return  # that driver's fault is reported already, and its log shows why
         said = json.loads((self.folder / OUTCOME).read_text())
         topic = self.topics.read(self.topic)
         self.faults += broken_laws(
@@ -333,7 +333,7 @@ class Campaign:
             case "worker" | "runner":
                 standing.kill()
             case "executor":
-                # Nearest first: Spark's daemon, then the executor itself; it must be gone before it could tell.
+                # Nearest first: Spark's daemon, then the executor itself; it must be gone before it could report.
                 parents = standing.parents()
                 (executor, *_) = [each for each in parents if each.name() == "java"]
                 executor.kill()

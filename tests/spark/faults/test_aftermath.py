@@ -130,7 +130,7 @@ def change_row(root: Path) -> None:
     ("harm", "words"),
     [
         (lose_first, "the archive of"),
-        (lose_manifest, "the manifests tell"),
+        (lose_manifest, "the manifests name"),
         (leave_part, "never published nor removed"),
         (change_row, "the archive of"),
     ],

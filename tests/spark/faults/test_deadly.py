@@ -1,4 +1,4 @@
-"""A process that is to be killed stands still exactly where it was told to, with all of its threads."""
+"""A process that is to be killed stands still exactly where the test says, with all of its threads."""
 
 import os
 import subprocess

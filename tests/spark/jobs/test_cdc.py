@@ -247,7 +247,7 @@ _SHAPES += [{"id": 1}, {"id": [1]}, {"id": {"scale": 0, "value": "AQ=="}}, [{"id
 @pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
 @pytest.mark.parametrize("table", [None, "t"])
 def test_no_event_of_any_shape_stops_the_pipeline(form: Format, table: str | None) -> None:
-    """Each member may be anything; the batch is read, and what is no event is told."""
+    """Each member may be anything; the batch is read, and invalid events are reported."""
     kinds = ["c", "u", "d", "INSERT", "UPDATE", "DELETE", "insert", "update", "delete", [], {}]
     names = ["op", "type", "table", "before", "after", "data", "old", "source", "payload", "isDdl"]
     row = [{"id": 1}] if form == "canal" else {"id": 1}

@@ -1,4 +1,4 @@
-"""The pipeline lag tells what groups have before them, and how long messages took to be stored."""
+"""The pipeline lag shows what groups have before them, and how long messages took to be stored."""
 
 from typing import TYPE_CHECKING
 

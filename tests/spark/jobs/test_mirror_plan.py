@@ -83,7 +83,7 @@ def test_queues_are_paired_by_the_names_of_their_broker_groups() -> None:
 
 
 def test_a_topic_that_grew_is_copied_up_to_there() -> None:
-    """Its old queues have copies; what lacks them is told when all from before is copied."""
+    """Its old queues have copies; what lacks them is reported when all from before is copied."""
     mine = queues("a", "b", count=4)
     theirs = queues("a", "b")
     pairs = pair("orders", mine, theirs)

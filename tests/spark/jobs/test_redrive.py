@@ -94,7 +94,7 @@ LETTERS = st.lists(
     ("how", "decided"), [("hold-key", "hold"), ("skip", "skip"), ("send", "send")]
 )
 def test_a_letter_whose_origin_has_aged_out_counts_as_overtaken(how: Any, decided: str) -> None:
-    """Nobody can tell any more whether a later message of its key was consumed; without a key there is none."""
+    """Nobody can know any more whether a later message of its key was consumed; without a key there is none."""
     aged, keyless = letter(0, "a", 5), letter(1, "", 6)
     aged.origin = aged.overtaken = None
     keyless.origin = keyless.overtaken = None
@@ -138,7 +138,7 @@ def planned(letters: list[DeadLetter], plan_id: str = "p", target: str | None = 
 
 
 def test_a_letter_has_one_identity_in_a_topic_whatever_the_plan() -> None:
-    """It is what tells the next plan that the letter was sent; to another topic it was not."""
+    """By it the next plan knows that the letter was sent; to another topic it was not."""
     letters = [letter(0, "a", 1), letter(1, "a", 2)]
     one, two, other = planned(letters), planned(letters, "q"), planned(letters, target="trial")
 
@@ -327,7 +327,7 @@ def carried_out(plan: Path, group: str, topics: Topics, written: object) -> Outc
 def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Its topic is gone, or it tells none: that stops its key and no other one."""
+    """Its topic is gone, or it names none: that stops its key and no other one."""
     topic, group = topics.make(), "refused"
     topics.numbered(topic, 9, keys=3)
     make_dead_letters(topics, topic, group, {"key-0", "key-1", "key-2"})
@@ -353,7 +353,7 @@ def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
 
 @pytest.mark.timeout(120)
 def test_a_letter_that_is_gone_stops_its_key_alone(topics: Topics, tmp_path: Path) -> None:
-    """The letters behind it would pass it, and whoever asks would hear of nothing; another plan leaves it out."""
+    """The letters behind it would pass it, and nobody would hear of it; another plan leaves it out."""
     topic, group = topics.make(), "taken"
     topics.numbered(topic, 6, keys=2)
     make_dead_letters(topics, topic, group, {"key-0", "key-1"})
@@ -421,7 +421,7 @@ class Late(ClusterAccess):
 
 
 def test_letters_behind_what_retention_takes_are_read(tmp_path: Path) -> None:
-    """Who reads them is told where the queue begins now, and goes on there."""
+    """Their readers learn where the queue begins now, and goes on there."""
     settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
     with (
         Group(tmp_path, 1, overrides=settings) as group,

@@ -35,7 +35,7 @@ told(start_session("third", master="local[1]"))
 
 
 def test_what_a_user_has_set_is_not_overridden(tmp_path: Path) -> None:
-    """Neither `--conf`, nor spark-defaults.conf, nor what a session that runs has been told; an argument beats them."""
+    """Neither `--conf`, nor spark-defaults.conf, nor the settings of a session that runs; an argument beats them."""
     (tmp_path / "spark-defaults.conf").write_text("spark.sql.streaming.stopTimeout 7s\n")
     given = f"--conf {_TIMEOUT}=77s --conf {_PARTITIONS}=9 pyspark-shell"
     run = subprocess.run(

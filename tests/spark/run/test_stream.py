@@ -26,7 +26,7 @@ from tests.spark.topics import Topics
 
 
 class Query:
-    """What Spark starts: it reads on until it is stopped, and is told to by a signal."""
+    """What Spark starts: it reads on until a signal stops it."""
 
     def __init__(self, progress: list[dict[str, Any]]) -> None:
         self.recentProgress = progress
@@ -89,7 +89,7 @@ def run_until_signal(
 
 
 def test_a_signal_is_no_end_of_a_run_that_ends_by_itself(tmp_path: Path) -> None:
-    """A drained node stops it anywhere: whoever began the run must begin it again."""
+    """A drained node stops it anywhere: its caller must begin the run again."""
     with pytest.raises(OrderlyMQError, match="run it again"):
         run_until_signal(tmp_path, "availableNow")
 

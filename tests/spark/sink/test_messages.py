@@ -200,7 +200,7 @@ def test_a_message_that_says_something_else_this_time_is_still_the_same_one() ->
     one, other = ({**place, "sharding_key": "a", "body": body} for body in ("x", "y"))
 
     assert identities([one]) == identities([other])
-    # In another task there may be a second row of it, so the content has to tell.
+    # In another task there may be a second row of it, so the content has to decide.
     assert identities([one], task=0) != identities([other], task=0)
 
 

@@ -210,7 +210,7 @@ def test_a_number_of_sixty_three_bits_is_one_and_a_larger_one_is_none() -> None:
 
 @pytest.mark.parametrize("odd", [1_790_000_000_000_000, -(1 << 62), (1 << 63) - 1, 1 << 62])
 def test_a_time_beyond_the_calendar_is_null(odd: int) -> None:
-    """Whoever sends may say anything; what reads a row must be able to have its time."""
+    """A sender may write any time; a reader of the row must be able to represent it."""
     stored = decode_record(record(0))
     chunk = record(1) + encode_record(dataclasses.replace(stored, born_timestamp=odd))
 

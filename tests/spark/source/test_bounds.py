@@ -82,7 +82,7 @@ class Growing:
         self.call(address, code, action=action, topic=self.topic, operatorToken="1", **ext)
 
     def declare(self, queues: int) -> None:
-        """Tell the name server of the list."""
+        """Send the list to the name server."""
         ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": self.topic, "value": f"g:{queues}"}
         self.call(self._topics.bootstrap, RequestCode.PUT_KV_CONFIG, **ext)
 

@@ -155,7 +155,7 @@ def test_a_mark_proves_nothing_when_retention_has_taken_its_message(passing: Top
 def test_a_topic_that_a_stream_takes_in_begins_at_its_first_message(
     passing: Topics, least: str
 ) -> None:
-    """What it lost before is no loss of the stream. It is written down first, however little waits; what it loses then is told."""
+    """What it lost before is no loss of the stream. It is written down first, however little waits; a later loss is reported."""
     old, topic = passing.make(queues=1), passing.make(queues=1)
     low, begun = age(passing, topic), {old: {"g": {"0": 0}}}
     given = {"minOffsetsPerTrigger": least} if least else {}
@@ -278,7 +278,9 @@ def test_the_end_of_a_batch_that_is_not_there_any_more_is_named(
     topics.admin.create_topic(topic, queues=1)
     some(topics, topic, 7, 0)
 
-    end = to_json(from_json(end))  # as of a broker that does not tell a topic from the one before
+    end = to_json(
+        from_json(end)
+    )  # as of a broker that does not distinguish a topic from the one before
 
     with pytest.raises(DataLost, match=rf"{topic} g:0 \[7, 10\) \(3 messages\)"):
         strict.partitions(start, end)

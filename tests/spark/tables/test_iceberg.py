@@ -1,4 +1,4 @@
-"""Commits to Iceberg tables of a catalogue in SQLite: each batch once, whoever else commits and whatever is killed."""
+"""Commits to Iceberg tables of a catalogue in SQLite: each batch once, although others commit and processes are killed."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -38,7 +38,7 @@ SCHEMA = pa.schema([pa.field("queue_offset", pa.int64(), nullable=False)])
 def written(
     root: Location, app: str, batch: int, start: int, end: int, name: str, queues: int = 2
 ) -> list[Part]:
-    """Write the parts of a batch, as its tasks do; *name* tells the tries apart."""
+    """Write the parts of a batch, as its tasks do; *name* distinguishes the tries."""
     found = []
     for queue in QUEUES[:queues]:
         path = parts_folder(root, app, batch) / f"{name}-{queue.queue_id}.part"

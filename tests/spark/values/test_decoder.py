@@ -1,4 +1,4 @@
-"""Bodies by a schema: what comes of good ones, and that bad ones are told of and stop nothing."""
+"""Bodies by a schema: good ones are decoded, bad ones are reported and stop nothing."""
 
 import json
 from datetime import UTC, date, datetime
@@ -174,7 +174,7 @@ AVRO = json.dumps(
 
 
 def test_avro_is_read_plain_and_with_its_head() -> None:
-    """The column's type follows from the schema; what is cut, or followed by more, is told of."""
+    """The column's type follows from the schema; a body that is cut, or followed by more, is reported."""
     form = ValueFormat("avro", AVRO)
     kind = pa.struct(
         [
@@ -300,7 +300,7 @@ def test_an_impossible_time_is_reported(tmp_path: Path, seconds: int) -> None:
 
 
 def test_protobuf_is_read_by_its_descriptors(tmp_path: Path) -> None:
-    """An optional field that is absent is null, another one has its default; what is no message is told of."""
+    """An optional field that is absent is null, another one has its default; an invalid message is reported."""
     form = descriptors(tmp_path / "orders.desc")
     kind = pa.struct(
         [

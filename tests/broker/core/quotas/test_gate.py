@@ -124,7 +124,7 @@ def test_what_is_not_signed_costs_an_account_nothing() -> None:
 
 
 def test_the_quota_of_an_account_is_replicated_and_shown() -> None:
-    """Request 50 changes what it names; 52 tells it; the next leader obeys it."""
+    """Request 50 changes what it names; 52 returns it; the next leader obeys it."""
     shell = guarded(Quota())
     change = {"accessKey": "shop-a", "omqRequestsPerSecond": "3", "omqConnections": "7"}
     assert ask(shell, OPERATOR, 50, change).code == 0

@@ -327,7 +327,7 @@ def test_who_hands_a_message_back_must_be_able_to_read_it(guarded: Shell) -> Non
 
 
 def test_who_ends_a_transaction_must_be_able_to_write_its_topic(guarded: Shell) -> None:
-    """Group and place of a foreign half are told to whoever guesses; they are no right to it."""
+    """A client that guesses learns group and place of a foreign half; they give no right to it."""
     half = send_ext("orders", half_properties(), a=GROUP, f=4)
     assert ask(guarded, "writer", 310, half, b"half")[0] == 0
     (offset,) = guarded.state.transactions.open

@@ -110,7 +110,7 @@ def test_clients_that_share_a_connection_produce_each_for_its_own_groups(admin: 
 def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShell) -> None:
     """307: same header to the client, and code, body and remark back to the tool.
 
-    Fields of an answer are for the one who asked: with `OmqServer` a member would tell a signer what to sign with.
+    Fields of an answer are for the one who asked: with `OmqServer` a member would show a signer what to sign with.
     """
     heartbeat(admin, "alice")
     opaque = admin.submit(307, INFO, peer=TOOL)

@@ -39,7 +39,7 @@ def test_settings_are_shown_as_properties_with_a_version(admin: AdminShell) -> N
 
 
 def test_auto_creation_can_be_turned_off_while_the_broker_runs(admin: AdminShell) -> None:
-    """25: it works immediately, and the version tells of it."""
+    """25: it works immediately, and the version changes."""
     assert send(admin, "first").code == 0
 
     reply = admin.tool(25, b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\n")

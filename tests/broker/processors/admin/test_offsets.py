@@ -318,7 +318,7 @@ def exactly(admin: AdminShell, table: dict[MessageQueue, int]) -> RemotingComman
 
 
 def test_a_body_names_exactly_the_offsets_of_some_queues(admin: AdminShell) -> None:
-    """Ours: what an administrator was shown; the members are told these, and other queues stay."""
+    """Ours: what an administrator was shown; the members get these, and other queues stay."""
     history(admin)
     heartbeat(admin, "alice")
     commit(admin, 0, 0)

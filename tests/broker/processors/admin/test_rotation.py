@@ -57,7 +57,7 @@ def taken(shell: Shell) -> list[str]:
 
 
 def until(shell: Shell) -> int:
-    """Return until when the former secret is valid, as tools are told."""
+    """Return until when the former secret is valid, as tools see it."""
     reply = ask(shell, OPERATOR, 52, {"orderlymq": "true"})
     (account,) = fastjson.loads(reply.body)["accounts"]
     assert FIRST not in str(account)

@@ -233,7 +233,7 @@ def test_growth_agrees_with_a_list_of_all_events(
 
 
 def test_the_broker_at_a_glance(admin: AdminShell) -> None:
-    """28: text only; rates are three numbers under both spellings; what the shell told is shown."""
+    """28: text only; rates are three numbers under both spellings; the shell's figures are shown."""
     create_topic(admin)
     admin.core.set_environment(0.25, {"uptime_ms": 90_061_000, "waiting": 3, "disk": {"bytes": 7}})
     admin.pass_time(1_000)

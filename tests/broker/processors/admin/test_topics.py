@@ -1,4 +1,4 @@
-"""Administration of topics: what may be changed, what is stored, what is told."""
+"""Administration of topics: what may be changed, what is stored, what is answered."""
 
 from pathlib import Path
 from typing import Any

@@ -91,7 +91,7 @@ def test_the_statuses_are_rocketmqs(orders: Shell) -> None:
 def test_a_push_consumer_beyond_the_end_goes_on_where_its_group_stands(orders: Shell) -> None:
     """Its topic was created again; at the end it would skip what was acknowledged since.
 
-    A program that pulls chooses its offsets: it is told where the end is, as by RocketMQ.
+    A program that pulls chooses its offsets: it learns where the end is, as by RocketMQ.
     """
     create(orders, TopicDeleted("orders"), TopicSet("orders", 2, 2))
     send(orders)
@@ -264,7 +264,7 @@ def test_the_groups_subscription_counts_when_the_pull_brings_none(shell: Shell) 
 
 
 def test_a_pull_ahead_of_its_heartbeat_waits_for_it(shell: Shell) -> None:
-    """RocketMQ's consumers pull what a rebalance gave them, then tell of their new subscription."""
+    """RocketMQ's consumers pull what a rebalance gave them, then send their new subscription."""
     create(shell, ORDERS)
     send(shell, body=b"paid")
     heartbeat(shell, "c1", sub_version=5)

@@ -1,4 +1,4 @@
-"""Divisions that operators decide: who may say so, who is told, what members are answered."""
+"""Divisions that operators decide: who may say so, who is notified, what members are answered."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_a_decision_without_owners_ends_it_and_deletions_take_it_along() -> None
 
 
 def test_a_repairing_notice_changes_nothing() -> None:
-    """It tells the group to look again."""
+    """It notifies the group."""
     shell = lead()
     before = shell.state.digest()
     ext = {"consumerGroup": "billing", "action": "notify", "operatorToken": "0"}

@@ -147,7 +147,7 @@ def test_a_client_whose_address_has_changed_gets_its_id_back_with_its_next_heart
 
 
 def test_versions_open_nothing_while_the_first_is_heard_of(shell: Shell) -> None:
-    """Administrators' tools show them, so they tell processes apart, not friend and foe."""
+    """Administrators' tools show them, so they distinguish processes, not friend and foe."""
     heartbeat(shell, "alice", sub_version=111)
     lock(shell, "alice", 0)
 

@@ -58,7 +58,7 @@ def test_the_clients_of_one_connection_say_no_more_than_it_may_keep(shell: Shell
 
 
 def test_small_heartbeats_find_room_beside_large_ones(shell: Shell) -> None:
-    """Whoever fills what all clients may say keeps no usual consumer out; what a connection said goes with it."""
+    """A client that fills the room of all subscriptions keeps no usual consumer out; its share is freed with its connection."""
     create(shell, GroupSet("billing"))
     sessions = shell.core.context.sessions
     sessions.said_bytes += SAID_MAX

@@ -95,7 +95,7 @@ def test_a_commit_with_a_reply_is_answered_when_it_is_stored(shell: Shell) -> No
 
 
 def test_a_commit_that_a_new_lock_overtakes_in_the_log_is_refused(shell: Shell) -> None:
-    """Accepted while the queue was held, it comes too late: nobody may be told that it is stored."""
+    """Accepted while the queue was held, it comes too late: nobody may learn that it is stored."""
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing", orderly=True))
     heartbeat(shell, "one@1")
     lock(shell, "one@1", 0)
@@ -140,7 +140,7 @@ def test_a_commit_that_makes_no_sense_is_refused(
 
 
 def test_a_question_is_answered_from_what_survives_a_crash(shell: Shell) -> None:
-    """14 writes what is gathered before it tells it to anybody."""
+    """14 writes what is gathered before it answers anybody."""
     filled(shell)
     heartbeat(shell, "c1")
     shell.submit(15, commit_ext(3), oneway=True)
@@ -319,7 +319,7 @@ def test_a_pull_consumer_may_go_back_over_a_connection_without_heartbeats(
 
 
 def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Shell) -> None:
-    """They have left since; and what they were told before counts no more."""
+    """They have left since; and their former answers count no more."""
     filled(shell)
     commit(shell, 4)
     create(shell, shell.core.committer.reset([Commit("billing", "orders", 0, 3)], shell.now))
@@ -410,7 +410,7 @@ def test_no_commit_makes_a_group_where_that_is_switched_off() -> None:
 
 
 def test_offsets_of_further_queues_are_refused_when_there_are_too_many(shell: Shell) -> None:
-    """What a group has goes on, by a commit of its own and with a pull; who is refused is told what to do."""
+    """What a group has goes on, by a commit of its own and with a pull; who is refused learns what to do."""
     filled(shell)
     heartbeat(shell, "c1")
     assert shell.call(15, commit_ext(1)).code == 0

@@ -102,7 +102,7 @@ def test_the_group_decides_what_becomes_of_a_dead_letter(policy: str, verdict: s
 
 
 def test_a_key_is_held_once_however_often_it_is_asked_and_survives_the_leader() -> None:
-    """A member that crashed between hold, letter and offset asks again and is told the same."""
+    """A member that crashed between hold, letter and offset asks again and learns the same."""
     shell = lead()
     lock(shell, "one")
 
@@ -160,7 +160,7 @@ def test_a_key_behind_its_dead_letter_has_nothing_to_skip(action: str) -> None:
 
 
 def test_a_question_that_comes_late_does_not_undo_a_release() -> None:
-    """A member whose first question was lost on its way has asked again, and been told of the release since."""
+    """A member whose first question was lost on its way has asked again, and learned of the release since."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -204,7 +204,7 @@ def test_what_came_before_the_dead_letter_is_not_held() -> None:
 
 
 def test_who_takes_a_queue_over_learns_its_parked_keys_with_the_lock() -> None:
-    """Before its first message; another queue's holder is told nothing."""
+    """Before its first message; another queue's holder learns nothing."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)

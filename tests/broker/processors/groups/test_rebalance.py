@@ -10,7 +10,7 @@ BOB_AGAIN = Peer(12, BOB.host, 50_002)
 
 
 def ordered(shell: Shell) -> Shell:
-    """Alice holds queue 0 of `orders` and Bob queue 1; nobody has anything to be told."""
+    """Alice holds queue 0 of `orders` and Bob queue 1; no notice is pending."""
     create(shell, TopicSet("orders", 2, 2, order=True), GroupSet("billing"))
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
@@ -56,7 +56,7 @@ def test_a_member_that_held_nothing_is_missed_immediately(shell: Shell) -> None:
 
 
 def test_many_members_that_come_and_go_with_one_entry_are_one_notice_for_each(shell: Shell) -> None:
-    """Each of a thousand told of each other is a million notices, in a time in which others elect a leader."""
+    """Each of a thousand notified of each other is a million notices, in a time in which others elect a leader."""
     create(shell, GroupSet("billing"))
     shell.follow()
     peers = [Peer(100 + number, "192.0.2.7", 40_000 + number) for number in range(50)]
@@ -142,7 +142,7 @@ def test_members_are_notified_twice_more_of_a_queue_that_nobody_takes(shell: She
 
 
 def test_members_are_no_longer_notified_of_a_queue_that_was_taken_or_deleted(shell: Shell) -> None:
-    """Who has taken one of two is told of the other; nobody of what does not exist."""
+    """Who has taken one of two learns of the other; nobody of what does not exist."""
     ordered(shell)
     close(shell, ALICE)
     close(shell, BOB)

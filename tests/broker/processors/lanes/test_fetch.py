@@ -104,7 +104,7 @@ def test_a_fetch_waits_for_a_message_and_for_a_lane() -> None:
 
 
 def test_a_wait_ends_without_lanes() -> None:
-    """After the time that the member names it is told that there is nothing."""
+    """After the time that the member names it learns that there is nothing."""
     shell = lead()
     waiting = Member(shell).wait(suspendTimeoutMillis=5_000)
 
@@ -155,7 +155,7 @@ def test_a_repeat_renews_no_lease() -> None:
 
 
 def test_a_repeat_takes_the_place_of_the_first_while_that_waits() -> None:
-    """A member has one fetch of a topic; the older one is told to ask again."""
+    """A member has one fetch of a topic; the older one has to ask again."""
     shell = lead()
     a = Member(shell)
     first = a.wait()
@@ -331,7 +331,7 @@ def test_a_fetch_that_cannot_be_served_is_refused_by_name(
 
 
 def test_a_group_by_queues_has_no_lanes() -> None:
-    """A member that asks all the same is told how the group consumes."""
+    """A member that asks all the same learns how the group consumes."""
     shell = lead()
     create(shell, GroupSet(GROUP))
 
@@ -481,7 +481,7 @@ def test_a_lease_has_bounds(asked: int | None, lease: int) -> None:
 
 
 def test_a_lost_proposal_hands_nothing_out() -> None:
-    """Who asked is told to ask again, and the next leader finds the messages as they were."""
+    """The asking member has to ask again, and the next leader finds the messages as they were."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)

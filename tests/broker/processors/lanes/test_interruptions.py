@@ -34,7 +34,7 @@ def end_lease(shell: Shell, client: str = "a") -> None:
 
 
 def deadly(shell: Shell, times: int) -> list[int]:
-    """Kill a member as often with what it gets; return the tries it was told."""
+    """Kill a member as often with what it gets; return the tries it saw."""
     told = []
     member = Member(shell)
     for _ in range(times):
@@ -112,7 +112,7 @@ def test_lanes_of_a_member_that_is_elsewhere_are_of_another_program() -> None:
 
 
 def test_lanes_of_who_is_no_member_any_more_are_perhaps_of_another_program() -> None:
-    """Nothing tells where it is; they end with their leases."""
+    """Nothing shows where it is; they end with their leases."""
     shell = lead()
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
@@ -253,7 +253,7 @@ def test_a_failure_proves_that_a_consumer_survives_the_message() -> None:
 
 
 def test_a_deadly_message_behind_others_of_its_key_is_the_one_that_is_dead() -> None:
-    """Whoever dies may have worked on a later message than the first, so the next one gets one message."""
+    """A member that dies may have worked on a later message than the first, so the next one gets one message."""
     shell = lead(retry_max_times=3)
     for body in (b"one", b"two", b"deadly", b"four"):
         produce(shell, "x", body=body)

@@ -33,7 +33,7 @@ def limited(member: Member) -> str:
 def test_a_million_keys_in_flight_are_as_many_lanes_as_there_may_be(
     monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """The group gets no new lanes and is told why; those it has end, go on and make room."""
+    """The group gets no new lanes and learns why; those it has end, go on and make room."""
     monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
     shell = lead(on_dead_letter="HoldKey", retry_max_times=1 if trouble == "held" else -1)
     produce(shell, *[f"key-{number}" for number in range(12)], "key-0")

@@ -82,7 +82,7 @@ def test_another_group_reads_the_same_topic_as_ever() -> None:
 
 
 def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
-    """The administrator is told what, and nothing has changed."""
+    """The administrator learns what, and nothing has changed."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -103,7 +103,7 @@ def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
 
 
 def test_who_waits_while_the_mode_changes_gets_nothing_in_the_other_one() -> None:
-    """Neither a pull in a group by key nor a fetch in one by queue: both are told how the group consumes."""
+    """Neither a pull in a group by key nor a fetch in one by queue: both learn how the group consumes."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP))
     join(shell, "a")
@@ -244,7 +244,7 @@ def test_an_administrator_releases_a_held_lane_with_all_its_tries() -> None:
 
 
 def test_messages_without_a_key_are_released_under_an_empty_one() -> None:
-    """The answer tells of each of them what it tells of a key."""
+    """The answer has for each of them what it has for a key."""
     shell = lead()
     produce(shell, "", "")
     a = Member(shell)

@@ -335,7 +335,7 @@ def test_another_member_completes_nothing_of_ours() -> None:
 
 
 def test_the_time_of_a_hand_out_is_reported() -> None:
-    """By the leader's clock, as everything a member is told of time."""
+    """By the leader's clock, as everything a member learns of time."""
     shell = lead()
     produce(shell, "x")
 

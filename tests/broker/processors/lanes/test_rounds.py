@@ -119,7 +119,7 @@ def lists_made_in_a_pump(shell: Shell) -> int:
 def test_the_ready_lanes_of_a_queue_are_looked_for_once_for_all_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also when they get nothing because the group has as many lanes as there may be, and all are told so."""
+    """Also when they get nothing because the group has as many lanes as there may be, and all learn so."""
     monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
     shell = lead(queues=2)
     members = [Member(shell, client) for client in "abcdefgh"]

@@ -222,7 +222,7 @@ def test_values_of_other_types_are_left_out_and_long_errors_cut() -> None:
 
 
 def test_a_listener_that_hangs_is_distinguished_from_one_that_fails() -> None:
-    """A client that tells both leaves no doubt; of one that does not, only what is known is said."""
+    """A client that reports both leaves no doubt; of one that does not, only what is known is said."""
     hangs = in_words({**UNKNOWN, "listenerTries": 0, "listenerRunning": True})
     waits = in_words({**UNKNOWN, "listenerTries": 0, "listenerRunning": False})
     unsaid = in_words({**UNKNOWN, "listenerTries": 0})

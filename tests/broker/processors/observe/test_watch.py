@@ -158,7 +158,7 @@ def test_a_queue_that_moves_is_not_blocked_and_one_that_moves_again_no_more(
 
 
 def test_a_warning_is_said_once_and_again_while_it_lasts(busy: AdminShell) -> None:
-    """The log is not flooded, and yet tells after ten minutes that it is still so."""
+    """The log is not flooded, and yet repeats the line after ten minutes."""
     busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
     heartbeat(busy, "alice")
     assert len(warnings(busy, "no progress")) == 1

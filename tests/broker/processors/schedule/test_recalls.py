@@ -108,7 +108,7 @@ def test_a_recall_that_cannot_be_is_refused_as_rocketmq_does(
 
 
 def test_a_message_that_was_delivered_is_not_recalled(timed: Shell) -> None:
-    """Its time is over, and the sender is told so."""
+    """Its time is over, and the sender learns so."""
     handle = wait(timed)
     timed.pass_time(5_200)
 
@@ -120,7 +120,7 @@ def test_a_message_that_was_delivered_is_not_recalled(timed: Shell) -> None:
 def test_a_recall_that_would_read_too_much_is_refused(
     timed: Shell, messages: int, size: int
 ) -> None:
-    """Who is told SUCCESS relies on it, so a part of what has the key is not recalled; the remark says what to do."""
+    """A client that gets SUCCESS relies on it, so a part of what has the key is not recalled; the remark says what to do."""
     handles = [wait(timed, body=bytes(size)) for _ in range(messages)]
     records = len(timed.proposed)
 
@@ -242,7 +242,7 @@ def test_a_try_that_was_under_way_at_the_cancellation_is_refused(
 
 
 def test_success_is_reported_when_it_is_certain(timed: Shell) -> None:
-    """Before the record is applied nothing is told; a recall that is lost with its leader is refused."""
+    """Before the record is applied nothing is answered; a recall that is lost with its leader is refused."""
     handle = wait(timed)
 
     opaque = timed.submit(RequestCode.RECALL_MESSAGE, ext(handle))

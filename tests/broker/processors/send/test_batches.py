@@ -85,7 +85,7 @@ def test_a_repeated_batch_stores_only_what_is_new(shell: Shell) -> None:
 
 
 def test_the_answer_to_a_batch_known_in_part_names_each_place(shell: Shell) -> None:
-    """The first place tells the others only where they follow each other."""
+    """The first place implies the others only where they follow each other."""
     create(shell, ORDERED)
     a, b, c = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "abc")
     ext = send_ext("orders", m="true")
@@ -288,7 +288,7 @@ def test_one_bad_message_at_the_end_refuses_a_batch_of_any_size(shell: Shell, co
 
 
 def test_a_batch_that_is_being_read_ends_with_the_leadership(shell: Shell) -> None:
-    """Its sender is told to send it again, elsewhere; nothing of it is left."""
+    """Its sender has to send it again, elsewhere; nothing of it is left."""
     create(shell, ORDERED)
     opaque = shell.submit(320, send_ext("orders", m="true"), many(2 * READ_COUNT_MAX))
     behind = shell.submit(310, send_ext("orders"), b"behind")
@@ -331,7 +331,7 @@ def test_leadership_that_ends_between_two_pieces_gives_no_answer(shell: Shell) -
 
 
 def test_batches_that_wait_are_bounded() -> None:
-    """Behind so many bytes a further one is told to come again (2)."""
+    """Behind so many bytes a further one is refused for a while (2)."""
     body = many(2 * READ_COUNT_MAX)
     shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=4 * len(body)))).lead()
     create(shell, PLAIN)

@@ -1,4 +1,4 @@
-"""Copies of another cluster's queue (20515): the queue is a prefix of the source's, whoever appends."""
+"""Copies of another cluster's queue (20515): the queue is a prefix of the source's, with any number of writers."""
 
 from dataclasses import replace
 from random import Random
@@ -95,7 +95,7 @@ def test_a_copy_is_its_message_but_for_where_and_when_it_is_stored() -> None:
 
 
 def test_copies_that_do_not_follow_are_refused_and_nothing_of_them_is_stored() -> None:
-    """A repeat, a gap, and an overlap, whoever sends them: the prefix stays exact."""
+    """A repeat, a gap, and an overlap, from any sender: the prefix stays exact."""
     mine, theirs = source(9), target()
     every = records(mine)
     append(theirs, *every[:4])

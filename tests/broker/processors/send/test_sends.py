@@ -1,4 +1,4 @@
-"""Sends: what is stored, what is refused, and what a repeat is told."""
+"""Sends: what is stored, what is refused, and how a repeat is answered."""
 
 import tracemalloc
 from typing import Any
@@ -544,7 +544,7 @@ def test_a_level_above_the_highest_is_stored_as_the_highest(shell: Shell, level:
 def test_whatever_happens_one_identity_has_one_copy_and_acknowledged_sends_are_kept(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    """Repeats, group commits and lost leadership in any order: one copy, at the offset told."""
+    """Repeats, group commits and lost leadership in any order: one copy, at the answered offset."""
     shell = Shell().lead()
     create(shell, ORDERED)
     told: dict[str, set[str]] = {}

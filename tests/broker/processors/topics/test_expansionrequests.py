@@ -298,7 +298,7 @@ def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
 
 
 def test_a_group_that_has_only_just_come_is_waited_for(topic: Shell) -> None:
-    """A heartbeat does not tell whether its sender consumes in order; its first lock would be too late."""
+    """A heartbeat does not show whether its sender consumes in order; its first lock would be too late."""
     create(topic, GroupSet("search"))
     heartbeat(topic, "two@2", peer=BOB, group="search")
     send(topic, e=0)

@@ -509,7 +509,7 @@ def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
 
     ((_, ours),) = questions(orders)
 
-    assert set(ours.ext) - {"topic"} == set(theirs.ext)  # 5.x tells the topic too
+    assert set(ours.ext) - {"topic"} == set(theirs.ext)  # 5.x sends the topic too
     assert ours.is_oneway
     # 5.x stores the region with each message.
     region = {"MSG_REGION", "TRACE_ON"}

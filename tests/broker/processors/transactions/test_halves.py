@@ -160,7 +160,7 @@ def test_a_rollback_that_is_lost_takes_nothing_back(orders: Shell) -> None:
 def test_a_message_that_an_ordered_topic_has_by_a_commit_begins_no_transaction_again(
     orders: Shell, *, settled: bool
 ) -> None:
-    """Its end would be told as done and change nothing: the half is refused, and says so."""
+    """Its end would be answered as done and change nothing: the half is refused, and says so."""
     orders.submit(37, end_ext(begin(orders), COMMIT), oneway=True)
     if settled:
         orders.settle()
@@ -236,7 +236,7 @@ def test_a_commit_shows_the_message_once_and_marks_the_end_in_the_same_proposal(
 
 @pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
 def test_what_was_committed_stays_committed_once(orders: Shell, second: int) -> None:
-    """A repeated or contrary end changes nothing and is told so."""
+    """A repeated or contrary end changes nothing, and the answer says so."""
     half = begin(orders, b"half")
     end(orders, half, COMMIT)
 
@@ -325,7 +325,7 @@ def test_an_end_that_does_not_know_its_half_is_refused(orders: Shell) -> None:
 
 
 def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell) -> None:
-    """Given up and dropped, it was never committed; nobody may be told that it was."""
+    """Given up and dropped, it was never committed; nobody may learn that it was."""
     half = begin(orders)
     queue = orders.state.topics.by_name[TRANS_HALF_TOPIC].queue(0)
     floor = QueueFloor(queue.topic_id, 0, queue.next_offset)
@@ -392,7 +392,7 @@ def test_a_commit_whose_topic_is_gone_keeps_the_transaction_open(orders: Shell) 
 
 
 def test_an_end_that_is_lost_with_its_leader_can_be_asked_for_again(orders: Shell) -> None:
-    """Both who asked are told; the half is still open."""
+    """Both callers get an answer; the half is still open."""
     half = begin(orders, b"half")
     numbers = [orders.submit(37, end_ext(half, COMMIT)) for _ in range(2)]
 
@@ -445,7 +445,7 @@ def test_a_compressed_half_stays_compressed_in_its_committed_message(orders: She
 
 
 def test_a_producer_that_says_good_bye_is_not_asked(orders: Shell) -> None:
-    """35 ends what its half messages told of it; another one of the group is waited for."""
+    """35 ends what its half messages registered; another one of the group is waited for."""
     begin(orders)
     orders.call(35, {"clientID": "c1", "producerGroup": GROUP})
 

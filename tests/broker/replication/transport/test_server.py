@@ -83,7 +83,7 @@ class Recorder:
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            # Some conditions are those of the sending end, which tells nobody.
+            # Some conditions are those of the sending end, which reports them to nobody.
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
@@ -233,7 +233,7 @@ async def test_a_heartbeat_waits_behind_no_message_of_a_client(make_peer: MakePe
 
 
 async def test_who_loses_the_connection_for_clients_loses_no_leader(make_peer: MakePeer) -> None:
-    """Each connection ends for itself; its owner is told which it was."""
+    """Each connection ends for itself; its owner learns which it was."""
     one = await make_peer(1)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     for_raft = await dial(caller, NodeId(1), one.address, "raft")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from unittest import mock
 
-# Connects as often as it is told and waits for its end. What follows may add to it.
+# Connects as often as its argument says and waits for its end. What follows may add to it.
 CLIENT = """
 import ctypes, os, signal, socket, sys, threading, time
 

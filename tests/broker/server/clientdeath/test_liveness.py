@@ -161,7 +161,7 @@ async def test_a_client_whose_child_has_its_connection_is_not() -> None:
 
 
 async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection_counts() -> None:
-    """After a change of leader a client pulls before it says who it is; its process tells."""
+    """After a change of leader a client pulls before it says who it is; its process identifies it."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             mine, other = f"127.0.0.1@{process.pid}#1", f"127.0.0.1@{NOBODY}#2"

@@ -229,7 +229,7 @@ def test_an_end_that_is_not_connected_with_us_has_no_client() -> None:
 def test_a_living_process_is_not_dead_and_a_later_one_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The start tells two processes under one number apart, also when the clock is set meanwhile."""
+    """The start distinguishes two processes under one number, also when the clock is set meanwhile."""
     me = read_process(os.getpid())
     assert me is not None
     monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 1.0)

@@ -13,7 +13,7 @@ from tests.broker.processors.groups.test_parkedkeys import lead as by_queue
 from tests.broker.processors.lanes.member import Member, produce
 from tests.broker.processors.lanes.member import lead as by_key
 
-# What a member by queue is told, and one by key in the same case.
+# The answer to a member by queue, and to one by key in the same case.
 _SAID = {"continue": "dead", "held": "held", "stop": "parked"}
 
 

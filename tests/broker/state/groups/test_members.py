@@ -1,4 +1,4 @@
-"""Members: when the others are told, and what the table answers."""
+"""Members: when the others are notified, and what the table answers."""
 
 import pytest
 

@@ -69,7 +69,7 @@ def test_what_follows_counts_from_the_message_that_failed_and_once(replica: Repl
 
 
 def test_only_the_newest_holder_of_a_queue_parks_and_counts(replica: Replica) -> None:
-    """Law: also after it has given the queue back; what is held already is told to everybody."""
+    """Law: also after it has given the queue back; what is held already is reported to everybody."""
     known(replica)
     replica.take(LocksReleased("g", "a", None))
     own = replica.take(park(5), follow(6))
@@ -163,7 +163,7 @@ def test_a_release_goes_with_what_it_was_about(replica: Replica, gone: Record) -
 
 
 def test_a_release_frees_the_key_in_every_queue_and_no_other(replica: Replica) -> None:
-    """Told in the order of age, topic, key and queue."""
+    """In the order of age, topic, key and queue."""
     known(replica).take(park(6, queue=1), park(5), park(5, "other"))
 
     assert replica.take(RELEASE) == [KeysReleased((row(5), row(6, queue=1)))]

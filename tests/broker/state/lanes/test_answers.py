@@ -83,7 +83,7 @@ def test_only_who_waits_for_a_time_learns_of_it() -> None:
 
 
 def test_a_failure_that_is_reported_for_an_older_attempt_is_stale() -> None:
-    """Law: only the newest attempt's end is told twice; the lane may have failed for another reason since."""
+    """Law: only the newest attempt's end may be reported twice; the lane may have failed for another reason since."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
     world.say("a", Said.RETRY, x)
@@ -110,7 +110,7 @@ def test_an_attempt_that_ended_in_one_way_has_not_ended_in_another() -> None:
 
 
 def test_a_letter_that_nobody_waits_for_moves_nothing() -> None:
-    """Law: neither a lane that is gone, nor one whose message is in hand; and nobody is told to look."""
+    """Law: neither a lane that is gone, nor one whose message is in hand; and nobody is asked to look."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
     world.done(y)

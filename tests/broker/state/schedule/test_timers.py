@@ -92,7 +92,7 @@ def test_the_sum_of_a_timer_is_the_same_in_every_release() -> None:
     "other", [{"tags_code": WALL_MS + 6}, {"queue_offset": 1}, {"physical": 1}]
 )
 def test_each_part_of_a_timer_counts_in_the_sum(other: dict[str, int]) -> None:
-    """Two replicas that wait for different times or messages are told apart."""
+    """Replicas that wait for different times or messages have different digests."""
     assert checksum(structs.replace(FIRST, **other)) != checksum(FIRST)
 
 

@@ -67,7 +67,7 @@ def queues_of(replica: Replica) -> tuple[int, int]:
 
 
 def refused(replica: Replica, record: Record) -> bool:
-    """Apply a record; tell whether it was refused, and then assert that it changed nothing."""
+    """Apply a record; return whether it was refused, and then assert that it changed nothing."""
     before = (expansion(replica), replica.state.topics.version.row())
     (outcome,) = replica.take(record)
     assert not isinstance(outcome, Refused) or before == (
@@ -363,7 +363,7 @@ def test_readers_are_those_who_subscribe_committed_or_locked(replica: Replica) -
 @pytest.mark.parametrize(
     ("records", "blocks"),
     [
-        # By configuration, by a lock, and while nobody can tell yet.
+        # By configuration, by a lock, and while nobody can say yet.
         ((GroupSet("g", orderly=True), member("g")), True),
         ((GroupSet("g"), member("g"), lock("g", 0)), True),
         ((GroupSet("g"), member("g")), True),

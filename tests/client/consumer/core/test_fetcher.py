@@ -1,4 +1,4 @@
-"""The pulling side of a queue: how far apart pulls are, and what the log tells of those that wait."""
+"""The pulling side of a queue: how far apart pulls are, and what the log says of those that wait."""
 
 import pytest
 

@@ -128,7 +128,7 @@ def test_a_paused_consumer_starts_nothing_and_keeps_its_locks() -> None:
 
 
 def test_there_is_one_pull_in_flight_per_queue_and_it_carries_the_commit() -> None:
-    """RBL-10, ODL-19, OFS-06: the next pull tells the broker how far we are."""
+    """RBL-10, ODL-19, OFS-06: the next pull reports how far we are."""
     script = Script()
     script.running_at(0)
 

@@ -66,7 +66,7 @@ async def test_a_queue_that_is_given_up_is_committed_as_it_was() -> None:
         await commits
 
         assert [cluster.offsets["G", "T", number] for number in (0, 1)] == [5, 5]
-        # Whoever has it meanwhile may move it: when it comes back, nothing is known to be there.
+        # Its next holder may move it: when it comes back, nothing is known to be there.
         store.update(other, 5, epoch=None, increase_only=True)
         assert store.changed([other]) == [other]
         await instance.close()

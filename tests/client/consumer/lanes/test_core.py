@@ -127,7 +127,7 @@ def test_completions_of_a_moment_are_one_request() -> None:
 
 
 class Script:
-    """A core that is told events at times that the test names."""
+    """A core that gets events at times that the test names."""
 
     def __init__(self, rules: LaneRules = RULES, places: Sequence[Place] = (PLACE,)) -> None:
         self.core = LaneCore(rules)
@@ -179,7 +179,7 @@ def completes(found: list[Instruction]) -> Complete:
 
 
 def completed(found: list[Instruction]) -> list[int]:
-    """Return the attempts that a request tells the end of."""
+    """Return the attempts that a request ends."""
     return [r.attempt for each in found if isinstance(each, Complete) for r in each.reports]
 
 
@@ -300,7 +300,7 @@ def test_a_batch_gives_several_messages_of_one_lane_in_one_call() -> None:
 
 
 def test_long_keys_that_begin_alike_are_worked_on_side_by_side() -> None:
-    """A member is shown the beginning of a key: more than that tells lanes apart."""
+    """A member is shown the beginning of a key: more than that distinguishes lanes."""
     script = Script(LaneRules(workers=3))
     long = "k" * KEY_LENGTH_SHOWN
 
@@ -370,7 +370,7 @@ def test_a_lease_is_renewed_while_the_listener_runs() -> None:
 
 @pytest.mark.parametrize("how", ["stale", "silence"])
 def test_what_a_lost_lane_did_is_not_reported(how: str) -> None:
-    """The broker said so, or the lease is over; the log tells it, and the listener's result counts for nothing."""
+    """The broker said so, or the lease is over; the log says so, and the listener's result counts for nothing."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(0, ("a", (0,)))
     hand = HandId(PLACE, 0, 1)

@@ -129,7 +129,7 @@ async def test_one_queue_feeds_many_workers(orderlymq_cluster: Cluster) -> None:
         assert [(row.owed, row.in_hand, row.committed) for row in table.queues] == [(0, 0, 384)]
     assert work.most > 32
     assert all(texts == [f"{key} {n}" for n in range(6)] for key, texts in work.seen.items())
-    # On a busy machine some are fetched twice, and the second attempt is told that all is done.
+    # On a busy machine some are fetched twice, and the second attempt learns that all is done.
     assert (stats.ok, stats.failed) == (384, 0)
     assert stats.pulled >= 384
 

@@ -1,4 +1,4 @@
-"""The plain pull consumer: what a pull tells, and how it waits when nothing can be pulled."""
+"""The plain pull consumer: what a pull reports, and how it waits when nothing can be pulled."""
 
 import asyncio
 import time

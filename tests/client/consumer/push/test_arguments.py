@@ -28,7 +28,7 @@ from orderlymq import Consumer, Producer, ProducerSettings, SettingError
 async def test_arguments_of_other_types_are_refused_where_they_are_given(
     given: dict[str, Any], text: str
 ) -> None:
-    """A consumer that should take keys would take whole queues otherwise, and nobody would be told."""
+    """A consumer that should take keys would take whole queues otherwise, without an error."""
     with pytest.raises(SettingError, match=text):
         Consumer("G", **given)
 

@@ -112,7 +112,7 @@ def held_since(offset: int) -> Fault:
 
 
 def asked(cluster: FakeCluster) -> list[tuple[int, str]]:
-    """Return the questions and hand-overs of dead letters, in order, with what tells them apart."""
+    """Return the questions and hand-overs of dead letters, in order, with what distinguishes them."""
     codes = (RequestCode.ORDERLYMQ_HOLD_KEY, RequestCode.SEND_MESSAGE_V2)
     return [
         (each.code, each.ext.get("following", each.ext.get("offset", "")))

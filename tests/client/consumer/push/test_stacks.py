@@ -1,4 +1,4 @@
-"""What the threads and tasks of a consumer do, as it tells them when it is asked."""
+"""What the threads and tasks of a consumer do, as it reports them."""
 
 import asyncio
 import threading

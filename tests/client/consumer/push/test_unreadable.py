@@ -30,7 +30,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 async def test_it_is_tried_again_and_becomes_a_dead_letter_in_its_turn(
     cluster: FakeCluster,
 ) -> None:
-    """What stands before it arrives at once, what stands behind it when it is handed over, as it is stored."""
+    """Messages before it arrive immediately; messages behind it arrive when it is handed over, as it is stored."""
     inbox = Inbox()
     settings = {"consume_message_batch_max_size": 8, "suspend_current_queue_time": 0.01}
 

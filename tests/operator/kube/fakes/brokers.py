@@ -1,7 +1,7 @@
 """
 Brokers and name servers of one Cluster as the operator meets them on the wire, at addresses of this machine: each pod has its own.
 
-Rule: they know nothing of manifests and plans. What a group has been told survives its pods, as it does on volumes.
+Rule: they know nothing of manifests and plans. What a group has received survives its pods, as it does on volumes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The forecast by what the API server tells, against an operator that then carries the change out."""
+"""The forecast by what the API server returns, against an operator that then carries the change out."""
 
 import json
 from collections.abc import AsyncIterator
@@ -140,7 +140,7 @@ async def test_a_cluster_at_rest_has_no_forecast(small: SmallCluster) -> None:
 
 @pytest.mark.parametrize("kind", ["LoadBalancer", "NodePort"])
 async def test_the_addresses_of_a_listener_are_no_change(small: SmallCluster, kind: str) -> None:
-    """Law: where they are known and told to clients, a plan of the same manifest says nothing."""
+    """Law: where they are known and sent to clients, a plan of the same manifest says nothing."""
     listener = {"name": "outside", "type": kind, "port": 9095}
     small.change(listeners=[listener])
     small.server.put(NODES, node("worker", "192.0.2.9"))

@@ -206,7 +206,7 @@ async def world(address: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 async def test_over_random_changes_nothing_happens_that_was_not_said(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what is refused, what is written and what brokers are told stood in the plan; afterwards it says nothing."""
+    """Law: what is refused, what is written and what brokers receive stood in the plan; afterwards it says nothing."""
     troubles = []
     async with world(address, monkeypatch) as now:
         for seed in range(SEED, SEED + CHANGES):

@@ -73,7 +73,7 @@ def test_clients_reach_only_the_pod_that_leads() -> None:
 def test_first_members_begin_as_voters_until_their_group_has_grown(
     form: tuple[int, int], joins: bool
 ) -> None:
-    """Later everybody joins: a first member that lost its disk would vote at once, for a group of the first ones."""
+    """Later everybody joins: a first member that lost its disk would vote immediately, for a group of the first ones."""
     group = GroupForm(*form, "20Gi", "10.96.0.7")
 
     found = [_settings(cluster(), group, f"demo-0-{node}") for node in range(form[0])]

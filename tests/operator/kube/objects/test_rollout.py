@@ -111,7 +111,7 @@ def test_brokers_of_every_image_read_the_same_settings_again() -> None:
     Law: a Cluster may keep any image since 0.1.0 under an operator of any later version.
 
     A setting that only later images read again would take effect nowhere on a kept one, and its Clusters would restart with
-    the operator's upgrade. So it goes on restarting brokers, until brokers tell the operator what they read again.
+    the operator's upgrade. So it goes on restarting brokers, until brokers report to the operator what they read again.
     """
     since_0_1_0 = {
         "retention.time",

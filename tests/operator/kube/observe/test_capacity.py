@@ -62,7 +62,7 @@ def test_a_disk_that_keeps_what_retention_keeps_by_itself_is_no_lack_of_room() -
 
 
 def test_volumes_that_grow_by_themselves_are_no_lack_of_room() -> None:
-    """The condition StorageReady tells when they cannot any more."""
+    """The condition StorageReady shows when they cannot any more."""
     grows: dict[str, Any] = {"storage": {"autoGrow": {"limit": "100Gi"}}}
 
     assert look(disk=0.89, **grows) == ENOUGH

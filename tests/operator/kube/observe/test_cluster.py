@@ -1,4 +1,4 @@
-"""What is observed of a Cluster's pods: those that cannot start are told from those that need not be replaced."""
+"""What is observed of a Cluster's pods: those that cannot start are distinguished from those that need not be replaced."""
 
 from typing import Any, Final
 

@@ -131,7 +131,7 @@ def test_a_group_by_key_is_reported_by_its_lanes() -> None:
 def test_a_group_that_consumes_otherwise_now_says_nothing_of_before(
     before: str, after: str
 ) -> None:
-    """What told of its locks would stay False for ever once nobody takes any, and lanes likewise."""
+    """The condition about its locks would stay False for ever once nobody takes any, and lanes likewise."""
     told = {"Queue": "Balanced", "Key": "LanesFlowing"}
     seen = observe_consumer_group("billing", {"demo-0": [_member("a")]}, {}, [9])
 

@@ -13,7 +13,7 @@ DELETE = {"deletionPolicy": "Delete"}
 
 
 def test_of_two_objects_with_one_name_the_oldest_wins() -> None:
-    """The other is told by whom it was outdone, and takes over when that one goes."""
+    """The other learns which object came first, and takes over when that one goes."""
     first = item("Topic", "orders")
     second = item(
         "Topic",

@@ -149,7 +149,7 @@ def _report(nodes: list[str], labels: Nodes, **placement: str) -> tuple[str, str
 
 
 def test_a_condition_reports_what_cannot_hold() -> None:
-    """Two of three in one place; what is not known yet is not told as wrong."""
+    """Two of three in one place; what is not known yet is not reported as wrong."""
     labels = _nodes(3, 2)
 
     assert _report(["a0", "b0", "c0"], labels, zoneKey=ZONE)[0] == "True"

@@ -87,7 +87,7 @@ async def test_the_last_pass_over_each_cluster_sees_its_last_change(seed: int) -
             await some_ticks()
         await asyncio.gather(*hints)
         async with asyncio.timeout(30):
-            while not office.queue.idle:  # noqa: ASYNC110 - a queue tells nobody that it is empty
+            while not office.queue.idle:  # noqa: ASYNC110 - a queue does not signal that it is empty
                 await asyncio.sleep(_TICK_S)
         for worker in workers:
             worker.cancel()
@@ -131,7 +131,7 @@ async def test_a_caller_that_comes_while_a_list_is_read_waits_for_one_that_is_ne
 
 
 async def test_what_is_written_while_a_list_is_read_is_newer_than_the_list() -> None:
-    """An older state would be told again, or acted upon."""
+    """An older state would be reported again, or acted upon."""
     server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "demo"))
     written: list[Json] = []
@@ -219,7 +219,7 @@ async def test_a_cluster_that_is_made_again_is_the_one_that_is_known() -> None:
         inventory.shown(CLUSTERS, ended, gone=True)
         inventory.written(CLUSTERS, former)
         late = inventory.cluster((NAMESPACE, "demo"))
-        inventory.shown(CLUSTERS, made, gone=True)  # some servers tell no other version
+        inventory.shown(CLUSTERS, made, gone=True)  # some servers send no other version
         gone = inventory.cluster((NAMESPACE, "demo"))
         server.drop(CLUSTERS, NAMESPACE, "demo")
         server.slow = _showing(inventory, server)

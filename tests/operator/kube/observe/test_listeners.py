@@ -1,4 +1,4 @@
-"""Which addresses clients of other networks are told."""
+"""Which addresses clients of other networks get."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def host(address: str) -> str:
 
 
 def test_groups_are_spread_over_nodes_and_keep_their_ports() -> None:
-    """Each group has one node; name servers are told with three, because clients try the next."""
+    """Each group has one node; name servers have three, because clients try the next."""
     view = see(cluster(groups=64, listeners=[PUBLIC]))
 
     found = view.addresses["public"]
@@ -63,7 +63,7 @@ def test_groups_are_spread_over_nodes_and_keep_their_ports() -> None:
 
 
 def test_only_groups_of_a_lost_node_get_another_address() -> None:
-    """Law: what is told stays while its node is ready, also when nodes come."""
+    """Law: a published address stays while its node is ready, also when nodes come."""
     made = cluster(groups=16, listeners=[PUBLIC])
     before = see(made).addresses
     lost = host(before["public"]["demo-3"])
@@ -77,7 +77,7 @@ def test_only_groups_of_a_lost_node_get_another_address() -> None:
 
 
 def test_external_addresses_come_before_internal_ones() -> None:
-    """A node without one is not told, for its address leads nowhere from outside."""
+    """A node without one is not published, for its address leads nowhere from outside."""
     nodes = [
         NodeFacts("a", external=("203.0.113.1",), internal=("10.0.0.1",), ready=True),
         NodeFacts("b", internal=("10.0.0.2",), ready=True),
@@ -146,7 +146,7 @@ def test_what_has_no_address_yet_is_named_and_not_reported() -> None:
 
 
 def test_a_node_shows_its_addresses_by_their_types() -> None:
-    """Dual-stack nodes name two of each type; the first is told."""
+    """Dual-stack nodes name two of each type; the first is published."""
     found = {
         "metadata": {"name": "n"},
         "status": {

@@ -74,7 +74,7 @@ class Broker:
         self.refused = asyncio.Event()
 
     async def status(self, request: web.Request) -> web.Response:
-        """Tell who leads; from a lost node comes nothing, until the connection is refused at last."""
+        """Answer who leads; from a lost node comes nothing, until the connection is refused at last."""
         if not self.lost:
             return web.json_response({"role": "leader", "term": 1, "leader": 1, "voters": [1]})
         self.asked.set()

@@ -1,4 +1,4 @@
-"""When bad news about a Cluster is told."""
+"""When bad news about a Cluster is reported."""
 
 from orderlymq_operator.kube.reconcile.debounce import DEBOUNCE_MS, Debounce
 from orderlymq_operator.plan.actions import ConditionReport
@@ -17,7 +17,7 @@ def test_what_passes_within_a_moment_is_never_reported() -> None:
 
 
 def test_what_lasts_is_reported() -> None:
-    """And is no doubt any more once it was told."""
+    """And is no doubt any more once it was reported."""
     debounce = Debounce()
 
     assert debounce.hold("demo", WELL, SILENT, 3, 0)

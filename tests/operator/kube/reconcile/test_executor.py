@@ -80,7 +80,7 @@ class Place:
         self.accounts = {"shop", "audit"}
 
     def show_accounts(self, request: RemotingCommand) -> RemotingCommand:
-        """Tell the accounts."""
+        """Answer with the accounts."""
         facts = dict.fromkeys(("defaultTopicPerm", "defaultGroupPerm"), "DENY")
         facts |= {"whiteRemoteAddress": "", "fingerprint": ""}
         rights: Json = {"admin": False, "topicPerms": {}, "groupPerms": {}}
@@ -191,7 +191,7 @@ async def test_a_replica_is_replaced_by_eviction(place: Place) -> None:
 
 
 async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: Place) -> None:
-    """Its own sentence is told; where no broker runs there is nothing to keep, whatever runs beside it."""
+    """Its own sentence is reported; where no broker runs there is nothing to keep, whatever runs beside it."""
     place.put(_own("demo-0-1", names.BROKER))
     place.server.budgets["demo-0-1"] = BUDGET
 
@@ -227,7 +227,7 @@ async def test_an_api_server_that_is_busy_is_distinguished_from_a_budget(place: 
 async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
     place: Place,
 ) -> None:
-    """A leader that was cut off tells that its group is empty, and knows nothing of what others acknowledge."""
+    """A leader that was cut off reports that its group is empty, and knows nothing of what others acknowledge."""
     backend, server = place.backend, place.server
     made = group_set(backend.desired.cluster, "demo-0", backend.environment)
     backend.live.put(server.put(STATEFUL_SETS, made))

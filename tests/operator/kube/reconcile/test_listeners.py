@@ -82,7 +82,7 @@ def status(small: SmallCluster) -> Json:
 async def test_name_servers_get_the_addresses_and_the_status_says_what_clients_need(
     small: SmallCluster,
 ) -> None:
-    """Law: what the status says and what name servers tell is the same, and one reconcile is enough for it."""
+    """Law: the status and the name servers say the same, and one reconcile is enough for it."""
     await settle(small)
 
     assert told(small) == {"public": {"demo-0": "10.0.0.1:31001"}}
@@ -94,7 +94,7 @@ async def test_name_servers_get_the_addresses_and_the_status_says_what_clients_n
 
 
 async def test_a_lost_node_moves_the_address_and_restarts_nothing(small: SmallCluster) -> None:
-    """Law: clients are told of a node that is ready; no pod is replaced for it."""
+    """Law: clients learn of a node that is ready; no pod is replaced for it."""
     await settle(small)
     small.server.put(NODES, node("other", "10.0.0.2"))
     lost = node("worker", "10.0.0.1")
@@ -111,7 +111,7 @@ async def test_a_lost_node_moves_the_address_and_restarts_nothing(small: SmallCl
 
 
 async def test_a_balancer_without_an_address_is_waited_for(small: SmallCluster) -> None:
-    """Law: the condition names the Service, and its address is told as soon as it is there."""
+    """Law: the condition names the Service, and its address is published as soon as it is there."""
     small.change(listeners=[BALANCED])
     delay_s = await small.reconciler.reconcile(KEY)
 
@@ -193,7 +193,7 @@ async def test_a_listener_waits_for_its_key_pair(small: SmallCluster) -> None:
 
 
 async def test_a_paused_cluster_goes_on_saying_how_it_is_reached(small: SmallCluster) -> None:
-    """Pause changes nothing that is told."""
+    """Pause changes no published address."""
     await settle(small)
     small.annotate(pause="true")
     await small.reconciler.reconcile(KEY)

@@ -262,7 +262,7 @@ async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
 async def test_a_driver_that_does_not_answer_holds_nobody_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass ends without it; another operator still tells what it said to the one before."""
+    """A pass ends without it; another operator still reports its answer to the one before."""
     await world.hear()
     world.driver.report = None
     monkeypatch.setattr(module, "_ANSWER_S", 0.05)

@@ -194,7 +194,7 @@ async def test_what_brokers_need_stops_pods_alone(small: SmallCluster) -> None:
 async def test_a_kind_that_cannot_be_listed_stops_nothing_but_itself(
     small: SmallCluster, resource: Resource, status: int, spec: dict[str, Any]
 ) -> None:
-    """Law: as for an object; none of that kind is made or deleted, and Ready tells until the right is there."""
+    """Law: as for an object; none of that kind is made or deleted, and Ready says so until the right is there."""
     small.server.refused[resource.path(NAMESPACE)] = (status, DENIED)
     small.change(**EDIT, **spec)
 

@@ -66,7 +66,7 @@ async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCl
 
 
 def events(small: SmallCluster) -> list[tuple[str, str, str]]:
-    """Return what was told of room, the oldest first."""
+    """Return the events about room, the oldest first."""
     told = {reason.name for reason in REASONS if "StorageReady" in reason.conditions}
     return [
         (each["type"], each["reason"], each["message"])

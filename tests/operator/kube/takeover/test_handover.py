@@ -129,7 +129,7 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lo
         takeover.node_shown(OUT_OF_SERVICE_NODE)
 
         async with asyncio.timeout(10):
-            while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
+            while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
                 await asyncio.sleep(0.02)
     assert leader.buried == [CLIENT]
 
@@ -154,7 +154,7 @@ async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lo
         takeover.node_shown(OUT_OF_SERVICE_NODE)
 
         async with asyncio.timeout(10):
-            while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
+            while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.2)
     assert leader.buried == [CLIENT]
@@ -187,7 +187,7 @@ async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -
         takeover.pod_shown(pod(), gone=True)
 
         async with asyncio.timeout(20):
-            while len(leader.buried) < 2:  # noqa: ASYNC110 - the leader has nobody to tell
+            while len(leader.buried) < 2:  # noqa: ASYNC110 - the leader signals it to nobody
                 await asyncio.sleep(0.02)
     assert leader.buried == [CLIENT, CLIENT]
 
@@ -248,7 +248,7 @@ async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubele
 
         leader.connected = True
         events.append(killing())
-        while leader.looks < 3:  # noqa: ASYNC110 - the leader has nobody to tell
+        while leader.looks < 3:  # noqa: ASYNC110 - the leader signals it to nobody
             await asyncio.sleep(0.02)
         assert leader.buried == []
 

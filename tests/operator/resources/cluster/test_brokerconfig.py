@@ -35,7 +35,7 @@ def test_a_key_is_taken_under_its_name_with_rocketmqs_value(key: BrokerKey) -> N
 
 @pytest.mark.parametrize("key", TAKEN, ids=lambda key: key.name)
 def test_the_default_is_rocketmqs_or_said_to_be_ours(key: BrokerKey) -> None:
-    """Writing the documented default changes nothing in what the replicas are told."""
+    """Writing the documented default changes nothing in the settings of the replicas."""
     said = cluster(config={key.name: written(key, key.ours or key.default)})
 
     assert broker_options(said) == broker_options(cluster())
@@ -87,7 +87,7 @@ def test_a_message_above_what_brokers_take_is_refused_with_the_range(size: str |
     ],
 )
 def test_one_thing_is_said_in_one_place(config: dict[str, Any], spec: dict[str, Any]) -> None:
-    """RocketMQ's key and our field at the same time: nobody could tell which one counts."""
+    """RocketMQ's key and our field at the same time: nobody could say which one counts."""
     with pytest.raises(ValidationError, match="write one of them"):
         cluster(config=config, **spec)
 

@@ -352,7 +352,7 @@ async def test_what_restores_without_its_image_is_made_again_with_another_one(
 async def test_a_backup_that_does_not_fit_starts_nothing(
     world: World, said: Json | str, named: str
 ) -> None:
-    """Law: what cannot be restored is told before a volume is made."""
+    """Law: what cannot be restored is reported before a volume is made."""
     await world.look()
     end_job(world.server, "revived-restore", said, failed=4)
     await world.look()

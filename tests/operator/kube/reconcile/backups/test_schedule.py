@@ -141,7 +141,7 @@ async def test_one_that_has_not_ended_when_the_next_is_due_is_reported(world: Wo
 
 
 async def test_old_ones_go_with_what_is_stored(world: World) -> None:
-    """Law: keepLast complete ones stay, however many nights; a failure is told and removes none of them."""
+    """Law: keepLast complete ones stay, however many nights; a failure is reported and removes none of them."""
     await world.look()
     await world.look(hours=14, minutes=30)
     for night in range(6):

@@ -32,7 +32,7 @@ def test_no_day_is_left_out_or_doubled_when_clocks_change() -> None:
 
 @pytest.mark.parametrize("text", ["30 2 * * *", "15 2,3 * * *", "*/20 * * * *", "@hourly"])
 def test_the_next_time_is_never_a_past_one(text: str) -> None:
-    """Law: in the hours around both changes of the clocks, too: a time of the past would be made up for at once."""
+    """Law: in the hours around both changes of the clocks, too: a time of the past would be made up for immediately."""
     schedule = Schedule.parse(text, "Europe/Berlin")
     for first in ("2026-03-29T00:00", "2026-10-25T00:00"):
         for minutes in range(0, 240, 5):

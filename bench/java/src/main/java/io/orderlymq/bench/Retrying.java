@@ -6,7 +6,7 @@ import java.util.List;
 /**
  * One sender per queue that never gives up: the load under which leaders are killed.
  *
- * <p>A failed send is tried again at once, with the same body; each acknowledgement is remembered with the time at
+ * <p>A failed send is tried again immediately, with the same body; each acknowledgement is remembered with the time at
  * which its last attempt began, so that one that was on its way when the leader died does not count as recovery.
  */
 final class Retrying implements AutoCloseable {

@@ -50,7 +50,7 @@ public class BaseConf extends Clients {
     public static void waitBrokerRegistered(String nsAddr, String cluster, int brokers) {
     }
 
-    /** What is acknowledged can be consumed at once. */
+    /** An acknowledged message can be consumed immediately. */
     public boolean awaitDispatchMs(long millis) {
         return true;
     }
