@@ -1,4 +1,4 @@
-# One image for brokers, name servers, the operator and the orderlymq command; it runs whatever it is told:
+# One image for brokers, name servers, the operator and the orderlymq command; it runs whatever its arguments say:
 #
 #   docker build -t orderlymq:dev .
 #   docker run --rm orderlymq:dev orderlymq --help
@@ -99,7 +99,7 @@ LABEL org.opencontainers.image.title="OrderlyMQ pipelines" \
 RUN echo 'orderlymq:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd \
  && echo 'orderlymq:x:10001:' >> /etc/group
 COPY --from=spark-dependencies /opt/orderlymq /opt/orderlymq
-# Spark tells a container `executor`, a Spark operator `driver`: both are programs here.
+# Spark gives a container `executor`, a Spark operator `driver`: both are programs here.
 RUN mkdir -p /opt/orderlymq/spark \
  && for name in driver executor; do \
       printf '#!/bin/sh\nexec python -m orderlymq_spark.container %s "$@"\n' $name > /usr/local/bin/$name; \

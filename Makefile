@@ -100,7 +100,7 @@ sim: $(VENV)/.dev ## Simulate SEEDS groups (default 600) with faults, from SEED 
 	@$(if $(COMPILED),PYTHONPATH=$(CURDIR)/build/compiled) $(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),600)
 
 .PHONY: mutants
-mutants: $(VENV)/.dev ## Change the core in small ways, tell who notices; PATHS= modules, SHARE= of them (1), SEEDS= to try too (0), ARGS=
+mutants: $(VENV)/.dev ## Change the core in small ways, report which tests notice; PATHS= modules, SHARE= of them (1), SEEDS= to try too (0), ARGS=
 	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(BIN)/pip -q --disable-pip-version-check install mutmut==3.8.1
 	@$(BIN)/python -m tests.mutants $(PATHS) --share $(or $(SHARE),1) --seeds $(or $(SEEDS),0) --write $(ARGS)
 
@@ -172,7 +172,7 @@ bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and c
 	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-spark-memory
-bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tell what each process holds, in docs/explanation/benchmarks.md; QUICK=1 prints 0.25 GiB
+bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, report what each process holds, in docs/explanation/benchmarks.md; QUICK=1 prints 0.25 GiB
 	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: crds
@@ -224,7 +224,7 @@ image: ## Build the image orderlymq:TAG (default dev), whose label names the com
 	@docker build --build-arg REVISION=$$(git rev-parse HEAD) -t orderlymq:$(or $(TAG),dev) .
 
 .PHONY: release-check
-release-check: $(VENV)/.dev ## Tell what is missing for a release: versions, base image, changelog, locks, generated files, a clean tree
+release-check: $(VENV)/.dev ## List what is missing for a release: versions, base image, changelog, locks, generated files, a clean tree
 	@$(BIN)/python -m release.check $(GENERATED)
 
 .PHONY: clean

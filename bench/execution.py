@@ -174,7 +174,7 @@ def _rates(running: Running, event: Event) -> Figures:
 def stored(running: Running, work: Work) -> Figures:
     """Store many messages and look at memory and disk when the files have settled."""
     before = running.peer.disk()
-    seconds = _fill(running)
+    seconds = fill(running)
     after = _settled_disk(running)
     count = running.scale.stored
     return {
@@ -184,7 +184,8 @@ def stored(running: Running, work: Work) -> Figures:
     }
 
 
-def _fill(running: Running) -> float:
+def fill(running: Running) -> float:
+    """Store as many messages as the scale says; return how long it took."""
     topic = running.topic("stored")
     running.program.ask(
         "fill",
@@ -216,7 +217,7 @@ def _settled_disk(running: Running) -> int:
 def drain(running: Running, work: Work) -> Figures:
     """Consume everything that is stored, in order; time begins when all members know their queues."""
     if "stored, filled" not in running._topics:
-        _fill(running)
+        fill(running)
     members = work.words["members"]
     group = running.fresh("drain")
     ask = running.program.ask

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.compare import PORTS, running
-from bench.execution import Running
+from bench.execution import Running, fill
 from bench.peers.nodes import Node, Ports
 from bench.peers.ours import OrderlyMQ
 from bench.works import FULL, QUEUES, WORKS
@@ -115,18 +115,8 @@ def _send(
 
 
 def _drain(started: Running, spies: Spies, processes: Mapping[str, int]) -> None:
-    topic = started.topic("stored")
-    started.program.ask(
-        "fill",
-        900.0,
-        topic=topic,
-        queues=QUEUES,
-        senders=16,
-        batch=25,
-        size=1024,
-        count=started.scale.stored,
-    )
-    with _consumer(started, topic) as consumer:
+    fill(started)
+    with _consumer(started, "stored") as consumer:
         spies.look({**processes, "consumer": consumer.pid})
         spies.wait()
 

@@ -134,7 +134,7 @@ def compile_in(directory: Path) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Compile in a folder, or tell whether it is current."""
+    """Compile in a folder, or say whether it is current."""
     *options, folder = words
     directory = Path(folder).resolve()
     if options == ["--current"]:

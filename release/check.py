@@ -1,5 +1,5 @@
 """
-Tell what is missing for a release: ``python -m release.check [GENERATED TESTS]``, or ``make release-check``.
+List what is missing for a release: ``python -m release.check [GENERATED TESTS]``, or ``make release-check``.
 
 Each check returns sentences that say what to do. It is offline: whether newer dependencies exist is `make lock`'s
 question. The exit code is 1 when something is missing.

@@ -22,7 +22,7 @@ from release.distributions import ROOT, Distribution, distributions, metadata
 SERVER: Final = "orderlymq-server"
 # Where `make compiled` leaves its copy.
 COMPILED: Final = ROOT / "build" / "compiled"
-# Tells the build backend that a wheel fits one platform and one Python.
+# Says to the build backend that a wheel fits one platform and one Python.
 PLATFORM_HOOK: Final = """from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 

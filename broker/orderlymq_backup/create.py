@@ -117,7 +117,7 @@ class GroupCopy:
                 await self._piece("CURRENT", 0, 1)
 
     async def close(self) -> None:
-        """Tell the replica that its copy may go; it finds out by itself otherwise."""
+        """Notify the replica that its copy may go; it finds out by itself otherwise."""
         ext = {"session": self.copy.session}
         with contextlib.suppress(OrderlyMQError):
             await self._instance.call(self._address, RequestCode.ORDERLYMQ_BACKUP_END, ext)

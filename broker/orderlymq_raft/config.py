@@ -39,7 +39,7 @@ class Config:
     committed_bytes_max: int = 1024 * 1024
     # A learner that lacks more entries than this would make commits wait once it votes.
     promotion_lag_entries_max: int = 1000
-    # Tell followers of a new commit index immediately, instead of with the next append or
+    # Send followers a new commit index immediately, instead of with the next append or
     # heartbeat. Doubles the messages of a lone sender and makes nobody faster, so it is off.
     eager_commit: bool = False
 

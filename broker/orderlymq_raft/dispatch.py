@@ -108,7 +108,7 @@ def _meet_newer(state: RaftState, message: Message) -> bool:
 
 
 def _answer_older(state: RaftState, message: Message) -> None:
-    """Tell the sender of a message from an older term that its time is over (5.1); a snapshot counts in any term."""
+    """Answer a message from an older term with the present one (5.1); a snapshot counts in any term."""
     me, sender, term = state.id, message.sender, state.term
     if isinstance(message, InstallSnapshot):
         following.adopt_former(state, message.meta)

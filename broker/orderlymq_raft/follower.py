@@ -126,7 +126,7 @@ def _merge(state: RaftState, entries: tuple[Entry, ...]) -> None:
 
 
 def _reject(state: RaftState, message: Append) -> None:
-    """Tell the leader the highest index at which the logs can still be equal."""
+    """Return to the leader the highest index at which the logs can still be equal."""
     log = state.log
     # Both logs' terms rise, so none of our entries above prev_term can be the leader's; what
     # is committed certainly is.

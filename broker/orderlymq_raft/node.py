@@ -56,8 +56,12 @@ class Node:
         membership.settle(self._state)
         self._in_flight: deque[Ready] = deque()
         # What the last Ready said, so that the next one says only what is news.
-        self._told_hard_state = (hard_state.term, hard_state.vote, hard_state.commit)
-        self._told_role: tuple[Role, NodeId | None, Term] = (Role.FOLLOWER, None, hard_state.term)
+        self._reported_hard_state = (hard_state.term, hard_state.vote, hard_state.commit)
+        self._reported_role: tuple[Role, NodeId | None, Term] = (
+            Role.FOLLOWER,
+            None,
+            hard_state.term,
+        )
 
     @property
     def id(self) -> NodeId:
@@ -220,7 +224,7 @@ class Node:
         bootstraps = state.recovering and not recovering and state.role is Role.LEADER
         state.recovering = recovering
         if bootstraps:
-            replication.tell_commit(state)
+            replication.broadcast_commit(state)
 
     def applied_to(self, index: Index) -> None:
         """Note that the state machine has applied everything up to *index*."""
@@ -327,7 +331,7 @@ class Node:
         """
         state = self._state
         found = [each for each in state.after if isinstance(each, HeartbeatResponse)]
-        is_durable = self._told_hard_state[:2] == (state.term, state.vote) and not any(
+        is_durable = self._reported_hard_state[:2] == (state.term, state.vote) and not any(
             each.promises for each in self._in_flight
         )
         if not found or not is_durable:
@@ -409,26 +413,26 @@ class Node:
             or log.has_unhanded()
             or log.has_deliverable()
             or state.read_states
-            or self._told_hard_state != (state.term, state.vote, log.commit)
-            or self._told_role != (state.role, state.leader, state.term)
+            or self._reported_hard_state != (state.term, state.vote, log.commit)
+            or self._reported_role != (state.role, state.leader, state.term)
         )
 
     def _hard_state(self) -> tuple[HardState | None, bool]:
         """Return the hard state if it changed, and whether the change is a promise to keep."""
         state = self._state
         current = (state.term, state.vote, state.log.commit)
-        told = self._told_hard_state
-        if current == told:
+        reported = self._reported_hard_state
+        if current == reported:
             return None, False
-        self._told_hard_state = current
-        return HardState(*current), current[:2] != told[:2]
+        self._reported_hard_state = current
+        return HardState(*current), current[:2] != reported[:2]
 
     def _role_change(self) -> RoleChange | None:
         state = self._state
         current = (state.role, state.leader, state.term)
-        if current == self._told_role:
+        if current == self._reported_role:
             return None
-        self._told_role = current
+        self._reported_role = current
         return RoleChange(*current)
 
     def _is_new_snapshot(self) -> bool:

@@ -45,7 +45,7 @@ class Progress:
     # The same in the election time-out before that.
     active_before: bool = False
     # The commit index that the last append carried.
-    told_commit: Index = NO_INDEX
+    sent_commit: Index = NO_INDEX
     # Highest round of heartbeats that the peer has answered.
     acked_round: int = 0
     # match at the last heartbeat answer; when the next finds it unmoved, appends were lost.

@@ -78,7 +78,7 @@ def settle(state: RaftState) -> None:
 
 def proves_leadership_since_loss(state: RaftState, peer: NodeId) -> bool:
     """
-    Tell whether a round of heartbeats has shown that *peer*, which lost its log, followed nobody later.
+    Return whether a round of heartbeats has shown that *peer*, which lost its log, followed nobody later.
 
     It may have helped to elect the next leader, and to commit what that one has, and know nothing of
     it. A majority that has forgotten nothing, and answers heartbeats which left after the loss, has

@@ -86,15 +86,15 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
         state.append_wanted = True
         if _is_stuck(state, progress):
             _send_empty(state, message.sender, progress)
-    if progress.told_commit == NO_INDEX and _owes_commit(state, progress):
+    if progress.sent_commit == NO_INDEX and _owes_commit(state, progress):
         # Only an append shows a replica that lost its log that it is complete.
         _send_empty(state, message.sender, progress)
     progress.match_at_heartbeat = progress.match
     _count_again(state)
 
 
-def tell_commit(state: RaftState) -> None:
-    """Tell every peer immediately how far the group has committed."""
+def broadcast_commit(state: RaftState) -> None:
+    """Send the commit index immediately to every peer that does not have it."""
     for peer, progress in state.progress.items():
         if peer != state.id and _owes_commit(state, progress):
             _send_empty(state, peer, progress)
@@ -167,7 +167,7 @@ def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Sl
     commit = _may_know(state, progress)
     state.now.append(Append(state.id, peer, state.term, Index(low - 1), term, commit, entries))
     progress.sent(entries[-1].index)
-    progress.told_commit = commit
+    progress.sent_commit = commit
     return True
 
 
@@ -183,7 +183,7 @@ def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:
         return
     commit = _may_know(state, progress)
     state.now.append(Append(state.id, peer, state.term, prev, term, commit))
-    progress.told_commit = commit
+    progress.sent_commit = commit
 
 
 def _send_snapshot(state: RaftState, peer: NodeId, progress: Progress) -> None:
@@ -221,7 +221,7 @@ def _is_stuck(state: RaftState, progress: Progress) -> bool:
 
 
 def _owes_commit(state: RaftState, progress: Progress) -> bool:
-    behind = progress.told_commit < _may_know(state, progress)
+    behind = progress.sent_commit < _may_know(state, progress)
     return behind and progress.state is ProgressState.REPLICATE
 
 
@@ -259,7 +259,7 @@ def leave(state: RaftState) -> None:
     state.append_wanted = True
     flush(state)
     # So that nobody has to find out after an election.
-    tell_commit(state)
+    broadcast_commit(state)
     voters = sorted(state.membership.voters - {state.id})
     progress = state.progress
     target = max(voters, key=lambda voter: (progress[voter].is_alive, progress[voter].match))

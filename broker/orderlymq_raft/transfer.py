@@ -28,7 +28,7 @@ def begin(state: RaftState, target: NodeId) -> bool:
 
 
 def ask_target(state: RaftState) -> None:
-    """Tell the target of a transfer to run, once its log is complete."""
+    """Ask the target of a transfer to run, once its log is complete."""
     target = state.transferee
     if target is None or state.transfer_sent:
         return

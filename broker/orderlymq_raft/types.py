@@ -185,7 +185,7 @@ class ReadState:
 @dataclass(frozen=True, slots=True)
 class RoleChange:
     """
-    Tells the shell that the role, the known leader or the term is another than before.
+    Reports to the shell that the role, the known leader or the term has changed.
 
     Reads asked of a leader that is one no longer are never answered: fail them on this.
     """

@@ -21,7 +21,7 @@ _GOODBYE = "goodbye"
 
 
 class History:
-    """Tells a server what happened; an event is on record when `record` returns."""
+    """Reports to a server what happened; an event is on record when `record` returns."""
 
     def __init__(self, address: str, process: str) -> None:
         self._address = address

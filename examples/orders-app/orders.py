@@ -3,7 +3,7 @@ An application with the SDK: a producer of order steps and an ordered consumer, 
 
 `orders.py produce` sends the steps of many orders until SIGTERM; the next step of an order goes out only after
 the one before is acknowledged, and a send without an answer is repeated as the same message. `orders.py consume`
-is one of several consumers that share the queues. Both tell what happened to `history.py` (ORDERS_HISTORY,
+is one of several consumers that share the queues. Both report what happened to `history.py` (ORDERS_HISTORY,
 host:port) before they go on, so that the order can be judged from outside; without it they only work.
 """
 

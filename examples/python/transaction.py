@@ -23,7 +23,7 @@ def book(message):
 
 
 def was_booked(message):
-    """Answer the broker when it was not told; any process of the group may be asked."""
+    """Answer the broker when it did not get the outcome; any process of the group may be asked."""
     with sqlite3.connect(FILE) as database:
         query = "SELECT 1 FROM bookings WHERE message = ?"
         found = database.execute(query, (message.message_id,)).fetchone()

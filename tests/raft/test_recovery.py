@@ -77,16 +77,16 @@ def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> N
     say(replica, ack(replica, 1))
     replica.node.tick()
     assert replica.node.commit == 1
-    assert commits_told(work(replica)) <= {0}
+    assert commits_sent(work(replica)) <= {0}
 
     replica.node.set_recovering(recovering=False)
-    assert 1 in commits_told(work(replica))
+    assert 1 in commits_sent(work(replica))
 
 
 def test_a_leader_names_no_commit_index_before_it_has_committed_of_its_own() -> None:
     """Law: it knows less than was acknowledged, and who lost its log would believe that it has everything."""
     replica = solo(1, 1, 1, commit=1)
-    told = commits_told([m for m in lead(replica) if isinstance(m, Append)])
+    told = commits_sent([m for m in lead(replica) if isinstance(m, Append)])
     assert told == {0}
 
     say(replica, ack(replica, 4, OTHER), ack(replica, 4, PEER))
@@ -96,7 +96,7 @@ def test_a_leader_names_no_commit_index_before_it_has_committed_of_its_own() -> 
     context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
     sent = say(replica, HeartbeatResponse(PEER, ME, replica.node.term, context))
 
-    assert commits_told([m for m in sent if isinstance(m, Append)]) == {4}
+    assert commits_sent([m for m in sent if isinstance(m, Append)]) == {4}
 
 
 def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
@@ -163,7 +163,7 @@ def test_where_most_have_lost_their_logs_all_must_answer() -> None:
     replica.node.report_wiped(OTHER)
     context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
 
-    assert commits_told(say(replica, HeartbeatResponse(PEER, ME, term, context))) == {0}
+    assert commits_sent(say(replica, HeartbeatResponse(PEER, ME, term, context))) == {0}
     told = say(replica, HeartbeatResponse(OTHER, ME, term, context))
     assert {m.target for m in told if isinstance(m, Append) and m.commit} == {PEER, OTHER}
 
@@ -191,5 +191,5 @@ def test_a_newcomer_disturbs_no_leader() -> None:
     assert replica.node.is_leader
 
 
-def commits_told(messages: Sequence[Message]) -> set[int]:
+def commits_sent(messages: Sequence[Message]) -> set[int]:
     return {int(each.commit) for each in messages if isinstance(each, Append | Heartbeat)}

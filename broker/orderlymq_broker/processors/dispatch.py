@@ -385,7 +385,7 @@ class BrokerCore:
         return effects
 
     def _react(self, outcome: Outcome, now: Now) -> list[Effect]:
-        """Keep the leader's clocks in step with the tables and tell the members of groups."""
+        """Keep the leader's clocks in step with the tables and notify the members of groups."""
         match outcome:
             case LocksGranted():
                 self.locks.granted(outcome, now)
@@ -435,7 +435,7 @@ class BrokerCore:
         return [*self.pulls.wake_gone(group), *self.lanes.look_again(now, group)]
 
     def refused(self, proposal: Propose, refusal: Refusal) -> list[Effect]:
-        """Tell who proposed what cannot be stored; nothing else has noticed it."""
+        """Notify the proposer of what cannot be stored; nothing else has noticed it."""
         self.context.counters["proposals_refused"] += 1
         effects = proposal.lost(refusal) if proposal.lost is not None else []
         # Commits of others may ride along; they are stored all the same.

@@ -146,7 +146,7 @@ class Compaction:
         if self._is_working or not idle or end - self._flushed < FLUSH_SIZE_MIN:
             return
         self._flushed = end
-        # When it fails nothing is lost, it is all in the log; what stops writes is the writer's to tell.
+        # When it fails nothing is lost, it is all in the log; the writer reports what stops writes.
         work = finish_in_thread(self._instance.store.flush)
         self._working = self._supervisor.once("flush", work, name="flush memtables")
 

@@ -79,7 +79,7 @@ class Proposer:
             self._refuse(proposal, refusal)
 
     def lose(self, proposals: Sequence[Propose]) -> None:
-        """Tell proposals that they are in no log."""
+        """Fail proposals that are in no log."""
         self._core.context.entries.settle(proposals)
         for proposal in proposals:
             self._figures.proposals_lost += 1

@@ -89,7 +89,7 @@ class AdminRequests:
             line.send(command.reply())
 
     def leadership_lost(self) -> None:
-        """Tell those who wait that nobody here can say how their change ends."""
+        """Answer those who wait that nobody here can say how their change ends."""
         for line, command in self._waiting.values():
             remark = "the leader changed meanwhile; look at the group's status and try again"
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))

@@ -119,17 +119,17 @@ class Outbox:
         return True
 
     def line_lost(self, connection: int) -> None:
-        """Tell the leader that a client is gone, now or when its link takes it."""
+        """Notify the leader that a client is gone, now or when its link takes it."""
         passed = self._passed.pop(connection, None)
         if passed is not None:
-            self._tell_lost(passed.leader, connection)
+            self._send_closed(passed.leader, connection)
 
     def retry(self) -> None:
-        """Tell nodes of clients that their links could not take: until then they drop what comes of these."""
+        """Notify nodes of closed clients again whose links were full: until then they drop what comes of these."""
         for node, connection in list(self._unnotified):
-            self._tell_lost(node, connection)
+            self._send_closed(node, connection)
 
-    def _tell_lost(self, node: NodeId, connection: int) -> None:
+    def _send_closed(self, node: NodeId, connection: int) -> None:
         gone = ForwardedConnection(connection)
         if self._send(node, encode_frame(FrameKind.ORIGIN_CLOSED, gone)):
             self._unnotified.discard((node, connection))
@@ -146,17 +146,11 @@ class Outbox:
                 line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} asks for it")
             # Behind all that was passed on to that node: it drops what comes before.
             else:
-                self._tell_lost(node, connection)
+                self._send_closed(node, connection)
             return
         if line is None:
             return
-        try:
-            commands = FrameDecoder().receive_data(frame.payload)
-        except FrameError as error:
-            reason = f"node {node} answered with what is no frame: {error}"
-            line.close(orderly=False, kind="forwarding", reason=reason)
-            return
-        for command in commands:
+        for command in _commands(line, node, frame):
             if passed is not None and command.is_response:
                 passed.answered(command.opaque)
             line.send(command)
@@ -257,12 +251,7 @@ class Inbox:
             self._next_id -= 1
             self._lines[node, forward.connection] = line
             self._router.connection_made(line)
-        try:
-            commands = FrameDecoder().receive_data(frame.payload)
-        except FrameError as error:
-            reason = f"node {node} passed on what is no frame: {error}"
-            line.close(orderly=False, kind="forwarding", reason=reason)
-            return
+        commands = _commands(line, node, frame)
         turns = self._router.turns
         may_begin = turns is None or turns.may_begin(_loop_time())
         if line.held or not may_begin or self._is_slow(node):
@@ -326,7 +315,7 @@ class Inbox:
             ended.difference_update([origin for origin in ended if origin[0] == node])
 
     def retry(self) -> None:
-        """Tell replicas of closes that their links could not take, and go on with what these were too slow for."""
+        """Notify replicas of closes again whose links were full, and go on with clients of those that were too slow."""
         for node, connection in list(self._unnotified):
             self._end(node, connection)
         if self._held_count:
@@ -426,6 +415,16 @@ class ForwardedLine:
         self.is_closing = True
         self._close_log.note(self, kind, reason or kind.replace("_", " "))
         self._end(self.node, self.origin)
+
+
+def _commands(line: Line, node: NodeId, frame: Frame) -> list[RemotingCommand]:
+    """Decode a frame that *node* passed on; end the line when it is invalid."""
+    try:
+        return FrameDecoder().receive_data(frame.payload)
+    except FrameError as error:
+        reason = f"node {node} passed on an invalid frame: {error}"
+        line.close(orderly=False, kind="forwarding", reason=reason)
+        return []
 
 
 def _loop_time() -> float:

@@ -100,7 +100,7 @@ class Forwarder(Protocol):
         """Pass *command* on; False when the leader cannot be reached."""
 
     def line_lost(self, connection: int) -> None:
-        """Tell the leader that a client is gone."""
+        """Notify the leader that a client is gone."""
 
 
 @dataclass(slots=True)

@@ -99,7 +99,7 @@ def _wait_until_named(host: str) -> None:
 
 
 def _told_to_end(signum: int, frame: object) -> None:
-    raise SystemExit("told to end before the test was over")
+    raise SystemExit("ended by a signal before the test was over")
 
 
 async def _send_and_consume(servers: str, name: str) -> None:

@@ -3,7 +3,7 @@ The order oracle: reads a history of what happened and says whether the promise 
 
 One definition of order serves the demo, the simulator, the tests and ``orderlymq verify``. The
 oracle is pure: it gets events and returns a verdict, it never asks a broker. What the history
-does not tell is not judged, and the verdict says so: without a final read of the log
+does not show is not judged, and the verdict says so: without a final read of the log
 (``stored``) or the word that a group has drained its queues (``drained``), nothing can be
 called lost. ``history.py`` reads and writes histories as JSON lines.
 """

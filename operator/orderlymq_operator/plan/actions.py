@@ -235,7 +235,7 @@ class SwitchTopic:
 
 @dataclass(frozen=True, slots=True)
 class PublishTopic:
-    """Tell one raft group that every name server returns the new list."""
+    """Notify one raft group that every name server returns the new list."""
 
     topic: str
     group: str

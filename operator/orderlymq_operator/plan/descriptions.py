@@ -68,7 +68,7 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
         case SwitchTopic(topic, group, _, total, queues):
             return f"switch {topic} to {total} queues, {queues} of them on {group}"
         case PublishTopic(topic, group, total):
-            return f"tell {group} that {topic} is published with {total} queues"
+            return f"notify {group} that {topic} is published with {total} queues"
         case SetGroup(consumer_group, group):
             return f"set consumer group {consumer_group} on {group}"
         case DeleteGroup(consumer_group, group):

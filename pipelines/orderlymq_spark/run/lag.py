@@ -61,7 +61,7 @@ def lag_behind(connect: Connect, offsets: Offsets) -> Lag | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Tells the lag of every query that reads topics after each of its batches.
+    """Reports the lag of every query that reads topics after each of its batches.
 
     `spark.streams.addListener(LagListener(connect, tell))`; *tell* is given the query's name or id and its lag.
     """

@@ -68,6 +68,6 @@ class CheckTransactionStateHeader(Header):
 
 @request_header(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
 class NotifyConsumerIdsChangedHeader(Header):
-    """The broker tells a client that the members of its group changed."""
+    """The broker notifies a client that the members of its group changed."""
 
     consumer_group: str

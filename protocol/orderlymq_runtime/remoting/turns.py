@@ -47,7 +47,7 @@ class Turns:
         return now < self._until
 
     def is_over(self, now: float) -> bool:
-        """Tell, after a request was handed over at *now*, whether the time is up."""
+        """Return, after a request was handed over at *now*, whether the time is up."""
         self._worked_at = now
         return now >= self._until
 

@@ -15,7 +15,7 @@ _CACHE_SIZE: Final = 1_024
 # A hundred addresses of IPv6. Cutting takes time that grows with the square of the length.
 PATTERN_LENGTH_MAX: Final = 4_096
 
-# Tells whether one part of an address fits.
+# Says whether one part of an address fits.
 _Part = Callable[[int], bool]
 
 

@@ -263,7 +263,7 @@ class PullProcessor:
             self._forget(held)
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
-        """Tell every waiting consumer to pull again immediately: it will be judged again."""
+        """Ask every waiting consumer to pull again immediately: it will be judged again."""
         return self._release_each(iter(self._all_held()), reason)
 
     # -- checks ------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class PullProcessor:
         return self._send_away(held, reason) if reason else self._release(held)
 
     def _send_away(self, held: HeldPull, reason: str) -> list[Effect]:
-        """Tell a consumer that waits to pull again immediately."""
+        """Ask a consumer that waits to pull again immediately."""
         self._forget(held)
         topic = self._context.state.topics.by_id.get(held.key[0])
         queue = topic.queues.get(held.key[1]) if topic is not None else None

@@ -56,7 +56,7 @@ class PropertyTest:
         return self.cost + len(record_properties(message)) // _WORK_BYTES
 
 
-# Tells whether a message passes: by its tags code, or by its properties. None lets everything pass.
+# Says whether a message passes: by its tags code, or by its properties. None lets everything pass.
 Matches = Callable[[int], bool] | PropertyTest
 
 

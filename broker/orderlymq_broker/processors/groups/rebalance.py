@@ -34,7 +34,7 @@ class _Reminder:
 
 
 class RebalanceNotifier:
-    """Tells the members of groups that they should look again."""
+    """Notifies the members of groups to rebalance (40)."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -55,7 +55,7 @@ class RebalanceNotifier:
         self._changed.clear()
 
     def notify(self, groups: Iterable[str], **more: str) -> list[Effect]:
-        """Tell the members of these groups (40) that they should look again; *more* is for our SDK."""
+        """Notify the members of these groups (40) to rebalance; *more* is for our SDK."""
         context = self._context
         effects: list[Effect] = []
         for group in dict.fromkeys(groups):

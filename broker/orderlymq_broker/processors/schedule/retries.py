@@ -157,7 +157,7 @@ def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queu
     """Return a message that has failed as it goes to a retry or dead-letter topic, one try older.
 
     A sender's own names of an origin are overwritten; those of a message from a topic such as a retry topic were written here. A dead letter
-    whose sender has left no room for what is added goes without it: its group waits for it. A retry without it would tell its
+    whose sender has left no room for what is added goes without it: its group waits for it. A retry without it would give its
     consumer nothing, and is refused.
     """
     properties = properties_of(message.properties)

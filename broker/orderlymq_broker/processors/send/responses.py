@@ -18,7 +18,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.recallhandle import RecallHandle
 
-# Told with every answer and stored with every message, as brokers of 5.x do: clients trace nothing that
+# Sent with every answer and stored with every message, as brokers of 5.x do: clients trace nothing that
 # does not report its region.
 REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 

@@ -60,7 +60,7 @@ _DIGITS_MAX: Final = 19
 
 
 class Notify(Protocol):
-    """Tells the members of groups to look again; *more* rides along."""
+    """Notifies the members of groups to rebalance; *more* rides along."""
 
     def __call__(self, groups: Sequence[str], **more: str) -> list[Effect]:
         """Return the notices."""

@@ -322,7 +322,7 @@ class TransactionProcessor:
 
 
 def _check_end(half: Half, header: EndTransactionHeader) -> None:
-    """Refuse an end that does not know its half (EndTransactionProcessor.checkPrepareMessage), and do not tell it."""
+    """Refuse an end that does not know its half (EndTransactionProcessor.checkPrepareMessage), and do not reveal it."""
     if header.producer_group != half.opened.group:
         what = f"producer group wrong: half {half.offset} is not of {header.producer_group}"
     elif header.commit_log_offset != half.opened.physical:

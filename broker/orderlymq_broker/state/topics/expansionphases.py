@@ -9,7 +9,7 @@ likewise, and the list is published; when every client can have seen it, the pha
 The rules: a group switches only when every ordered group has consumed to the end of every queue, judged from
 the state at that very index; the total number of queues names the list, because it only rises; once
 switched there is no way back. Time is not known here: that a fence or the settling lasted long enough is
-a record of the leader (``processors/topics/expansionrequests.py``). Who tells the raft groups of a topic to move
+a record of the leader (``processors/topics/expansionrequests.py``). Who asks the raft groups of a topic to move
 together: the operator's ``expansion.py``.
 """
 

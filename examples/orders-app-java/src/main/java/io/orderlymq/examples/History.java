@@ -6,9 +6,9 @@ import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 
 /**
- * Tells the server of orders-app/history.py what happened; an event is on record when {@code record} returns.
+ * Reports to the server of orders-app/history.py what happened; an event is on record when {@code record} returns.
  *
- * <p>Without an address nothing is told.
+ * <p>Without an address nothing is reported.
  */
 final class History {
     private final String host;
