@@ -244,7 +244,7 @@ def client_tables() -> str:
         ("Push consumers", ConsumerSettings),
     ):
         parts.append(f"\n### {title}\n\n{sdk_table(kind)}")
-    parts.append("\n### What a listener may set for one call\n\n")
+    parts.append("\n### Settings of one listener call\n\n")
     parts.append(
         table(
             ["context", "field", "default", "effect"],

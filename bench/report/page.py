@@ -122,7 +122,7 @@ def _cpu_model() -> str:
 
 
 def _classes(lines: Sequence[Line]) -> Iterator[str]:
-    yield "## What an acknowledgement means"
+    yield "## Meaning of an acknowledgement"
     yield ""
     yield (
         "There are two classes. Do not compare one with the other without saying so. A ratio in the tables is ours to"
@@ -257,7 +257,7 @@ def _limits(lines: Sequence[Line]) -> Iterator[str]:
                 f"| {p50.median:.3f} | {_share(lines, work, found.median)} |"
             )
     if rows:
-        yield "## What the machine allows"
+        yield "## Limits of the machine"
         yield ""
         yield (
             "Measured in the same run, alone on the machine. *Our share* sets sends of 1 KiB acknowledged from disk (the"
@@ -286,7 +286,7 @@ def _failures(lines: Sequence[Line]) -> Iterator[str]:
     done = {line.slot for line in lines if not line.trouble}
     failed = [line for line in lines if line.trouble and line.slot not in done]
     if failed:
-        yield "## What could not be measured"
+        yield "## Not measured"
         yield ""
         for line in failed:
             reason = line.trouble.splitlines()[0]
