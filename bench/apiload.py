@@ -1,5 +1,5 @@
 """
-What the operator asks of a real API server, and how long it takes, with many Topics and foreign pods: ``make bench-operator``.
+Measures the operator's requests to a real API server, and their time, with many Topics and foreign pods: ``make bench-operator``.
 
 etcd and kube-apiserver run alone, with the chart's definitions and rights. The brokers of one Cluster are a server that only remembers
 topics. The operator is a process of its own; its memory and its own count of requests are read from outside.

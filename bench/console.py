@@ -1,5 +1,5 @@
 """
-What the console costs and how long its first page takes: ``make bench-console``, six minutes.
+Measures the cost of the console and the time of its first page: ``make bench-console``, six minutes.
 
 A group of three real processes gets 10,000 topics and 5,000 consumer groups. The CPU time of the leader is compared without a console,
 with a console that nobody looks at, and with a first page that follows the cluster: in turn, several times, because what a leader does

@@ -1,5 +1,5 @@
 """
-What lanes read and write per message while one key is parked with a deep backlog, counted in rows of the store.
+Counts reads and writes of lanes per message while one key is parked with a deep backlog, counted in rows of the store.
 
 A busy machine changes no count. One replica applies what the leader's plans say; time stands still, so the key stays parked.
 """

@@ -1,5 +1,5 @@
 """
-What key lanes promise, measured: each work with and without what should not disturb it.
+Measures the guarantees of key lanes: each work with and without a disturbance.
 
 ``python -m bench.lanes [--quick] [--only NAME ...] [--write docs/explanation/benchmarks.md]``. A name server and three replicas run
 on loopback beside the consumers, which are processes of the SDK (``bench/laneworker.py``). Handlers wait, so that they use no

@@ -1,4 +1,4 @@
-"""What was spent between two moments that the load program names: time, CPU of each side, and the rest of the machine."""
+"""Measures the time between two moments that the load program names: time, CPU of each side, and the rest of the machine."""
 
 import os
 import time

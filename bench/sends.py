@@ -1,5 +1,5 @@
 """
-What one group does on this machine: acknowledged sends, then a drain of what is stored.
+Measures one group on this machine: acknowledged sends, then a drain of what is stored.
 
 ``python -m bench.sends [--quick] [--write docs/explanation/benchmarks.md]``. A name server and three replicas
 run on loopback and share the machine with the load; an acknowledgement means: on disk at a

@@ -1,4 +1,4 @@
-"""What is measured: every work by name, with its figures and what they mean. Pure; bench/execution.py does it."""
+"""Every measured work by name, with its figures and their meaning. Pure; bench/execution.py does it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

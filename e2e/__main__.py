@@ -1,5 +1,5 @@
 """
-What the scenarios run on, ahead of them: ``python -m e2e prepare``, and ``python -m e2e remove`` afterwards.
+Prepares the environment of the scenarios: ``python -m e2e prepare``, and ``python -m e2e remove`` afterwards.
 
 The scenarios make what is missing themselves. CI prepares while other tests wait, and removes the cluster so
 that its idle pods take no CPU from the steps that follow. A cluster that KUBECONFIG names stays.

@@ -1,5 +1,5 @@
 """
-What a message costs as one thing grows by decades: topics, queues, groups, members, connections, keys, backlog.
+Measures the cost of a message while one thing grows by decades: topics, queues, groups, members, connections, keys, backlog.
 
 ``dimensions`` says what grows and how, ``load`` sends the same work at each decade and takes the figures, ``page`` writes
 docs/explanation/growth.md. Nothing of the product may depend on this room. Begin with ``__main__.py``.

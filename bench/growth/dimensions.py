@@ -1,5 +1,5 @@
 """
-What grows, one row each: from how many to how many, and what brings a cluster from one decade to the next.
+The dimensions of growth, one row each: from how many to how many, and the step that brings a cluster from one decade to the next.
 
 A step is asked to grow from *old* to *new* and returns the load for that decade. Connections and members stay open until
 the dimension ends.

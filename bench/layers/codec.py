@@ -1,5 +1,5 @@
 """
-What one frame costs: decode and encode of a send with a 1 KiB body, and of its reply.
+Measures the cost of one frame: decode and encode of a send with a 1 KiB body, and of its reply.
 
 Run `python bench/layers/codec.py`; prints microseconds per frame, best of several rounds, on one core.
 """

@@ -1,5 +1,5 @@
 """
-What this machine allows: synced batches of rocksdict, a plain synced file, loopback, frames without a broker.
+Measures the limits of this machine: synced batches of rocksdict, a plain synced file, loopback, frames without a broker.
 
 They are measured in the same run as the peers, and the page says which share of them is ours. None is a bound that
 a broker could reach: a replica does several of them for each message, on cores shared with two others.

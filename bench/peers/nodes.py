@@ -1,5 +1,5 @@
 """
-What every peer has in common: processes with ports, folders and a client, and what an acknowledgement of it means.
+The common parts of all peers: processes with ports, folders and a client, and the meaning of their acknowledgement.
 
 A peer is described once, in a module of its own; the driver knows only what stands here. Everything listens on
 loopback, except where a peer has no setting for it (RocketMQ), and lives below one folder that the driver throws away.

@@ -138,7 +138,7 @@ class GroupCopy:
 
 
 class _Known:
-    """What is stored already: digests by size and end of a file; without *storage* nothing."""
+    """Files that are stored already: digests by size and end of a file; without *storage* nothing."""
 
     def __init__(self, storage: Storage | None) -> None:
         self._digests: dict[tuple[int, str], str] = {}

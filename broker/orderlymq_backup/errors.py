@@ -1,4 +1,4 @@
-"""What may go wrong with a backup, named by what the caller does next."""
+"""Errors of backups, named by the caller's next step."""
 
 
 class BackupError(Exception):
@@ -14,7 +14,7 @@ class BackupNotNamed(BackupError):  # noqa: N818 - named for what the caller mus
 
 
 class BackupDamaged(BackupError):  # noqa: N818 - named for what the caller must know
-    """What was read is not what was written; use another backup."""
+    """The data that was read differs from the written data; use another backup."""
 
 
 class FileDamaged(BackupDamaged):

@@ -1,5 +1,5 @@
 """
-What a backup is: for each broker group the files of its store at one position of its log.
+The manifest of a backup: for each broker group the files of its store at one position of its log.
 
     backups/ID.manifest     says which files make the backup; written last, so a backup without it does not exist
     blobs/AB/ABCD...        a file by the SHA-256 of its bytes, shared by all backups that have it

@@ -1,5 +1,5 @@
 """
-What a broker process measures, for Prometheus.
+Metrics of a broker process, for Prometheus.
 
 The rule: the hot path adds to plain numbers; what can be asked for is asked when somebody scrapes.
 Three histograms are observed once per entry or write, never per message.
@@ -26,7 +26,7 @@ _COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a scrape shows at this moment; *counters* rise, *gauges* go up and down."""
+    """Figures of one scrape; *counters* rise, *gauges* go up and down."""
 
     gauges: Mapping[str, tuple[str, float]]
     counters: Mapping[str, tuple[str, float]]

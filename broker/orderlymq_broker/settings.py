@@ -126,7 +126,7 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class AddressQuotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one address may use of this broker; 0 is without a limit."""
+    """Limits of one address at this broker; 0 is without a limit."""
 
     requests_per_s: Count = 0
     bytes_per_s: Count = 0

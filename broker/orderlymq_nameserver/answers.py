@@ -1,5 +1,5 @@
 """
-What the name server answers from the registry: routes, brokers, topics, and its tables for a status page.
+Answers of the name server from the registry: routes, brokers, topics, and its tables for a status page.
 
 Pure. Rules kept here:
 - where brokers that sign have an ordered topic, others add no queues to its route;
@@ -54,7 +54,7 @@ class Answers:
 
     @property
     def unsigned_bytes(self) -> int:
-        """What brokers that do not sign take."""
+        """Room that brokers without signatures take."""
         return sum(each.size for name, each in self._brokers.items() if name not in self._reserved)
 
     def encoded_route(self, topic: str) -> bytes | None:

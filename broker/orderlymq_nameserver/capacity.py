@@ -24,7 +24,7 @@ ROW_BYTES: Final = 192
 
 
 class TooMuchRegistered(ValueError):  # noqa: N818 - what was found, not what failed
-    """What is registered does not fit; the text says what to do."""
+    """The registrations do not fit; the text says what to do."""
 
 
 def rows_bytes(names: Iterable[str]) -> int:

@@ -1,5 +1,5 @@
 """
-What leaves a name server by a further listener: addresses of that listener, or a refusal.
+Answers of a name server at a further listener: addresses of that listener, or a refusal.
 
 The rule (ADR 25): groups register their one stable address, which clients of another network cannot reach. This module
 replaces it in every answer that has one. A group without an address for the listener makes the answer a refusal,

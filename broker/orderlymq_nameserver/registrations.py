@@ -1,5 +1,5 @@
 """
-What one broker name has registered: its addresses, the connections that keep them alive, and its topics.
+Registration of one broker name: its addresses, the connections that keep them alive, and its topics.
 
 Pure. `routes` decides by it what is routed.
 """

@@ -1,5 +1,5 @@
 """
-What is known about groups ("brokers" on the wire) and their topics: the registry behind every route.
+The registry behind every route: groups ("brokers" on the wire) and their topics.
 
 Pure: connections are numbers, time is given. Rules kept here:
 - an entry (broker name, id, address) lives as long as one connection that registered it: all replicas

@@ -1,5 +1,5 @@
 """
-What a replica does with what its leader sends: entries, heartbeats, snapshots.
+Handles messages of the leader: entries, heartbeats, snapshots.
 
 Rules kept: an append is taken only where the logs meet (raft paper section 5.3); a conflict
 is resolved in the leader's favour and never below the commit index; an answer is a promise

@@ -37,7 +37,7 @@ class Unavailable(Exception):  # noqa: N818 - a fact about the log, expected and
 
 class LogStorage(Protocol):
     """
-    What the core reads of the durable log; only the shell writes it.
+    The durable log as the core reads it; only the shell writes it.
 
     It may lag: entries that were handed out in a Ready need not be visible before advance().
     """

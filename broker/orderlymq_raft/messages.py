@@ -1,5 +1,5 @@
 """
-What replicas of one group say to each other.
+Messages between replicas of one group.
 
 One small dataclass per message; each carries its sender, its target and the sender's term.
 Requests and answers may be lost, repeated, delayed and reordered without harm. Who may send

@@ -1,5 +1,5 @@
 """
-What a leader knows about each peer, and how much it may send to it.
+A leader's knowledge about each peer, and how much it may send to it.
 
 A peer is *probed* with one append at a time until its log is known to meet the leader's;
 then entries *replicate* in a pipeline, as many appends ahead as the window allows; a peer

@@ -1,5 +1,5 @@
 """
-What the core hands to its shell: the work of one turn, and a report of how things stand.
+The output of the core for its shell: the work of one turn, and a report of how things stand.
 
 The order in which a shell works off a Ready is the whole of its duty; see Ready.
 """

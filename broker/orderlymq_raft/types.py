@@ -37,7 +37,7 @@ _MEMBERSHIP_HEADER = struct.Struct(">BBB")
 
 
 class Role(Enum):
-    """What a replica currently is."""
+    """Current role of a replica."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -46,7 +46,7 @@ class Role(Enum):
 
 
 class EntryKind(IntEnum):
-    """What the data of an entry means; the number is stored, so it never changes."""
+    """Meaning of an entry's data; the number is stored, so it never changes."""
 
     NORMAL = 0
     """Data of the state machine."""
@@ -68,7 +68,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a replica must remember to keep its promises; only *commit* may be stale on disk."""
+    """State that a replica must remember to keep its promises; only *commit* may be stale on disk."""
 
     term: Term = NO_TERM
     vote: NodeId | None = None

@@ -1,5 +1,5 @@
 """
-What can go wrong for a user of the SDK, named by what the caller does next.
+Errors of the SDK, named by the caller's next step.
 
 Rule: an error of a send says whether the message may have been stored. `SendRefused` is definite: the
 message is not in the log and never will be. `SendUnknown` is honest: it may be there; sending the same

@@ -94,7 +94,7 @@ class Recording:
 
     @property
     def not_judged(self) -> list[str]:
-        """What the recording leaves open, after the final read."""
+        """Parts that the recording leaves open, after the final read."""
         seen = {event.message for event in self.events if event.kind is Kind.SEND}
         stored = {e.message: e.topic for e in self.events if e.kind is Kind.STORED}
         dropped = (event.topic for event in self.events if event.kind is Kind.DROPPED)

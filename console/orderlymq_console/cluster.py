@@ -1,5 +1,5 @@
 """
-What is asked of name servers and brokers, one broker group at a time.
+Requests to name servers and brokers, one broker group at a time.
 
 Rules: each broker group's answer is a reading with its own age and reason, so that one that is away leaves the figures of
 the others. A broker group that was registered once and is no more is unknown, not forgotten.

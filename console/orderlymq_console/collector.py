@@ -1,5 +1,5 @@
 """
-What brokers were asked, and when: one answer for any number of viewers.
+Answers of brokers with their times: one answer for any number of viewers.
 
 Rules: an answer younger than its interval is not asked again, and viewers who ask while a question is under way share it.
 It asks nothing by itself. A failure is an answer, too: it has a reason and an age. Answers and questions have limits: what is
@@ -38,7 +38,7 @@ SILENT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """What one question brought.
+    """Result of one request.
 
     Attributes:
         value: the answer; None when there is none.

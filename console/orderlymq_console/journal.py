@@ -1,5 +1,5 @@
 """
-What changed in the cluster, and when: leaders, replicas, disks, standstills, and the holders of queue locks.
+Changes in the cluster with their times: leaders, replicas, disks, standstills, and the holders of queue locks.
 
 Rules: two looks are compared, so a change between them has the time of the second look, unless the broker reports a better one;
 what came and went between them is not seen, and epochs show how many holders there were. All of it is this process's memory,

@@ -1,5 +1,5 @@
 """
-What the page of a key shows, and `/api` returns: where the key is, its newest messages, and its time line.
+Models of the page of a key, and of `/api`: where the key is, its newest messages, and its time line.
 
 Rules: those of `models`.
 """
@@ -11,7 +11,7 @@ from orderlymq_console.models import Figure, Model, Page, Pod
 
 
 class KeyGroup(Model):
-    """What one group does with a key."""
+    """State of a key in one group."""
 
     group: str
     state: str

@@ -1,5 +1,5 @@
 """
-What pages show, and `/api` returns, of messages: stored, waiting, dead.
+Models of messages for pages and `/api`: stored, waiting, dead.
 
 Rules: those of `models`.
 """
@@ -10,7 +10,7 @@ from orderlymq_console.models import Figure, Listing, Model, Page, Trouble
 
 
 class Body(Model):
-    """What is shown of a body.
+    """The shown part of a body.
 
     Attributes:
         form: text, json or hex.
@@ -106,7 +106,7 @@ class MessagePage(Page):
 
 
 class WaitingRow(Model):
-    """What one broker group keeps back.
+    """Messages that one broker group keeps back.
 
     Attributes:
         timers: messages that wait for a time of their own.

@@ -1,5 +1,5 @@
 """
-What pages show and `/api` returns: the same models for both.
+Models of pages and of `/api`, the same for both.
 
 Rules: member names are camelCase in JSON, as in `--output json` of the commands. A figure that could not be asked has
 no value and says why; it is never zero. Times are wall milliseconds since the epoch, ages are seconds.
@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 
 class Model(BaseModel):
-    """What all models share."""
+    """Base of all models."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
@@ -65,7 +65,7 @@ class Pod(Model):
 
 
 class Page(Model):
-    """What every page has."""
+    """Base of every page."""
 
     sources: tuple[Source, ...] = ()
 
@@ -294,7 +294,7 @@ class MemberRow(Model):
 
 
 class MemberQueue(Model):
-    """What a member reports of a queue that it consumes; None where it does not report it."""
+    """Report of a member about a queue that it consumes; None where it does not report it."""
 
     topic: str
     broker_group: str
@@ -323,7 +323,7 @@ class MemberTopic(Model):
 
 
 class MemberPage(Page):
-    """What one member says of itself.
+    """Report of one member about itself.
 
     Attributes:
         unknown: why it says nothing; empty when it answers.

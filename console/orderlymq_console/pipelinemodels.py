@@ -1,5 +1,5 @@
 """
-What pages show, and `/api` returns, of pipelines.
+Models of pipelines for pages and `/api`.
 
 Rules: those of `models`.
 """
@@ -81,7 +81,7 @@ class AuditFinding(Model):
 
 
 class Audit(Model):
-    """What the last audit found.
+    """Findings of the last audit.
 
     Attributes:
         at_ms: when it ended, or when a stream wrote its last batch.

@@ -80,7 +80,7 @@ class Pods:
 
 @dataclass(frozen=True, slots=True)
 class PodNames:
-    """What is known of pods now: a list, or why there is none, and its age."""
+    """Known pods: a list, or why there is none, and its age."""
 
     listed: PodList | None
     unknown: str

@@ -1,5 +1,5 @@
 """
-What the console is started with: where it listens, who may come in, what it may do.
+Settings of the console: where it listens, who may come in, what it may do.
 
 Rule: beyond this machine there is no page without an account, and no start without one.
 """

@@ -1,5 +1,5 @@
 """
-What a leader says of its broker group (request 20500), read and checked.
+Report of a leader about its broker group (request 20500), read and checked.
 
 Rule: members that nobody here knows are ignored. A replica whose store is being replaced reports nothing of its groups: what
 is None then is "not reported". A status in another form is refused as a whole, and the broker group is unknown then.
@@ -133,7 +133,7 @@ SHOWN_MAX: Final = 100
 
 
 class WatchReport(_Report):
-    """What the leader's last examination of its groups found.
+    """Findings of the leader's last examination of its groups.
 
     Attributes:
         examined_at: wall ms of the leader; 0 before its first examination.
@@ -245,7 +245,7 @@ class StatusReport(BaseModel):
 
     @property
     def examined(self) -> WatchReport | None:
-        """What was found; None where nothing was examined yet, which is not the same as nothing found."""
+        """The findings; None where nothing was examined yet, which is not the same as nothing found."""
         return None if self.watch is None or self.watch.examined_at == 0 else self.watch
 
     @property

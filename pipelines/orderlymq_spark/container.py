@@ -1,5 +1,5 @@
 """
-What Spark asks of an image: a container with the argument `executor` runs one, with `driver` a driver.
+Entry point of the image for Spark: a container with the argument `executor` runs one, with `driver` a driver.
 
 Spark makes the pods of its executors itself and gives them the argument `executor` and variables; an operator for
 SparkApplications likewise makes a pod with the argument `driver`. `python -m orderlymq_spark.container executor`

@@ -1,5 +1,5 @@
 """
-What can go wrong in a pipeline, named by what to do next.
+Errors of pipelines, named by the next step.
 
 Rule: all derive from the SDK's error, so the command turns each into one sentence and an exit code.
 """
@@ -42,11 +42,11 @@ class SpillFailed(OrderlyMQError):  # noqa: N818 - says what happened
 
 
 class SinkConflict(OrderlyMQError):  # noqa: N818 - says what happened
-    """What is published contradicts what would be published now; nothing was changed."""
+    """The published data contradicts the new data; nothing was changed."""
 
 
 class QueueListChanged(OrderlyMQError):  # noqa: N818 - says what happened
-    """What would be read was written by two queue lists of its topic, so the changes of a key have no order by offsets.
+    """The range to read was written under two queue lists of its topic, so the changes of a key have no order by offsets.
 
     Begin behind the expansion, with a new checkpoint and a new target.
     """

@@ -174,7 +174,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """What bodies are, and by which schema; `options.SOURCE_OPTIONS` says what the schema is."""
+    """Format and schema of bodies; `options.SOURCE_OPTIONS` says what the schema is."""
 
     name: FormatName
     schema: str
@@ -183,7 +183,7 @@ class ValueFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What is read, from where to where, and in which pieces."""
+    """Source, range and pieces of a read."""
 
     connect: Connect
     topics: tuple[str, ...] = ()

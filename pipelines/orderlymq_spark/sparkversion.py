@@ -32,7 +32,7 @@ if TYPE_CHECKING or HAS_ARROW_WRITERS:
 else:
 
     class DataSourceStreamArrowWriter(DataSourceStreamWriter):
-        """What 4.0 does not have: a writer of Arrow batches, which `stream_writer` feeds."""
+        """Missing in 4.0: a writer of Arrow batches, which `stream_writer` feeds."""
 
 
 if TYPE_CHECKING or HAS_LIMITS:
@@ -46,7 +46,7 @@ if TYPE_CHECKING or HAS_LIMITS:
 else:
 
     class ReadLimit:
-        """What Spark before 4.2 does not have."""
+        """Missing in Spark before 4.2."""
 
     class ReadAllAvailable(ReadLimit):
         """Everything."""

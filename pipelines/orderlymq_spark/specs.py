@@ -1,5 +1,5 @@
 """
-What a Pipeline says: the models of its YAML, one per type.
+The spec of a Pipeline: the models of its YAML, one per type.
 
 Rules: no module of Spark is imported here, so that `pipeline list` and the checks of a file work without it; an
 unknown field is refused with the nearest known one; what only Kubernetes obeys is left to the operator. What each
@@ -38,7 +38,7 @@ class Model(BaseModel):
 
 
 class Source(Model):
-    """What is read. `options` are those of the format "orderlymq"."""
+    """The source. `options` are those of the format "orderlymq"."""
 
     bootstrap: str = DEFAULT_NAME_SERVER
     topic: str
@@ -63,7 +63,7 @@ class SparkSettings(Model):
 
 
 class PipelineSpec(Model):
-    """What all pipelines have."""
+    """Fields of all pipelines."""
 
     type: str
     spark: SparkSettings = SparkSettings()

@@ -19,7 +19,7 @@ LOCK_LEASE_MS_MIN: Final = 32_000
 
 
 class Use(Enum):
-    """What a broker of ours does with a key."""
+    """Treatment of a key by our brokers."""
 
     LIVE = "manifest, and code 25 while the broker runs"
     START = "manifest; replicas restart one by one"
@@ -30,7 +30,7 @@ class Use(Enum):
 
 
 class Kind(Enum):
-    """What a value is."""
+    """Type of a value."""
 
     BOOLEAN = "true or false"
     INTEGER = "a whole number"

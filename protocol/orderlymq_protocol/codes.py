@@ -41,7 +41,7 @@ class SerializeType(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """Code of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -187,7 +187,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What a response says.
+    """Code of a response.
 
     209 to 211 have two meanings in the field; these are the 4.9 ones, as our reported version is 4.9.
     """

@@ -21,7 +21,7 @@ NONCE_SIZE: Final = 12
 
 
 class SealBroken(ValueError):  # noqa: N818 - named for what was found
-    """What should be a sealed secret is none of this cluster's operator, or is for another account."""
+    """The text is no sealed secret of this cluster's operator, or it is for another account."""
 
 
 def seal(secret: str, access_key: str, operator_secret: str, nonce: bytes) -> str:

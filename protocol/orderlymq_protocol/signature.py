@@ -53,7 +53,7 @@ class SignAgain(SignatureRefused):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What makes a signed request one of a kind.
+    """The unique part of a signed request.
 
     Attributes:
         key: who signed.

@@ -17,7 +17,7 @@ from orderlymq_runtime.security.tls import TlsError, TlsSettings
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the settings of every server of a cluster have.
+    """Common settings of every server of a cluster.
 
     Attributes:
         tls: whether clients may or must speak TLS.

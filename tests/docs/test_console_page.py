@@ -29,7 +29,7 @@ curl -s -H "Authorization: Bearer $TOKEN" http://127.0.0.1:9870/api/blocked
 ```
 
 A console on a loopback address needs no token for this, but for the audit log. Times that end with `Ms` are of UTC, in milliseconds since the epoch; what ends with `Seconds` is an age or a
-span. A number that may be unknown is a [Figure](#figure). What is refused has the status 400, what does not exist 404, and the text says why.
+span. A number that may be unknown is a [Figure](#figure). A refused request has the status 400, an unknown address 404, and the text says why.
 
 The figures come from [`AdminClient`](python.md#administration), which the commands use, too: `/api/groups/GROUP` has what `orderlymq group show` prints, and
 `/api/key` what `orderlymq explain` prints. `tests/console/test_equal.py` compares them.

@@ -1,5 +1,5 @@
 """
-What a processor may ask of the world: one closed union.
+The effects that a processor may ask for: one closed union.
 
 Processors never touch a socket or the log. They return effects; the shell sends, proposes
 and closes. A reply that depends on a record leaves only when the record is committed and

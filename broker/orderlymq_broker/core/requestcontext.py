@@ -1,5 +1,5 @@
 """
-What all processors share: the state, the leader's view of it, who is connected, and how to answer.
+The shared context of all processors: the state, the leader's view of it, who is connected, and how to answer.
 
 The rules: processors read the state and never change it; what must survive the leader becomes a
 ``Propose``; a oneway request gets no answer, not even an error, and an offset query of RocketMQ's clients no error but 22

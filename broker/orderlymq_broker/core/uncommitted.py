@@ -28,7 +28,7 @@ class Waiter(NamedTuple):
 
 
 class LeaderView:
-    """What one term of leadership has handed out.
+    """Offsets that one term of leadership has handed out.
 
     Attributes:
         sends: uncommitted sends by identity.

@@ -61,7 +61,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What an examination found; clean when *findings_count* is zero.
+    """Findings of an examination; clean when *findings_count* is zero.
 
     Attributes:
         counts: how many entries, messages and so on were looked at.

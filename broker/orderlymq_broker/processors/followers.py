@@ -1,5 +1,5 @@
 """
-What a replica answers that does not lead, or does not yet.
+Answers of a replica that does not lead, or does not yet.
 
 The rule: never a wrong answer, never an answer that a client would misread. Clients up to 4.9 take any
 error code to an offset query for "never committed" and may jump to the end of the queue, so ``answer``

@@ -1,5 +1,5 @@
 """
-What a replication loop is made of and what it acts upon, so that tests can put their own in.
+The parts of a replication loop and its environment, so that tests can put their own in.
 
 The loop itself is ``loop.py``; the process that provides all of this is ``app.py``.
 """
@@ -80,7 +80,7 @@ class Host(Protocol):
 
 
 class LogWriter(Protocol):
-    """What the loop asks of the log, `RaftLogStore`, to write it; the node reads it."""
+    """The log, `RaftLogStore`, as the loop writes it; the node reads it."""
 
     def append(
         self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
@@ -130,7 +130,7 @@ class LoopFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaParts:
-    """What one opened replica consists of; made again when a snapshot replaces it."""
+    """The parts of one opened replica; made again when a snapshot replaces it."""
 
     node: Node
     log: LogWriter
@@ -141,7 +141,7 @@ class ReplicaParts:
 
 @dataclass(frozen=True, slots=True)
 class LoopPorts:
-    """What the loop acts upon."""
+    """The environment of the loop."""
 
     writer: Writer
     outbound: Outbound

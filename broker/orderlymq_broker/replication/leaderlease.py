@@ -15,7 +15,7 @@ from orderlymq_raft.types import ReadState
 
 
 class Authority:
-    """What a replica knows about its right to answer.
+    """Right of a replica to answer, as far as it knows.
 
     Confirmations have rising numbers. Invariant: number n is confirmed only by a round of heartbeats
     that left after `ask` returned n for the last time.

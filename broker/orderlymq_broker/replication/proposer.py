@@ -1,5 +1,5 @@
 """
-What a leader puts into its log: proposals are admitted, share an entry, and hear when they are refused or lost.
+Puts proposals into the log of a leader: they are admitted, share an entry, and hear when they are refused or lost.
 
 The rules: a proposal that no replica could apply is refused before it reaches the log; what is handed to the log is
 pending until its outcome is certain (``proposals.py``). ``groupcommit.py`` says how long proposals wait for others,

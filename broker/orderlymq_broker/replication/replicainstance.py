@@ -45,7 +45,7 @@ WRITE_MAX_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What outlives an instance."""
+    """State that outlives an instance."""
 
     outbound: Outbound
     clients: ClientPort

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReplicaRole:
-    """What one replica is in its group, as the process and the core last learned it.
+    """Role of one replica in its group, as the process and the core last learned it.
 
     Attributes:
         serving: true from when the no-op of the own term is applied until leadership is lost.

@@ -69,7 +69,7 @@ _ORIGIN_FILE: Final = "ORIGIN"
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """What is sent: the state, in which term, and from which store.
+    """The snapshot that is sent: the state, in which term, and from which store.
 
     *origin* names one opened store of one sender, within which equal names are equal files.
     """

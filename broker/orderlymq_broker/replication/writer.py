@@ -26,7 +26,7 @@ Done = Callable[[float], None]
 
 
 class Writer(Protocol):
-    """What the loop needs of the thread; tests commit by hand."""
+    """The thread as the loop uses it; tests commit by hand."""
 
     def submit(self, ticket: WriteTicket, *, sync: bool, done: Done) -> None:
         """Commit *ticket* after all before it; then call *done* with the seconds it took."""
@@ -34,7 +34,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriterEvents:
-    """What the thread reports besides; called on the event loop."""
+    """Further reports of the thread; called on the event loop."""
 
     full: Callable[[bool], None]
     failed: Callable[[StoreError], None]

@@ -52,7 +52,7 @@ class FrameSender(Protocol):
 
 
 class _Passed:
-    """What one client has asked through us and not been answered, and when it last asked."""
+    """Requests of one client through us that are not answered, and the time of its last one."""
 
     __slots__ = ("asked_at", "leader", "pulls", "requests")
 

@@ -23,7 +23,7 @@ DISK_MAX_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a look at the process has shown.
+    """Result of one look at the process.
 
     Attributes:
         idle_s: how long ago the last tick was.

@@ -1,5 +1,5 @@
 """
-What the clients see of a change of leadership.
+Effects of a change of leadership on clients.
 
 The rules: a replica that leads no more first stops listening, then passes on what its clients
 still ask, and lets each client go when it is quiet; nobody is answered a guess. A planned move

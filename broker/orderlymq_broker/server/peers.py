@@ -1,5 +1,5 @@
 """
-What the replicas of a group say to each other, as one process hears it and sends it.
+Messages between the replicas of a group, as one process receives and sends them.
 
 The rules: messages of raft go to the loop and come from it; frames of clients that a peer has passed on go to the two ends
 of forwarding (``forwarder.py``); where a peer is called is noted as soon as it says so. While a snapshot replaces the

@@ -39,7 +39,7 @@ PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_M
 
 
 class Admission(Enum):
-    """What happens to a request that arrives now."""
+    """Admission of a request that arrives now."""
 
     SERVE = "serve"  # this replica answers
     HOLD = "hold"  # this replica leads and is about to hand that over

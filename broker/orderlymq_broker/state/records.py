@@ -1,5 +1,5 @@
 """
-What stands in the raft log: one small struct per kind of change, and what applying it found.
+Records of the raft log: one small struct per kind of change, and the results of applying it.
 
 The rules: a record says everything that ``machine.py`` needs, so that applying it is the same on
 every replica; time is a field that the leader wrote; names are never re-used with another meaning.
@@ -182,7 +182,7 @@ class OffsetsReset(Struct, frozen=True, array_like=True, tag=21):
 
 
 class Subscription(Struct, frozen=True, array_like=True):
-    """What a member wants of a topic; *version* is the millisecond it was made."""
+    """Subscription of a member to a topic; *version* is the millisecond it was made."""
 
     topic: str
     expression: str = "*"

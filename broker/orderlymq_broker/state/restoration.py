@@ -1,5 +1,5 @@
 """
-What a state loses and gains when a backup becomes a new cluster.
+Changes of a state when a backup becomes a new cluster.
 
 The rule: whatever a client of the former cluster got after the backup was made counts for nothing in the new one. Its
 locks are free, its lanes are handed out again, and all epochs and attempts begin above those that it may have got.

@@ -58,7 +58,7 @@ class Batch:
 
 
 class Reader(Protocol):
-    """What the state machine and the processors may ask of the store."""
+    """The store as the state machine and the processors may use it."""
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """Return the value of *key*, staged writes included."""

@@ -79,7 +79,7 @@ class Table(IntEnum):
 
 
 class IndexKind(IntEnum):
-    """What a key in KEY_INDEX was taken from."""
+    """Source of a key in KEY_INDEX."""
 
     KEY = 0  # one token of the KEYS property
     UNIQUE = 1  # the UNIQ_KEY property

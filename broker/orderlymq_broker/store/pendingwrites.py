@@ -1,5 +1,5 @@
 """
-What is staged or being written, laid over what the store already holds.
+Writes that are staged or under way, laid over the content of the store.
 
 The rule: a read sees every staged and every unsettled write, newest first, no matter how far
 the writer thread has come with it; a layer masks the store below it, so it does not matter
@@ -85,7 +85,7 @@ class Layer:
 
 
 class Base(Protocol):
-    """What lies below the layers; called on the event loop only."""
+    """The store below the layers; called on the event loop only."""
 
     def base_get(self, family: Family, key: bytes) -> bytes | None:
         """Return the stored value of *key*."""

@@ -45,7 +45,7 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a snapshot holds: everything up to *index* applied, and the files of it.
+    """Content of a snapshot: everything up to *index* applied, and the files of it.
 
     Attributes:
         membership: as `Membership.encode` gives it, effective at *index*.

@@ -1,5 +1,5 @@
 """
-What `helm test` runs: make a cluster of one replica, send, consume in order, remove everything again.
+The program of `helm test`: make a cluster of one replica, send, consume in order, remove everything again.
 
 `python selftest.py NAMESPACE NAME TEMPLATE`; the objects are called NAME, and the Cluster's podTemplate is TEMPLATE, in JSON.
 Exit code 0 when every key came in order.

@@ -20,7 +20,7 @@ _ALL: Final = ("", "*")
 
 
 class TrackType(Enum):
-    """What a group has done with a message."""
+    """State of a message in a group."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"

@@ -24,7 +24,7 @@ READ_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class GroupAndKey:
-    """What one group has to do with a key.
+    """State of a key in one group.
 
     Attributes:
         lock: who holds the key's queue; None where nobody does.

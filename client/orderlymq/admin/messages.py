@@ -1,4 +1,4 @@
-"""What an administrator asks about single messages: by their place, by a key, and to send a dead letter again."""
+"""Requests of an administrator about single messages: by their place, by a key, and to send a dead letter again."""
 
 from typing import Final
 

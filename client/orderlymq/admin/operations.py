@@ -1,5 +1,5 @@
 """
-What an administrator asks besides topics, groups and messages: settings, figures, clients, KV configuration.
+Requests of an administrator besides topics, groups and messages: settings, figures, clients, KV configuration.
 
 Rules: each method is one request of RocketMQ's protocol, answered as it is, under the protocol's own words;
 what concerns every broker group is asked of each leader, what every name server keeps for itself is sent

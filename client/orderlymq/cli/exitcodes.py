@@ -1,10 +1,10 @@
-"""What the exit code of a command means; no command of any package has a number of its own for one of these."""
+"""Exit codes of commands; no command of any package has a number of its own for one of these."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the exit code of a command means."""
+    """Meaning of a command's exit code."""
 
     OK = 0
     FAILED = 1

@@ -1,4 +1,4 @@
-"""What the brokers found about a group that needs a look: for `orderlymq group show`. Pure."""
+"""Findings of the brokers about a group: for `orderlymq group show`. Pure."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

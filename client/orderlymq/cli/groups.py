@@ -275,7 +275,7 @@ def _print(data: dict[str, Any]) -> None:
     "--on-dead-letter",
     "policy",
     type=click.Choice(list(_POLICIES)),
-    help="What becomes of what follows a message that failed too often.",
+    help="Policy for the messages behind one that failed too often.",
 )
 @click.option(
     "--retry-max-times",

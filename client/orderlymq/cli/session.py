@@ -1,5 +1,5 @@
 """
-What all commands share: the options, the connection, the exit codes, the two ways of showing a result.
+The shared parts of all commands: the options, the connection, the exit codes, the two ways of showing a result.
 
 Rule: a command computes plain data first; text and JSON are two views of the same data.
 """

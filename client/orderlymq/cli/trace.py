@@ -134,7 +134,7 @@ def _kept(topic: str, message: ReceivedMessage) -> Step:
 
 
 class _Asked:
-    """What the brokers answer about one message, and what they could not be asked."""
+    """Answers of the brokers about one message, and the requests that failed."""
 
     def __init__(self, admin: AdminClient, message_id: str) -> None:
         self.failures: list[CommandFailed] = []

@@ -1,5 +1,5 @@
 """
-What administrators sign and call with, beside the credentials and the TLS that every client may have.
+Signatures and calls of administrators, beside the credentials and the TLS that every client may have.
 
 Rule: who may read the files is an administrator. On a laptop they stand in the data directory of the `orderlymq up` that
 runs: ORDERLYMQ_DATA_DIR, else .orderlymq in the current directory. Credentials that are set come first, as TLS

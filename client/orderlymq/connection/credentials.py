@@ -35,7 +35,7 @@ _YES: Final = ("1", "true", "yes")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What requests are signed with; all empty for requests without a signature."""
+    """Credentials of requests; all empty for requests without a signature."""
 
     access_key: str = ""
     secret_key: str = field(default="", repr=False)

@@ -1,5 +1,5 @@
 """
-What stands between a client and its brokers, as the log reports it: once, again while it lasts, and its end.
+Troubles between a client and its brokers, in the log: once, again while it lasts, and its end.
 
 Rules: a broker that is lost is one trouble, however many queues and calls it costs; a refusal is another, of what was
 refused. Each call says how it ended; what it says beyond that is for the debug log.

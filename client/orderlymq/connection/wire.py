@@ -1,5 +1,5 @@
 """
-What producers, consumers and admin clients read from answers alike. Pure.
+Reads answers for producers, consumers and admin clients alike. Pure.
 
 The commands stand in `producer.requests` and `consumer.requests`.
 """

@@ -39,7 +39,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class TopicCounters:
-    """What a consumer did with one topic.
+    """Counters of a consumer for one topic.
 
     Attributes:
         pull_rt_ms, consume_rt_ms: average of the last minute; of a pull that found something, which

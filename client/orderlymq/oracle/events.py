@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an event says."""
+    """Kind of an event."""
 
     SEND = "send"  # a producer starts to send: process, topic, key, message
     ACK = "ack"  # the broker said it is stored: message, queue, offset

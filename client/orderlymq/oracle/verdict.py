@@ -22,7 +22,7 @@ __all__ = ["Defect", "Event", "Finding", "Kind", "Verdict", "as_lines", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the history proves.
+    """Verdict on a history.
 
     Attributes:
         findings: empty when the promise held.

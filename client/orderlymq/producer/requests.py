@@ -29,7 +29,7 @@ CHECKSUMS_SIZE: Final = len(
 
 @dataclass(frozen=True, slots=True)
 class SendOptions:
-    """What all sends of a producer share."""
+    """Shared parts of all sends of a producer."""
 
     group: str
     settings: ProducerSettings

@@ -1,5 +1,5 @@
 """
-What is known about a send while it is tried, and what may be sent at all. Pure.
+Knowledge about a send while it is tried, and checks before it. Pure.
 
 Rule: "refused" is said only when no try can have been stored: as soon as one try may have arrived and
 was not answered, a later refusal does not undo that, and the outcome is "unknown". The tries of earlier sends of

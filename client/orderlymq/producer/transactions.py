@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class TransactionState(Enum):
-    """What became of a local transaction; the values are those of the protocol."""
+    """Outcome of a local transaction; the values are those of the protocol."""
 
     COMMIT = TRANSACTION_COMMIT
     ROLLBACK = TRANSACTION_ROLLBACK

@@ -1,5 +1,5 @@
 """
-What waits in a queue when letters of one of its keys are released or sent again: it would be consumed before them.
+Messages that wait in a queue when letters of one of its keys are released or sent again: it would be consumed before them.
 
 Rule: an action that lets messages pass dead letters of their key asks for a second consent, which says how many they may be.
 """

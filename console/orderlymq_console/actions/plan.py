@@ -1,4 +1,4 @@
-"""What an action will do, for people, and what it is done with."""
+"""The plan of an action: a text for people, and its inputs."""
 
 from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.models import Model
@@ -16,7 +16,7 @@ class QueueMove(Model):
 
 
 class Plan(Model):
-    """What an action will do.
+    """Plan of an action.
 
     Attributes:
         action: retry, skip, release, redrive or reset.

@@ -36,7 +36,7 @@ _NO_KEYS: Final[list[ParkedKey]] = []
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What every broker group says of one consumer group, and the pods of its members where those are known."""
+    """Answers of every broker group about one consumer group, and the pods of its members where those are known."""
 
     progress: Answers[dict[MessageQueue, OffsetWrapper]]
     locks: Answers[dict[MessageQueue, QueueLock]]

@@ -1,4 +1,4 @@
-"""What changed, as rows: of the whole cluster in the last hour, and of the locks of one group."""
+"""Changes as rows: of the whole cluster in the last hour, and of the locks of one group."""
 
 from collections.abc import Iterable
 from typing import Final

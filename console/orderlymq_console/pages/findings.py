@@ -1,4 +1,4 @@
-"""What the leaders found that needs a look, in sentences for people: what it is, what to do, where to look."""
+"""Findings of the leaders in sentences for people: what it is, what to do, where to look."""
 
 import time
 from collections.abc import Iterable, Iterator

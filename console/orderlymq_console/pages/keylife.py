@@ -46,7 +46,7 @@ TIMEOUT_S: Final = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is known of a key's life: as the page shows it."""
+    """Time line of a key, as the page shows it."""
 
     messages: tuple[KeyMessage, ...] = ()
     events: tuple[KeyEvent, ...] = ()

@@ -1,4 +1,4 @@
-"""What a page raises when there is no such thing."""
+"""Error of a page whose object does not exist."""
 
 
 class NotThere(LookupError):  # noqa: N818 - says what it is

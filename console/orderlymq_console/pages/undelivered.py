@@ -1,5 +1,5 @@
 """
-What no consumer sees yet: messages that wait for their time, and half messages that wait for a decision.
+Undelivered messages: messages that wait for their time, and half messages that wait for a decision.
 
 Rule: the counts are in the leaders' statuses; only whether producers are online is asked, of `ASKED_MAX` groups at most.
 """

@@ -52,7 +52,7 @@ class ReportedCondition(_Report):
 
 
 class StatusReport(_Report):
-    """What the operator writes; every member may be absent."""
+    """Status that the operator writes; every member may be absent."""
 
     phase: str | None = None
     last_batch: int | None = None

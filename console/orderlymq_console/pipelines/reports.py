@@ -1,5 +1,5 @@
 """
-What a pipeline is and what its runs have said: one form for files and for Kubernetes.
+A pipeline and the reports of its runs: one form for files and for Kubernetes.
 
 Rules: members that nobody here knows are ignored. What is not known is None or empty and has a reason beside it.
 """
@@ -45,7 +45,7 @@ class PipelineSource(Protocol):
 
 
 class SourceReport(BaseModel):
-    """What is read; *bootstrap* names name servers of its own."""
+    """The source; *bootstrap* names name servers of its own."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -78,7 +78,7 @@ class SpecReport(BaseModel):
 
     @property
     def reads(self) -> str:
-        """What it reads: a topic, an archive, or a group's dead letters."""
+        """Its source: a topic, an archive, or a group's dead letters."""
         if self.source is not None:
             return self.source.topic
         if self.group is not None:
@@ -123,7 +123,7 @@ class FindingReport:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What the last audit found.
+    """Findings of the last audit.
 
     Attributes:
         findings: the first of them.

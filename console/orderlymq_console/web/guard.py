@@ -1,5 +1,5 @@
 """
-What stands before every page: the host that is called, who calls, where a change comes from, and the headers of answers.
+Checks before every page: the host that is called, who calls, where a change comes from, and the headers of answers.
 
 Rules: a name in the header Host that nobody gave the console is refused, so that a foreign page cannot reach it under its own
 name (DNS rebinding). A change needs a session, the proof of its form, and an origin that is the console's own. No page

@@ -1,4 +1,4 @@
-"""What the API server says of a change before it is made."""
+"""The API server warns of a change before it is made."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What people and machines get wrong: each shows as a condition with a reason and a sentence, and heals with its cause."""
+"""Mistakes of people and faults of machines: each shows as a condition with a reason and a sentence, and heals with its cause."""
 
 import time
 from collections.abc import Iterator

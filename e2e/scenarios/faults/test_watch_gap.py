@@ -1,4 +1,4 @@
-"""What disappears while no watch looks is noticed when everything is read again."""
+"""A deletion while no watch looks is noticed when everything is read again."""
 
 from e2e.installed import Operator
 from e2e.space import Space

@@ -1,5 +1,5 @@
 """
-What the operator asks of brokers and name servers over the wire.
+Requests of the operator to brokers and name servers.
 
 Nothing here knows whether brokers are processes or pods, and nothing here decides; `plan` decides.
 Begin with `admin` (one method per request), then `requests` (the actions of a plan as requests).

@@ -1,5 +1,5 @@
 """
-What brokers and name servers answer to the operator's requests, as it is used here. Pure.
+Answers of brokers and name servers to the operator, as it uses them. Pure.
 
 Rule: a function raises ValueError, KeyError or TypeError for what it cannot read; `admin` names who answered so.
 """

@@ -39,7 +39,7 @@ _MEMBERSHIP_CHANGES: Final[Mapping[type, str]] = {
 
 
 class Places(Protocol):
-    """What a backend knows."""
+    """Facts from a backend."""
 
     def group_address(self, group: str) -> str:
         """Return where the leader of a group answers.

@@ -1,5 +1,5 @@
 """
-What replicas report on /status, and what follows from it for their raft group.
+Reports of replicas on /status, and the state of their raft group.
 
 Rule: a replica is believed about itself. About the others only the leader of the highest term is believed: a leader that
 was cut off still takes itself for the leader for a moment.
@@ -23,7 +23,7 @@ CAUGHT_UP_LAG_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What the leader knows of a replica: how many entries it lacks, and whether it answers."""
+    """Knowledge of the leader about a replica: how many entries it lacks, and whether it answers."""
 
     lag: int
     active: bool
@@ -31,7 +31,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """What one replica says.
+    """Report of one replica.
 
     Attributes:
         role: leader, follower, learner, candidate or the like, as it says.

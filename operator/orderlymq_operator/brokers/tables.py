@@ -1,5 +1,5 @@
 """
-What raft groups and name servers know: topics, consumer groups, accounts, queue lists and routes.
+Tables of raft groups and name servers: topics, consumer groups, accounts, queue lists and routes.
 
 Rule: a server that does not answer, or answers only in part, counts as one that knows nothing.
 """

@@ -38,7 +38,7 @@ class CanaryMetrics:
         )
         self._troubles = Gauge(
             "orderlymq_canary_troubles",
-            "What broke the promise since the canary began, by kind",
+            "Broken promises since the canary began, by kind",
             ["kind"],
             registry=registry,
         )

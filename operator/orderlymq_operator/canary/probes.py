@@ -68,7 +68,7 @@ class Plan:
 
 
 class Probes:
-    """What sends and consumes; `run` until cancelled.
+    """Sends and consumes; `run` until cancelled.
 
     Args:
         filters: change what consumers pull before the judge sees it: how tests plant what no broker does.

@@ -1,5 +1,5 @@
 """
-What a canary may find, by name. Pure.
+Troubles that a canary may find, by name. Pure.
 
 Rule: each kind breaks a sentence of the promise (docs/explanation/guarantees.md). What a failure may do without breaking it,
 a repeat above all, is counted and is no trouble.

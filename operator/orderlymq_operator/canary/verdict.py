@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is the case now; *reason* is one word, *message* a sentence for people."""
+    """The present verdict; *reason* is one word, *message* a sentence for people."""
 
     status: Status
     reason: str

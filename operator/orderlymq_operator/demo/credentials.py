@@ -20,7 +20,7 @@ from orderlymq_runtime.remoting.client import RemotingClient
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a cluster asks of its clients, and what answers it.
+    """Requirements of a cluster on its clients, and the credentials for them.
 
     Attributes:
         secret: of the operator's account; empty without access control.

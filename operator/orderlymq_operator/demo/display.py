@@ -23,7 +23,7 @@ _BAR_WIDTH: Final = 32
 
 
 class Scoreboard:
-    """What the demo knows at the moment, from the reports of its processes."""
+    """State of the demo at the moment, from the reports of its processes."""
 
     def __init__(self) -> None:
         self.reports: dict[str, Report] = {}

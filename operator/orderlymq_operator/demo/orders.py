@@ -30,7 +30,7 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """What makes this message unique in a history."""
+        """Return the name that makes this message unique in a history."""
         return f"{self.run}/{self.order}/{self.number}"
 
     def encode(self) -> bytes:
@@ -49,7 +49,7 @@ def decode(body: bytes) -> Step | None:
 
 @dataclass(slots=True)
 class Ledger:
-    """What one consumer has seen of each order."""
+    """Steps of each order that one consumer has seen."""
 
     next_step: dict[str, int] = field(default_factory=dict)
     completed: int = 0

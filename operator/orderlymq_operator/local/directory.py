@@ -47,7 +47,7 @@ _OWNER_ONLY: Final = 0o700
 
 @dataclass(slots=True)
 class State:
-    """What a supervisor must know after everything but the disk was lost.
+    """State that a supervisor needs after everything but the disk was lost.
 
     Attributes:
         replicas: by group, the nodes that were started and not removed, each with whether it joined later.

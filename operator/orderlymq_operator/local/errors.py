@@ -1,4 +1,4 @@
-"""What can go wrong on one machine, named by what the caller does next; commands turn each into an exit code."""
+"""Errors on one machine, named by the caller's next step; commands turn each into an exit code."""
 
 
 class LocalError(Exception):

@@ -1,4 +1,4 @@
-"""What a manifest names on this machine: the secret of a User, in a file or the environment, and the files of TLS."""
+"""Secrets that a manifest names on this machine: the secret of a User, in a file or the environment, and the files of TLS."""
 
 import os
 from collections.abc import Iterable, Iterator

@@ -67,7 +67,7 @@ class Event:
 
 
 class RefusedChange(Exception):  # noqa: N818 - named by what happened
-    """What is wanted is not allowed; nothing was touched."""
+    """The manifests are not allowed; nothing was touched."""
 
     def __init__(self, refusals: Sequence[Refuse]) -> None:
         super().__init__("\n".join(str(refusal) for refusal in refusals))
@@ -98,7 +98,7 @@ class Supervisor:
 
     @property
     def desired(self) -> Desired:
-        """What is wanted now."""
+        """Current desired state."""
         return self._state.desired
 
     @property

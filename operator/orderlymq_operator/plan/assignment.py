@@ -169,7 +169,7 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentState:
-    """What is known about a group.
+    """Observed state of a group.
 
     Attributes:
         members: by raft group that was asked: they may differ for a moment.
@@ -189,7 +189,7 @@ class AssignmentState:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What is wrong with a group for longer than a hand-over takes.
+    """Trouble of a group that lasts longer than a hand-over.
 
     Attributes:
         orphans: queues without a holder.

@@ -48,7 +48,7 @@ _BARRIERS_SHOWN_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ExpansionRequest:
-    """What the manifest of a topic says about its expansion."""
+    """Expansion policy in the manifest of a topic."""
 
     topic: str
     queues: int
@@ -59,7 +59,7 @@ class ExpansionRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExpansionState:
-    """What is known about one topic.
+    """Observed state of one topic.
 
     Attributes:
         groups: every raft group of the cluster, in order; None where the topic does not exist.
@@ -76,7 +76,7 @@ class ExpansionState:
 
 @dataclass(frozen=True, slots=True)
 class ExpansionPlan:
-    """What to do now, in order, and what to say about it; *status* is None when there is no expansion."""
+    """Next actions in order, and the status; *status* is None when there is no expansion."""
 
     actions: tuple[ExpansionAction, ...] = ()
     status: ExpansionStatus | None = None

@@ -17,7 +17,7 @@ SURE_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What the keeper of a process says of it.
+    """Report of a process's keeper.
 
     Attributes:
         identity: which process it is; another one has not been silent yet.

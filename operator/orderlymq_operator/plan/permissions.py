@@ -103,7 +103,7 @@ _CLASS: Final = re.compile(r"(class|classes|listeners|plugins|impl)$", re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class DriverPolicy:
-    """What the operator's owner allows Pipelines.
+    """Permissions of Pipelines by the operator's owner.
 
     Attributes:
         image: the operator's own image with Spark, which is always allowed.

@@ -19,7 +19,7 @@ Phase = Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Fin
 
 @dataclass(frozen=True, slots=True)
 class DriverReport:
-    """What a driver says of itself, or said last.
+    """Report of a driver about itself, or its last one.
 
     Attributes:
         passed: false when an audit has found something; None while it runs.
@@ -58,7 +58,7 @@ class DriverPod:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What makes drivers, as it is in the API server.
+    """Object that makes drivers, as it is in the API server.
 
     Attributes:
         work: the work that it was made for.
@@ -80,7 +80,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class ObservedPipeline:
-    """What there is of a Pipeline.
+    """Existing objects of a Pipeline.
 
     Attributes:
         stale: objects beside the workload that are not as they should be.

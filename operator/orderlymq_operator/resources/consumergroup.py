@@ -34,7 +34,7 @@ class SubscribedTopic(Model):
 
 
 class Retry(Model):
-    """What happens to a message whose consumer fails."""
+    """Retries of a message whose consumer fails."""
 
     max_times: Annotated[int, Field(ge=-1, le=10_000)] = Field(
         default=16,
@@ -84,10 +84,10 @@ class ConsumerGroupSpec(Model):
     topics: Annotated[list[SubscribedTopic], Field(max_length=64)] = Field(
         default=[], description="Topics that the group reads; startFrom applies to them."
     )
-    retry: Retry = Field(default=Retry(), description="What happens to failures.")
+    retry: Retry = Field(default=Retry(), description="Retries of failed messages.")
     on_dead_letter: Literal["Continue", "HoldKey", "StopQueue"] = Field(
         default="Continue",
-        description="What follows a dead letter of an Ordered group. Continue: later messages of its key "
+        description="Policy for messages behind a dead letter of an Ordered group. Continue: later messages of its key "
         "are consumed. HoldKey: they go to the dead letters, too, until `orderlymq group release` lets "
         "the key go; members with the Python SDK only. StopQueue: there are no dead letters, the message "
         "is tried for ever and its queue waits.",
@@ -117,7 +117,7 @@ class ConsumerGroupSpec(Model):
     )
     enabled: bool = Field(default=True, description="False stops deliveries to the group.")
     deletion_policy: Literal["Retain", "Delete"] = Field(
-        default="Retain", description="What becomes of the offsets when this object is deleted."
+        default="Retain", description="Whether the offsets are kept or deleted with this object."
     )
 
 
@@ -173,7 +173,7 @@ class LaneStatus(Model):
 
 
 class ConsumerGroupStatus(Status):
-    """What is known about a consumer group.
+    """Observed state of a consumer group.
 
     Conditions beside Ready: `Balanced` (every queue has exactly one living owner, shares differ by one
     at most), or `LanesFlowing` with concurrency Key, and `ConsistentSubscription` (all members subscribe to the same).

@@ -59,7 +59,7 @@ NAME_FIELDS: Final = {"Topic": "topic_name", "ConsumerGroup": "group_name", "Use
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What somebody wants: one cluster, its topics and groups, and what must disappear.
+    """Desired state: one cluster, its topics and groups, and what must disappear.
 
     Attributes:
         deleted_topics: topics (wire names) to delete because their manifest went with policy Delete.

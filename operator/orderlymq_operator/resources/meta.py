@@ -1,5 +1,5 @@
 """
-What every manifest has: version, metadata, a reference to its cluster, conditions.
+Common fields of manifests: version, metadata, a reference to its cluster, conditions.
 
 Rule: unknown fields are errors and types are exact, because a manifest with a typo must not be half obeyed.
 """
@@ -132,7 +132,7 @@ Conditions = Annotated[
 
 
 class Status(Model):
-    """What every kind reports."""
+    """Status of every kind."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Generation of the spec that this status speaks about."

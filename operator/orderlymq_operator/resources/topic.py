@@ -30,7 +30,7 @@ QUEUES_MAX: Final = 1024
 
 
 class TopicSpec(Model):
-    """What a topic is."""
+    """Desired state of a topic."""
 
     cluster_ref: ClusterRef = Field(
         description="The Cluster that holds the topic.", json_schema_extra=IMMUTABLE
@@ -51,7 +51,7 @@ class TopicSpec(Model):
     )
     queue_change_policy: QueueChangePolicy | None = Field(
         default=None,
-        description="What a changed number of queues does. Reject for Ordered and Expand for other "
+        description="How a changed number of queues takes effect. Reject for Ordered and Expand for other "
         "topics when absent. DrainAndSwitch lets an Ordered topic grow: writes are refused until "
         "every ordered group has consumed what is there, then the new queue list holds for everybody.",
     )
@@ -67,10 +67,10 @@ class TopicSpec(Model):
         "sending by the old one for a send time-out more. The SDK is served immediately.",
     )
     permission: Literal["ReadOnly", "WriteOnly", "ReadWrite"] = Field(
-        default="ReadWrite", description="What clients may do."
+        default="ReadWrite", description="Operations that clients may do."
     )
     deletion_policy: Literal["Retain", "Delete"] = Field(
-        default="Retain", description="What becomes of the messages when this object is deleted."
+        default="Retain", description="Whether the messages are kept or deleted with this object."
     )
 
     @property
@@ -133,7 +133,7 @@ class ExpansionStatus(Model):
 
 
 class TopicStatus(Status):
-    """What is known about a topic."""
+    """Observed state of a topic."""
 
     topic_name: str | None = Field(default=None, description="Name that clients use.")
     queue_layout: list[QueueLayout] = Field(

@@ -78,7 +78,7 @@ class SecretRotation(Model):
 
 
 class Grant(Model):
-    """What the account may do with one topic or consumer group."""
+    """Rights of the account on one topic or consumer group."""
 
     name: WireName = Field(description="Name of the topic or consumer group, as clients use it.")
     permission: Permission = Field(description="PUB to send, SUB to consume, DENY neither.")
@@ -132,7 +132,7 @@ class UserSpec(Model):
 
 
 class UserStatus(Status):
-    """What is known about an account."""
+    """Observed state of an account."""
 
     secret_name: str | None = Field(
         default=None,

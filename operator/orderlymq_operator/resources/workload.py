@@ -77,7 +77,7 @@ Bytes = Annotated[
 
 
 class ComputeRequests(Model):
-    """What a pod is promised."""
+    """Requests of a pod."""
 
     cpu: Cpu | None = Field(default=None, description="CPU time, as in 500m, 0.5 or 2.")
     memory: Bytes | None = Field(default=None, description="Memory, as in 512Mi or 1.5Gi.")
@@ -89,13 +89,13 @@ class ComputeRequests(Model):
 
 
 class Resources(Model):
-    """What a pod is promised and may use at most."""
+    """Requests and limits of a pod."""
 
     requests: ComputeRequests = Field(
-        default=ComputeRequests(), description="What the scheduler sets aside."
+        default=ComputeRequests(), description="Amounts that the scheduler reserves."
     )
     limits: ComputeRequests = Field(
-        default=ComputeRequests(), description="What the pod cannot exceed."
+        default=ComputeRequests(), description="Amounts that the pod cannot exceed."
     )
 
 

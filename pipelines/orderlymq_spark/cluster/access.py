@@ -75,7 +75,7 @@ _TRY_AGAIN: Final = "try again"
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one read of a queue brought.
+    """Result of one read of a queue.
 
     Attributes:
         chunks: pull bodies, in order.

@@ -1,5 +1,5 @@
 """
-What a pipeline would do, what it would cost and what it guarantees, before it runs; without Spark.
+Explains the steps, the cost and the guarantees of a pipeline before it runs; without Spark.
 
 Nothing here writes or starts anything.
 Begin with `explanation`.

@@ -1,4 +1,4 @@
-"""What waits for a pipeline: ranges of queues, and how large their messages are; or the files of an archive."""
+"""Backlog of a pipeline: ranges of queues, and how large their messages are; or the files of an archive."""
 
 import json
 from collections.abc import Sequence

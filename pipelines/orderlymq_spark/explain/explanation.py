@@ -34,7 +34,7 @@ from orderlymq_spark.specs import (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run would take.
+    """Cost of a run.
 
     Attributes:
         messages: that wait; None for files.
@@ -57,7 +57,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a pipeline would do; `warnings` are what makes a guarantee void, or a run fail."""
+    """Explanation of a pipeline; `warnings` name reasons that make a guarantee void, or a run fail."""
 
     name: str
     type: str

@@ -80,7 +80,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a redrive will do."""
+    """Plan of a redrive."""
 
     plan_id: str
     group: str
@@ -250,7 +250,7 @@ def _message(item: Item, letter: ReceivedMessage) -> Message:
 
 
 class Journal:
-    """What of a plan is done: an empty file for each identity, made before the next send."""
+    """Completed steps of a plan: an empty file for each identity, made before the next send."""
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder

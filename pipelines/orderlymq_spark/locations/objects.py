@@ -200,7 +200,7 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 class Upload(io.RawIOBase):
-    """What Arrow writes an object to; nothing is visible before `finish`, and what is dropped never is."""
+    """File for Arrow to write an object; nothing is visible before `finish`, a dropped one never."""
 
     def __init__(self, place: ObjectLocation, writer: Any) -> None:
         self._place = place
@@ -262,7 +262,7 @@ class ObjectOutput:
 
 
 class Download(io.RawIOBase):
-    """What Arrow reads an object from."""
+    """File for Arrow to read an object."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader

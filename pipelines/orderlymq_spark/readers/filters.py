@@ -1,5 +1,5 @@
 """
-What Spark's filters let a batch reader leave out: whole queues, offsets, times, and rows of other keys and tags. Spark 4.1.
+Spark's filters that a batch reader uses: whole queues, offsets, times, and rows of other keys and tags. Spark 4.1.
 
 Rule: a filter is taken from Spark only where every row that is read passes it. Times are looked up per queue, to find
 where to begin and to end, and Spark tests each row again.
@@ -37,7 +37,7 @@ _LAST: Final = 1 << 63
 
 @dataclass(slots=True)
 class Pushed:
-    """What has been taken from Spark.
+    """Filters that were taken from Spark.
 
     Attributes:
         values: that a column may have; no entry: any.

@@ -32,7 +32,7 @@ _PATIENCE_MS: Final = 2_000  # a batch must not wait for a figure
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What is stored and not read.
+    """Stored messages that are not read.
 
     Attributes:
         messages: of all queues together.

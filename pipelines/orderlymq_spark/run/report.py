@@ -1,5 +1,5 @@
 """
-What a driver says of itself in a pod: `/healthz`, `/readyz`, `/status`, `/metrics`, and a last word.
+Report of a driver in a pod: `/healthz`, `/readyz`, `/status`, `/metrics`, and a last word.
 
 The figures of a stream are those of `status.json` beside its checkpoint, which `stream` writes; here is what there is
 beside them: whether Spark has begun, and how a run ended. Rule: requests only read.

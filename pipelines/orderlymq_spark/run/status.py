@@ -1,4 +1,4 @@
-"""What a pipeline that goes on says of itself: `status.json` beside its checkpoint, and Prometheus gauges of the same."""
+"""Status of a pipeline that runs on: `status.json` beside its checkpoint, and Prometheus gauges of the same."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from orderlymq_spark.locations.location import Location
 
 @dataclass(slots=True)
 class Status:
-    """What a pipeline says of itself."""
+    """Status of a pipeline."""
 
     name: str
     type: str

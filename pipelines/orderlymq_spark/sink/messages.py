@@ -31,7 +31,7 @@ from orderlymq_spark.values.conversion import ValueMisfit
 
 @dataclass(frozen=True, slots=True)
 class QueueMessages:
-    """What goes to one queue, in order; it can be read once."""
+    """Messages to one queue, in order; it can be read once."""
 
     queue: MessageQueue
     messages: Iterable[Message]

@@ -42,7 +42,7 @@ _GROUP: Final = "orderlymq-spark"
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task has sent; 8 bytes of each key go to the driver."""
+    """Messages that one task has sent; 8 bytes of each key go to the driver."""
 
     count: int
     keys: npt.NDArray[np.int64]

@@ -1,5 +1,5 @@
 """
-What a commit to a table says of its application, and how another checkpoint under its name is noticed.
+The application in a table's commits, and how another checkpoint under its name is noticed.
 
 The same for Delta and Iceberg tables. Rule: how far an application has come in each queue is committed with its rows, so
 a batch that is repeated, and one that contradicts the table, are known before anything is written.

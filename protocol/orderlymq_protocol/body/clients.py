@@ -45,7 +45,7 @@ LOCK_QUEUES_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData(JsonModel):
-    """What a consumer wants of one topic; `sub_version` is the millisecond it was made."""
+    """Subscription of a consumer to one topic; `sub_version` is the millisecond it was made."""
 
     topic: str
     sub_string: str = ALL_TAGS
@@ -206,7 +206,7 @@ class ConsumerStatus(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeDirectlyResult(JsonModel):
-    """What came of one message that a client was asked to consume immediately (309)."""
+    """Result of one message that a client was asked to consume immediately (309)."""
 
     consume_result: str
     remark: str | None = None

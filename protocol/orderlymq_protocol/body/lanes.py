@@ -78,7 +78,7 @@ class Lane(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LanesFetched(JsonModel):
-    """What a fetch got (code 20512); *limited* says why there are no more new lanes, empty when nothing is in the way."""
+    """Result of a fetch (code 20512); *limited* says why there are no more new lanes, empty when nothing is in the way."""
 
     lanes: tuple[Lane, ...] = ()
     lease_millis: Int = 0
@@ -110,7 +110,7 @@ class LanesFetched(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LaneReport(JsonModel):
-    """What a member says about one attempt.
+    """Report of a member about one attempt.
 
     Attributes:
         result: done, renew, retry or release.
@@ -142,7 +142,7 @@ class LaneReports(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LaneVerdict(JsonModel):
-    """What became of one attempt: done, renewed, parked, dead, held, released or stale.
+    """Result of one attempt: done, renewed, parked, dead, held, released or stale.
 
     Attributes:
         tries: how often the message that the lane stands at has failed.
@@ -247,7 +247,7 @@ class LaneShown(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LaneTable(JsonModel):
-    """What a group's lanes do on one broker (code 20514); *lanes* are the oldest in trouble, the rest is counted."""
+    """State of a group's lanes on one broker (code 20514); *lanes* are the oldest in trouble, the rest is counted."""
 
     concurrency: str = BY_QUEUE
     queues: tuple[QueueLanes, ...] = ()

@@ -135,7 +135,7 @@ class ClusterInfo(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerBody(JsonModel):
-    """What a broker reports to a name server (code 103): its topics, plain JSON or compressed."""
+    """Report of a broker to a name server (code 103): its topics, plain JSON or compressed."""
 
     topics: TopicConfigTable = field(
         metadata=wire_name("topicConfigSerializeWrapper"), default_factory=TopicConfigTable

@@ -110,7 +110,7 @@ class QueryConsumeTimeSpanHeader(Header):
 
 @request_header(RequestCode.GET_CONSUMER_RUNNING_INFO)
 class GetConsumerRunningInfoHeader(Header):
-    """What a client says about itself."""
+    """Asks a client for its own report."""
 
     consumer_group: str
     client_id: str
@@ -210,7 +210,7 @@ class QueryTopicsByConsumerHeader(Header):
 
 @request_header(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
 class QuerySubscriptionByConsumerHeader(Header):
-    """What a consumer group wants of a topic."""
+    """Subscription of a consumer group to a topic."""
 
     group: str
     topic: str

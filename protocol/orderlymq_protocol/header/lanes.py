@@ -35,7 +35,7 @@ class CompleteLanesHeader(Header):
 
 @request_header(RequestCode.ORDERLYMQ_LANES)
 class LanesHeader(Header):
-    """What a group's lanes do; without `topic` over all topics. With `key` the lanes of that key alone are named."""
+    """State of a group's lanes; without `topic` over all topics. With `key` the lanes of that key alone are named."""
 
     consumer_group: str
     topic: str | None = None

@@ -47,7 +47,7 @@ SEND_CODES: Final = (
 # Not frozen: it is built for every message, and that would double its cost.
 @dataclass(slots=True)
 class SendMessageHeader(Header):
-    """What a producer says beside the body; `max_reconsume_times` is None when it says nothing."""
+    """Header of a send beside the body; `max_reconsume_times` is None when it says nothing."""
 
     producer_group: str
     topic: str

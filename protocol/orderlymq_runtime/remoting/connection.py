@@ -50,7 +50,7 @@ _LINGER_OFF: Final = struct.pack("ii", 0, 0)
 
 
 class FrameHandler(Protocol):
-    """What a server does with its connections; all calls are synchronous and must not block."""
+    """Handler of a server's connections; all calls are synchronous and must not block."""
 
     def connection_made(self, conn: "Connection") -> None:
         """Take note of a new connection."""

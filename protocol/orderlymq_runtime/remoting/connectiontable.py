@@ -29,7 +29,7 @@ READ_BUFFER_SIZE: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection may use.
+    """Limits of one connection.
 
     Attributes:
         idle_timeout_s: neither read nor written for so long: closed, as RocketMQ's servers do.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 # Not frozen: these are counters, touched for every chunk that is read.
 @dataclass(slots=True)
 class Traffic:
-    """What one server or client has seen since it was made."""
+    """Traffic of one server or client since it was made."""
 
     connections: int = 0
     accepted: int = 0

@@ -1,5 +1,5 @@
 """
-What protects connections: TLS, the cluster's secret, and the rule for secrets in the clear.
+Protection of connections: TLS, the cluster's secret, and the rule for secrets in the clear.
 
 Nothing here knows commands; accounts and signatures live in `orderlymq_protocol` and in the broker.
 Begin with `tls`.

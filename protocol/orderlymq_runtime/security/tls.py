@@ -420,7 +420,7 @@ class SniffingListener:
 
 
 class _Greeting:
-    """What a connection that is none yet draws on the budget for."""
+    """Use of the budget by a connection in its handshake."""
 
     task: "asyncio.Task[None] | None" = None
 

@@ -36,7 +36,7 @@ class Holder(Protocol):
 
 @dataclass(slots=True)
 class _Part:
-    """What one kind of peer holds, the oldest first: bytes and what they are for."""
+    """Input of one kind of peer, the oldest first: bytes and their purpose."""
 
     held: int = 0
     holders: dict[Holder, tuple[int, str]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What connections use of a transport: uvloop's transports are asyncio's by shape, not by class."""
+"""The part of a transport that connections use: uvloop's transports are asyncio's by shape, not by class."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol

@@ -60,7 +60,7 @@ _ACCOUNT: Final = _Kind("account", _ACCOUNT_ADVICE)
 
 
 class _Use:
-    """What one address or account uses of its quota."""
+    """Use of its quota by one address or account."""
 
     __slots__ = ("byte_bucket", "connections", "quota", "request_bucket")
 
@@ -104,7 +104,7 @@ class _Use:
 
 
 class Quotas:
-    """What addresses and accounts use, and whether they may go on.
+    """Use by addresses and accounts, and whether they may go on.
 
     Attributes:
         refused: how many requests were refused, by quota and account; empty for addresses.

@@ -1,4 +1,4 @@
-"""What reading is refused for, by queue and by lane alike: the broker, the group, the topic."""
+"""Reasons to refuse a read, by queue and by lane alike: the broker, the group, the topic."""
 
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.state.records import GroupSet

@@ -61,7 +61,7 @@ Matches = Callable[[int], bool] | PropertyTest
 
 
 class Reading(NamedTuple):
-    """What a pull found.
+    """Result of a pull.
 
     Attributes:
         status: RocketMQ's GetMessageStatus, sent as the remark.

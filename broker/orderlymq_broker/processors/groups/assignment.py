@@ -1,5 +1,5 @@
 """
-What operators decide about the queues of a group (20507), and what they have to know for it (20508).
+Decisions of operators about the queues of a group (20507), and the facts for them (20508).
 
 The rules: a decision is a record under the operator's token, and its group is asked to look again when it is
 applied; members are shown each with its own subscriptions, because those that differ are what goes wrong.

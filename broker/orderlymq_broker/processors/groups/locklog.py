@@ -1,5 +1,5 @@
 """
-What the log says of queue locks: got, taken over after an expiry, refused because somebody else has them.
+Log lines about queue locks: got, taken over after an expiry, refused because somebody else has them.
 
 The rules: the words are those of RocketMQ's RebalanceLockManager, so that they can be searched for; one line
 per request, kind and holder, whatever the number of queues, and few holders; a renewal says nothing; who goes

@@ -1,5 +1,5 @@
 """
-What follows a dead letter of an ordered group: 20509 to 20511, and the group's ``onDeadLetter``.
+Parked keys behind a dead letter of an ordered group: 20509 to 20511, and the group's ``onDeadLetter``.
 
 The rules: a member asks before it hands a dead letter over, and does as the answer says, so that the policy is
 applied here at that moment and nowhere else; what it says: ``state/groups/failurepolicy.py``. A key is held first, in

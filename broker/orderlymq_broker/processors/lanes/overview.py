@@ -1,5 +1,5 @@
 """
-What administrators see and do of lanes: code 20514, and the release of a key (20511) in a group by key.
+Requests of administrators about lanes: code 20514, and the release of a key (20511) in a group by key.
 
 The rule: what is shown is bounded, the lanes in trouble first; what is not shown is counted.
 """

@@ -66,7 +66,7 @@ _SUSPECT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """What one fetch wants."""
+    """Request of one fetch."""
 
     client_id: str
     lanes_max: int
@@ -78,7 +78,7 @@ class Fetch:
 
 @dataclass(slots=True)
 class _Part:
-    """What a plan changes in one queue."""
+    """Changes of a plan in one queue."""
 
     start: int
     scanned: int
@@ -108,7 +108,7 @@ class _Part:
 
 @dataclass(slots=True)
 class Plan:
-    """What one fetch gets.
+    """Result of one fetch.
 
     Attributes:
         messages: what is handed out, by queue and offset.

@@ -1,5 +1,5 @@
 """
-What members say about attempts: code 20513.
+Reports of members about attempts: code 20513.
 
 The rules: one record per request; each report counts or is stale for itself; a renewal that completes nothing is the
 leader's clock alone. The group at that moment decides what becomes of a message that failed: how long its lane is

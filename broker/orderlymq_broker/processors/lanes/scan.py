@@ -42,7 +42,7 @@ Message = bytes | memoryview
 
 @dataclass(slots=True)
 class Budget:
-    """What one step may still look at: messages, and their bytes."""
+    """Budget that is left for one step: messages, and their bytes."""
 
     messages: int = SCAN_MAX
     size: int = SCAN_SIZE_MAX

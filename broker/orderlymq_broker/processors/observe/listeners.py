@@ -1,5 +1,5 @@
 """
-What consumers say of their listeners where a queue stands still: tries, last error, since when (307).
+Reports of consumers about listeners where a queue stands still: tries, last error, since when (307).
 
 The rules: only members whose queues are nearly called blocked are asked, each once per look and a few at a
 time, and only clients known to answer; what they say is a hint for people and decides nothing; an answer

@@ -1,5 +1,5 @@
 """
-What applied messages show: queues and keys that get far more than their share, and messages that fail again and again.
+Findings from applied messages: queues and keys that get far more than their share, and messages that fail again and again.
 
 The rules of loads: a message costs one addition, every sixteenth a look at its sharding key (or its first
 index key); a minute is closed at a time and judged as a whole; of the keys only as many are counted as a

@@ -59,7 +59,7 @@ _BYTES_MASK: Final = _ONE_MESSAGE - 1
 
 
 class Buckets:
-    """What a total was at the end of each of the last spans of time in which it changed."""
+    """Values of a total at the end of each of the last spans of time in which it changed."""
 
     __slots__ = ("_base", "_ends", "width_ms")
 

@@ -1,5 +1,5 @@
 """
-What operators see of a group: its status, metrics with labels, and warnings of what needs a look.
+Observations of a group for operators: its status, metrics with labels, and warnings of what needs a look.
 
 The rules: reading the status changes nothing and costs nothing that grows with the number of messages; the
 shell adds what only it knows (role, replicas, disk) and serves it as /status and as 20500. A warning is said
@@ -115,7 +115,7 @@ def quota_series(context: Context) -> dict[str, Series]:
 
 
 class Warnings:
-    """What was said and is to be said in the log about what a leader has found."""
+    """Log lines about a leader's findings, written and due."""
 
     def __init__(self) -> None:
         self._due: dict[tuple[str, ...], int] = {}

@@ -1,5 +1,5 @@
 """
-What users of a group must watch: lag, queues that stand still, failing messages, leases, members, loads.
+Watches over a group for its users: lag, queues that stand still, failing messages, leases, members, loads.
 
 Lag in messages and time; messages that fail again and again; leases that run out; members that disagree; two
 clients with one id; hot queues and keys. The rules: it looks every few seconds, in steps of some milliseconds, and what nothing has changed about costs

@@ -1,5 +1,5 @@
 """
-What a send is refused for: its topic, its queue, its size. A refusal means that nothing is stored and nothing will be.
+Reasons to refuse a send: its topic, its queue, its size. A refusal means that nothing is stored and nothing will be.
 
 The rules: checks in RocketMQ's order and with its remarks (SendMessageProcessor). A full disk is refused in
 ``core/capacity.py``, a topic whose queues change in ``topics/expansion.py``.

@@ -1,5 +1,5 @@
 """
-What a fresh broker begins with: RocketMQ's system topics and groups.
+First content of a fresh broker: RocketMQ's system topics and groups.
 
 The rule: created by the first leader as records like any other, so all replicas have them with the same
 ids; a later leader adds what is missing and changes nothing that is there.

@@ -1,5 +1,5 @@
 """
-What replicas write to each other: frames, the greeting, raft messages, forwarded client frames.
+Frames between replicas: their form, the greeting, raft messages, forwarded client frames.
 
 A frame is ``u32 length | u32 checksum | u32 header length | u8 kind | header (msgpack) | payload``, big-endian;
 ``length`` counts everything after itself, ``checksum`` is CRC-32 of everything after itself: TCP's own sum lets through
@@ -59,7 +59,7 @@ _PREFIX_SIZE: Final = _SUM.size + _HEAD.size
 
 
 class FrameKind(IntEnum):
-    """What the header of a frame means; the number is on the wire and never reused."""
+    """Meaning of a frame's header; the number is on the wire and never reused."""
 
     HELLO = 1
     WELCOME = 2

@@ -80,7 +80,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What a process may read beside its sockets: ways that other programs may have into it."""
+    """Descriptors that a process may read beside its sockets: ways that other programs may have into it."""
 
     runs_consumer: bool
     files: tuple[tuple[str, str], ...]
@@ -102,7 +102,7 @@ class _Tables:
 
 
 class View:
-    """What one look at the machine has shown.
+    """Result of one look at the machine.
 
     The client of one of the *connections*, each given by its far end and ours where that is known, may be
     killed at any moment. So the look asks for these sockets first, and reads a process that holds one when

@@ -25,7 +25,7 @@ _GLOBALS: Final = "globals"
 
 
 class _Globals(msgspec.Struct, frozen=True, array_like=True):
-    """What is not about one account."""
+    """Settings that are not about one account."""
 
     addresses: tuple[str, ...]
     counter: int

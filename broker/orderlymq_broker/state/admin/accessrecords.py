@@ -1,4 +1,4 @@
-"""What the raft log says about accounts, by the rules of ``records.py``."""
+"""Records of the raft log about accounts, by the rules of ``records.py``."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""What the raft log says about settings of the running group, by the rules of ``records.py``."""
+"""Records of the raft log about settings of the running group, by the rules of ``records.py``."""
 
 from msgspec import Struct
 

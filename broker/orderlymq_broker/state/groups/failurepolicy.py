@@ -1,5 +1,5 @@
 """
-What follows a message that has failed: how long it pauses, when it is dead, and what its group does then. Pure.
+Policy for a message that has failed: how long it pauses, when it is dead, and what its group does then. Pure.
 
 The rules are one for groups by queue and by key. Continue: the dead letter goes, later messages of its key are consumed. HoldKey:
 the key is held until an administrator releases it; a message without a key holds nothing, so it goes. StopQueue: nothing
@@ -18,7 +18,7 @@ BACKOFF_MS_MAX: Final = 300_000
 
 
 class DeadPolicy(IntEnum):
-    """What follows a message that has failed too often; numbers stand in the log."""
+    """Policy for a message that has failed too often; numbers stand in the log."""
 
     CONTINUE = 1
     HOLD = 2

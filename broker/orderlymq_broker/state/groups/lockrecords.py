@@ -1,4 +1,4 @@
-"""What the raft log says about queue locks and the death of their holders, by the rules of ``records.py``."""
+"""Records of the raft log about queue locks and the death of their holders, by the rules of ``records.py``."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""What the raft log says about parked keys, by the rules of ``records.py``."""
+"""Records of the raft log about parked keys, by the rules of ``records.py``."""
 
 from typing import TypeAlias
 
@@ -30,7 +30,7 @@ class ParkedKey(Struct, frozen=True, array_like=True):
 
 
 class ReleasedKey(Struct, frozen=True, array_like=True):
-    """What an administrator released: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
+    """Release by an administrator: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
 
     group: str
     topic: str
@@ -82,7 +82,7 @@ class ParkedFound(Struct, frozen=True):
 
 
 class KeysReleased(Struct, frozen=True):
-    """What was held until now."""
+    """Keys that were held until now."""
 
     keys: tuple[ParkedKey, ...]
 

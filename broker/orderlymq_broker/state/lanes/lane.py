@@ -23,7 +23,7 @@ SUSPECT_LOST: Final = 2
 
 
 class LaneState(IntEnum):
-    """What a lane waits for; numbers stand in rows."""
+    """Reason for which a lane waits; numbers stand in rows."""
 
     READY = 0
     IN_HAND = 1

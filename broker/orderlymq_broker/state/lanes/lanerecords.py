@@ -1,4 +1,4 @@
-"""What the raft log says about key lanes, by the rules of ``records.py``; what a lane is: ``lane.py``."""
+"""Records of the raft log about key lanes, by the rules of ``records.py``; ``lane.py`` has the lane."""
 
 from enum import IntEnum
 from typing import Annotated, TypeAlias
@@ -14,7 +14,7 @@ Maybe: TypeAlias = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 
 class Said(IntEnum):
-    """What a member says about an attempt; numbers stand in the log."""
+    """Kind of a member's report about an attempt; numbers stand in the log."""
 
     DONE = 1
     RENEW = 2
@@ -52,7 +52,7 @@ class Found(Struct, frozen=True, array_like=True):
 
 
 class QueueFetch(Struct, frozen=True, array_like=True):
-    """What a fetch changes in one queue.
+    """Changes by a fetch in one queue.
 
     Attributes:
         start: where the leader saw the scan stand; another place makes the record void.
@@ -85,7 +85,7 @@ class LanesFetched(Struct, frozen=True, array_like=True, tag=110):
 
 
 class Report(Struct, frozen=True, array_like=True):
-    """What a member says about one attempt.
+    """Report of a member about one attempt.
 
     Attributes:
         offset: messages of the attempt up to here are complete; -1 for none.
@@ -192,7 +192,7 @@ class LanesGranted(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """What became of one report; the texts are those of the wire."""
+    """Result of one report; the texts are those of the wire."""
 
     verdict: str
     tries: int = 0

@@ -1,4 +1,4 @@
-"""What the raft log says about timer messages, by the rules of ``records.py``."""
+"""Records of the raft log about timer messages, by the rules of ``records.py``."""
 
 from msgspec import Struct
 

@@ -1,4 +1,4 @@
-"""What the raft log says about the expansion of ordered topics, by the rules of ``records.py``."""
+"""Records of the raft log about the expansion of ordered topics, by the rules of ``records.py``."""
 
 from enum import Enum
 from typing import TypeAlias

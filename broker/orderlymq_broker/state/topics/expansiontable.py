@@ -17,7 +17,7 @@ from orderlymq_broker.store.layout import Table
 
 
 class Expansion(msgspec.Struct, frozen=True, array_like=True):
-    """What is known about the queue list of one topic.
+    """State of the queue list of one topic.
 
     Attributes:
         total: queues of the valid list over all raft groups; 0 while it never grew.

@@ -1,4 +1,4 @@
-"""What is stored of topics and queues beside the messages; ``topics.py`` and ``queues.py`` read and write it."""
+"""Rows of topics and queues beside the messages; ``topics.py`` and ``queues.py`` read and write it."""
 
 import msgspec
 

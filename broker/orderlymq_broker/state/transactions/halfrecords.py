@@ -1,4 +1,4 @@
-"""What the raft log says about half messages, by the rules of ``records.py``."""
+"""Records of the raft log about half messages, by the rules of ``records.py``."""
 
 from enum import Enum
 from typing import TypeAlias
@@ -56,7 +56,7 @@ class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
 
 
 class HalfChange(Enum):
-    """What became of half messages."""
+    """Results of half messages."""
 
     OPENED = "opened"
     ENDED = "ended"

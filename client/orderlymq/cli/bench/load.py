@@ -33,7 +33,7 @@ _FAILURES: Final = (SendRefused, SendUnknown, BrokerUnreachable, NameServersUnre
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of the cluster."""
+    """Load of a bench run."""
 
     topic: str
     senders: int
@@ -44,7 +44,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What happened in about one second; latencies in milliseconds, None without a send."""
+    """Figures of about one second; latencies in milliseconds, None without a send."""
 
     second: int
     sends_per_second: float
@@ -57,7 +57,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened since the last look."""
+    """Figures since the last report."""
 
     began_s: float = field(default_factory=time.perf_counter)
     sent: int = 0

@@ -56,7 +56,7 @@ EXPIRED_PER_PASS: Final = 16  # RocketMQ: no more of them per queue and pass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrentRules:
-    """What the core needs of the settings; times in milliseconds."""
+    """Settings of the core; times in milliseconds."""
 
     batch_max: int = 1
     pull_interval_ms: int = 0

@@ -17,7 +17,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
 class OrderedResult(Enum):
-    """What an ordered listener may return; nothing (None) is SUCCESS, and what it raises is SUSPEND.
+    """Results of an ordered listener; nothing (None) is SUCCESS, and an exception is SUSPEND.
 
     COMMIT and ROLLBACK are for listeners that switched `context.auto_commit` off: SUCCESS then only goes
     on, COMMIT makes everything since the last COMMIT final, ROLLBACK delivers it again.
@@ -30,7 +30,7 @@ class OrderedResult(Enum):
 
 
 class ConcurrentResult(Enum):
-    """What a concurrent listener may return; nothing is SUCCESS, what it raises is RECONSUME_LATER."""
+    """Results of a concurrent listener; nothing is SUCCESS, an exception is RECONSUME_LATER."""
 
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"

@@ -1,5 +1,5 @@
 """
-What both cores know of their assigned queues: generations, starts, wakes.
+Assigned queues of both cores: generations, starts, wakes.
 
 Rule: nothing here decides what a listener gets or what is committed; `ordered` and `concurrent` do.
 """

@@ -33,7 +33,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedRules:
-    """What the core needs of the settings; times in milliseconds."""
+    """Settings of the core; times in milliseconds."""
 
     lease_ms: int = 15_000
     renew_ms: int = 5_000

@@ -41,7 +41,7 @@ _COMPRESSION: Final = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
 
 
 class PullStatus(Enum):
-    """What a pull found."""
+    """Status of a pull."""
 
     FOUND = 0
     NO_NEW_MSG = 19
@@ -51,7 +51,7 @@ class PullStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What a pull brought.
+    """Result of a pull.
 
     Attributes:
         next_offset: where to pull next.

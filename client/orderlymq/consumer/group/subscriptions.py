@@ -11,7 +11,7 @@ from orderlymq_protocol.names import InvalidName, check_group_name, check_topic_
 
 @dataclass(slots=True)
 class Subscription:
-    """What is wanted of one topic."""
+    """Subscription to one topic."""
 
     data: SubscriptionData
     tags: TagFilter

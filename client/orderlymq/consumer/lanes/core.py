@@ -63,7 +63,7 @@ _NEWEST: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneRules:
-    """What the core needs of the settings; times in milliseconds.
+    """Settings of the core; times in milliseconds.
 
     Attributes:
         workers: listener calls at the same time.
@@ -84,7 +84,7 @@ class LaneRules:
 
 @dataclass(frozen=True, slots=True)
 class LaneFigures:
-    """What a consumer by key does at a moment.
+    """Figures of a consumer by key at a moment.
 
     Attributes:
         in_hand: lanes that brokers have handed out to it: working, waiting and reported ones.

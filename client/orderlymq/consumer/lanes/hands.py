@@ -1,5 +1,5 @@
 """
-What a consumer by key has in hand: attempts at lanes, and the reports about them.
+Work in hand of a consumer by key: attempts at lanes, and the reports about them.
 
 Rule: data and questions only; every change of phase is made by `core`, so that its rules stand in one place.
 """

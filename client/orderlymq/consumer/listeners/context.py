@@ -1,4 +1,4 @@
-"""What a listener gets beside the messages, and what hooks around a listener see."""
+"""Context of a listener call, and of hooks around it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +90,7 @@ class ConsumeReturn(Enum):
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """What hooks see: before the call with `success` False, after it with the outcome.
+    """Context of hooks: before the call with `success` False, after it with the outcome.
 
     Attributes:
         lane: of a consumer by key.

@@ -118,7 +118,7 @@ def _give_back(done: "asyncio.Future[None]", why: str) -> None:
 
 
 class MessageStream(AsyncIterator[ReceivedMessage]):
-    """What one `async for` goes through."""
+    """Messages of one `async for`."""
 
     def __init__(self, loop: MessageLoop) -> None:
         self._loop = loop

@@ -59,7 +59,7 @@ class Call:
 
 @dataclass(slots=True)
 class Attempt:
-    """What the listener last did with a queue.
+    """Last call of the listener for a queue.
 
     Attributes:
         offset: of the first message that it was called with.

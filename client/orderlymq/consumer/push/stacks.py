@@ -1,5 +1,5 @@
 """
-What the threads and tasks of this process do now, as RocketMQ's tools show it of a consumer that is asked for its stacks (307).
+Stacks of the threads and tasks of this process, as RocketMQ's tools show them of a consumer (307).
 
 Rule: it is for people who look for a listener that hangs. The text is bounded, and only names of code are in it, no values.
 """

@@ -1,4 +1,4 @@
-"""What subscribers and publishers of a broker share, and FastStream's access log with our columns."""
+"""Shared configuration of subscribers and publishers, and FastStream's access log with our columns."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from orderlymq.integrations.faststream.publisher import OrderlyMQProducer
 
 @dataclass(kw_only=True)
 class OrderlyMQConfig(BrokerConfig):
-    """What subscribers and publishers share; `instance` while the broker is connected."""
+    """Shared by subscribers and publishers; `instance` while the broker is connected."""
 
     producer: OrderlyMQProducer
     instance: ClientInstance | None = None

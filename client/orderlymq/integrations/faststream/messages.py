@@ -87,7 +87,7 @@ async def decode(message: StreamMessage[Delivery]) -> Any:
 
 
 class OrderlyMQResponse(Response):
-    """What a handler returns to say more about the message that its publishers send.
+    """Return value of a handler that says more about the message that its publishers send.
 
     Args:
         body: as of `OrderlyMQBroker.publish`.

@@ -31,7 +31,7 @@ from orderlymq.producer.producer import Producer
 
 
 class OrderlyMQProducer(ProducerProto[OrderlyMQPublishCommand]):
-    """What FastStream's `publish` ends in."""
+    """The end of FastStream's `publish`."""
 
     def __init__(self, parser: CustomCallable | None, decoder: CustomCallable | None) -> None:
         self._parser = ParserComposition(parser, parse)
@@ -76,7 +76,7 @@ class OrderlyMQProducer(ProducerProto[OrderlyMQPublishCommand]):
 
 @dataclass(kw_only=True)
 class PublisherConfig(PublisherSpecificationConfig):
-    """What AsyncAPI shows of a publisher."""
+    """AsyncAPI of a publisher."""
 
     topic: str
 

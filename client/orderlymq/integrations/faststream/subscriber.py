@@ -36,7 +36,7 @@ class MessageAgain(Exception):  # noqa: N818 - says what happens next
 
 @dataclass(kw_only=True)
 class SubscriberConfig(SubscriberUsecaseConfig):
-    """What a subscriber asks of its consumer; the fields as of `orderlymq.Consumer`."""
+    """Arguments of a subscriber for its consumer; the fields as of `orderlymq.Consumer`."""
 
     topic: str
     group: str
@@ -48,7 +48,7 @@ class SubscriberConfig(SubscriberUsecaseConfig):
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """What the end of a handler means: an error has the message come again, unless set otherwise."""
+        """Meaning of a handler's end: an error has the message come again, unless set otherwise."""
         for policy in (self._ack_policy, self._outer_config.ack_policy):
             if policy is not EMPTY:
                 return policy
@@ -57,7 +57,7 @@ class SubscriberConfig(SubscriberUsecaseConfig):
 
 @dataclass(kw_only=True)
 class SubscriberShown(SubscriberSpecificationConfig):
-    """What AsyncAPI shows of a subscriber."""
+    """AsyncAPI of a subscriber."""
 
     topic: str
 

@@ -1,5 +1,5 @@
 """
-What a group's pods show each other, as StatefulSets and pods say it in an annotation; and how strictness changes.
+Certificates between a group's pods, recorded in an annotation of StatefulSets and pods; and how strictness changes.
 
 Pure. Rules: the annotation holds no secret. Brokers may write annotations of their own pods, so a text that is not
 exactly of the right form counts as none. A group changes between plain and enforced connections by way of permissive

@@ -1,5 +1,5 @@
 """
-What of a Cluster's certificates is made next: a pure decision from times and from what pods run with.
+The next certificate of a Cluster: a pure decision from times and from what pods run with.
 
 Rules: everything is renewed at two thirds of its life. A set of certificates is never changed; a new one gets the next
 number, and pods take it when they are replaced. A new authority signs nothing before every pod trusts it, and the old
@@ -44,7 +44,7 @@ class CertificateSet:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What there is of one set.
+    """Existing Secrets of one set.
 
     Attributes:
         newest: the set with the greatest number; None before the first.

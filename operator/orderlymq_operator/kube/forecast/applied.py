@@ -1,5 +1,5 @@
 """
-What an object is when a manifest is applied over it, as `kubectl apply` merges both.
+The object after a manifest is applied over it, as `kubectl apply` merges both.
 
 Pure. Rule: what stands there stays, defaults of the schema included, unless the manifest says otherwise. What former applies
 wrote goes where the manifest says it no more, with all below it that nobody else wrote. A list is one value.

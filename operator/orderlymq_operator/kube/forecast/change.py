@@ -1,5 +1,5 @@
 """
-What manifests will do to one Cluster in Kubernetes: the planner's forecast, and what is decided beside the planner.
+Forecast for one Cluster in Kubernetes: the planner's, and decisions beside the planner.
 
 Pure. Rules: the functions that decide are those of the reconcile: which objects differ, which volumes grow, which groups
 are to go, which pods have a previous form. As `kubectl apply` does, an object that is refused stays as it is, and the
@@ -62,7 +62,7 @@ _NEWEST: Final = "9999-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What there is of one Cluster.
+    """Existing objects of one Cluster.
 
     Attributes:
         item: the Cluster; None when there is none yet.

@@ -1,5 +1,5 @@
 """
-What the forecast needs, read from the API server by a kubeconfig; and the forecast of files.
+Reads the inputs of the forecast from the API server by a kubeconfig; and the forecast of files.
 
 Rule: it only reads: custom resources, and what the operator made for their Clusters.
 """

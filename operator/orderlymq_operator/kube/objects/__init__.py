@@ -1,5 +1,5 @@
 """
-What a Cluster and a Pipeline are as Kubernetes objects.
+Kubernetes objects of a Cluster and a Pipeline.
 
 Pure functions from models to JSON objects; nothing here reads or writes the API server.
 Begin with `cluster` (StatefulSets, Services, settings) or `pipeline` (Deployments, Jobs); `names` has all names.

@@ -30,7 +30,7 @@ _PEM_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KnownAuthority:
-    """What may be remembered of an authority, which is all but its key.
+    """An authority without its key, which may be remembered.
 
     Attributes:
         issuer: the Secret that it was copied from; empty for one of the Cluster's own.

@@ -1,5 +1,5 @@
 """
-What the console and the canary of a Cluster share: a Deployment of one pod that calls brokers as the operator does.
+The shared part of a Cluster's console and canary: a Deployment of one pod that calls brokers as the operator does.
 
 Pure. Rules: the pod signs as the operator's account and speaks TLS as the Cluster does (`clientaccess`). It has a token of the API
 server only where it asks something there. There is never a second one beside it.

@@ -53,7 +53,7 @@ _NAME_SERVER_CLAIM: Final = "128Mi"
 
 @dataclass(frozen=True, slots=True)
 class GroupForm:
-    """What of a raft group does not follow from its Cluster alone.
+    """Facts of a raft group that do not follow from its Cluster alone.
 
     Attributes:
         replicas: replicas that were started and not taken away.
@@ -74,7 +74,7 @@ class GroupForm:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the operator adds to a Cluster.
+    """Additions of the operator to a Cluster.
 
     Attributes:
         image: of brokers and name servers.

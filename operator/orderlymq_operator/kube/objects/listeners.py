@@ -1,5 +1,5 @@
 """
-What further listeners of a Cluster need: Services, settings of brokers and name servers, ports, key pairs.
+Objects for further listeners of a Cluster: Services, settings of brokers and name servers, ports, key pairs.
 
 Pure. The Services of a listener lead to the name servers, and to the leader of each group by the same label as the
 group's own Service: clients hold one address of each group (ADR 4). `observe.listeners` finds the addresses.

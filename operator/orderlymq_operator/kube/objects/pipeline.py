@@ -41,7 +41,7 @@ _EXECUTOR_VERBS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class DriverEnvironment:
-    """What the operator adds to a Pipeline."""
+    """Additions of the operator to a Pipeline."""
 
     image: str
     pull_policy: str

@@ -1,5 +1,5 @@
 """
-What all pods that the operator makes have alike, and the pod template of a Cluster, merged into them.
+The common part of all pods that the operator makes, and the pod template of a Cluster, merged into them.
 
 Pure. Rules: the operator's own container stays the first one, and its values win should both name the same thing, which
 `resources.podtemplate` refuses before. A sidecar runs locked down as the others do and has no probes.

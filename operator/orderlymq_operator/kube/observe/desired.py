@@ -31,7 +31,7 @@ OTHER_OWNER: Final = "Conflict"
 
 @dataclass(slots=True)
 class DesiredState:
-    """What the objects of one Cluster want.
+    """Desired state of the objects of one Cluster.
 
     Attributes:
         subjects: each object by the name that the planner knows it under.

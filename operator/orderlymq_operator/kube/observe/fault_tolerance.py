@@ -19,7 +19,7 @@ from orderlymq_protocol.plurals import counted
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What is left when the fullest domain is lost.
+    """Replicas left when the fullest domain is lost.
 
     Attributes:
         domain: its name.

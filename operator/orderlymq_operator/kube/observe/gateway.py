@@ -26,7 +26,7 @@ _KEPT_S: Final = 60.0
 
 
 class GatewayApi:
-    """What the API server serves of Gateway API; *clock* gives seconds that never go back."""
+    """Gateway API versions that the API server serves; *clock* gives seconds that never go back."""
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api

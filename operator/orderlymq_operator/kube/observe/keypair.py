@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """What a Secret holds, as PEM; *certificate* and *key* are empty where brokers ask for none."""
+    """Content of a Secret, as PEM; *certificate* and *key* are empty where brokers ask for none."""
 
     authority: str
     certificate: str = ""

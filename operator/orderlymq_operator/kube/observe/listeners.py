@@ -41,7 +41,7 @@ class Missing:
 
 @dataclass(slots=True)
 class OutsideView:
-    """What was found.
+    """Observed addresses.
 
     Attributes:
         addresses: of each group, by listener.

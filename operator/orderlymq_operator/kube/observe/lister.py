@@ -29,7 +29,7 @@ class _Known:
 
 
 class Lister:
-    """What was read of each owner; *clock* gives seconds that never go back."""
+    """Last reading of each owner; *clock* gives seconds that never go back."""
 
     def __init__(self, api: Api, clock: Callable[[], float], kept_s: float = KEPT_S) -> None:
         self._api = api

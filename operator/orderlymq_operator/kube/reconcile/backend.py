@@ -95,7 +95,7 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the operator's own settings say about pods."""
+    """Settings of the operator for pods."""
 
     image: str
     pull_policy: str

@@ -75,7 +75,7 @@ class GroupCertificates:
 
     @property
     def use(self) -> Use:
-        """What the schedule asks; the pods of the next moment are made with the newest set."""
+        """Next step of the schedule; the pods of the next moment are made with the newest set."""
         every = [*self.running, *([self.issued] if self.issued else [])]
         pairs = frozenset((each.made.signer, each.made.trusts) for each in every)
         return Use(self.issued.made if self.issued else None, pairs)

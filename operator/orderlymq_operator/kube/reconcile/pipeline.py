@@ -98,7 +98,7 @@ _DEFINITION: Final = f"{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.api_versi
 
 @dataclass(slots=True)
 class _Observation:
-    """What a reconcile found."""
+    """Result of a reconcile."""
 
     wanted: list[Json]
     workload: Json

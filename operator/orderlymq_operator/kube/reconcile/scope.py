@@ -1,5 +1,5 @@
 """
-What one reconcile of a Cluster works on, and what work between reconciles takes from the last one.
+Inputs of one reconcile of a Cluster, and those that work between reconciles takes from the last one.
 
 Between reconciles run the takeover, the canaries, the addresses of nodes and the assignments (`kube.app` wires them).
 """
@@ -23,7 +23,7 @@ from orderlymq_runtime.sockets.addresses import join_address
 
 @dataclass(slots=True)
 class Scope:
-    """What one reconcile works on.
+    """Inputs of one reconcile.
 
     Attributes:
         cluster: the Cluster whose spec is carried out; that of *item*, unless an edit waits.

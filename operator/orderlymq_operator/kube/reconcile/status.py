@@ -48,7 +48,7 @@ _ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner
 
 @dataclass(slots=True)
 class Findings:
-    """What a reconcile found about a Cluster beside the observed state.
+    """Results of a reconcile beside the observed state of a Cluster.
 
     Attributes:
         scale_down: the condition ScaleDownBlocked.

@@ -1,5 +1,5 @@
 """
-What a Cluster is to have as Kubernetes objects, in the order in which they are applied. Pure.
+The desired Kubernetes objects of a Cluster, in the order in which they are applied. Pure.
 
 The objects themselves are made in ``kube/objects``; here stands which of them a Cluster gets now, with the files and forms
 that its pods of before still need. ``backend`` applies them.

@@ -40,7 +40,7 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class ObservedBackup:
-    """What there is of a Backup.
+    """Existing objects of a Backup.
 
     Attributes:
         phase: what its status says; None before anybody has looked.
@@ -60,7 +60,7 @@ class ObservedBackup:
 
 @dataclass(frozen=True, slots=True)
 class BackupStep:
-    """What to do with a Backup, and what to say.
+    """Next step of a Backup, and its status.
 
     Attributes:
         start: make its Job.
@@ -132,7 +132,7 @@ def _running(job: JobFacts) -> BackupStep:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What to do with a Backup that is being deleted and whose data is to go.
+    """Return the next step of a Backup that is being deleted with its data.
 
     Attributes:
         start: make the Job that deletes.

@@ -1,5 +1,5 @@
 """
-What a Job of `orderlymq backup` says at its end, read as hostile: its pod may have been anything.
+The last report of a Job of `orderlymq backup`, read as hostile: its pod may have been anything.
 
 Pure. The other side is `orderlymq_backup.report`.
 """

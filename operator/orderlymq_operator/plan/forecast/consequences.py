@@ -1,5 +1,5 @@
 """
-What the steps of a plan mean for each resource: the sentences of a forecast.
+Meaning of a plan's steps for each resource: the sentences of a forecast.
 
 Pure. Rule: every step stands in an effect of a resource, and the effect names what it happens to.
 """

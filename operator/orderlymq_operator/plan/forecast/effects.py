@@ -1,4 +1,4 @@
-"""What a forecast consists of: for each resource the effects of a change, in the order in which they begin."""
+"""The parts of a forecast: for each resource the effects of a change, in the order in which they begin."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -40,7 +40,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class ResourceForecast:
-    """What happens to one resource; without effects nothing does."""
+    """Effects on one resource; none when nothing changes."""
 
     subject: Subject
     effects: tuple[Effect, ...] = ()
@@ -48,7 +48,7 @@ class ResourceForecast:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a change will do.
+    """Forecast of a change.
 
     Attributes:
         steps: what the planner will ask for, in order; those of different raft groups and topics overlap.

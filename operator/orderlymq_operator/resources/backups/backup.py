@@ -52,7 +52,7 @@ class Scratch(Model):
 
 
 class BackupSpec(Model):
-    """What is backed up, and where to. Only deletionPolicy can be changed."""
+    """Source and destination of a backup. Only deletionPolicy can be changed."""
 
     cluster_ref: OwnCluster = Field(description="The Cluster, in the namespace of the Backup.")
     destination: Destination = Field(
@@ -71,7 +71,7 @@ class BackupSpec(Model):
     )
     resources: Resources = Field(
         default=BACKUP_RESOURCES,
-        description="What the pod of the Job is promised and may use.",
+        description="Resources of the Job's pod.",
         json_schema_extra=IMMUTABLE,
     )
     deadline: Duration = Field(
@@ -98,7 +98,7 @@ class GroupPosition(Model):
 
 
 class BackupStatus(Status):
-    """What became of a backup."""
+    """Result of a backup."""
 
     phase: Literal["Waiting", "Running", "Complete", "Failed"] | None = Field(
         default=None, description="One word for people; programs take the condition Ready."
@@ -128,7 +128,7 @@ class BackupStatus(Status):
     )
     pod_settings: Annotated[str, StringConstraints(max_length=65_536)] | None = Field(
         default=None,
-        description="What the Cluster's pods have of image, placement and user, as JSON: the Job that deletes what is stored "
+        description="Image, placement and user of the Cluster's pods, as JSON: the Job that deletes the stored data "
         "has it, too, when the Cluster is gone. Absent where the Cluster says nothing of it.",
     )
     groups: list[GroupPosition] = Field(

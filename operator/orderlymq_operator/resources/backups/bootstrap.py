@@ -1,5 +1,5 @@
 """
-What a new Cluster begins with: nothing, or a backup; only Kubernetes obeys it.
+Bootstrap of a new Cluster, empty or from a backup; only Kubernetes obeys it.
 
 Rule: it is said when the Cluster is created and never later, because a replica is restored once, before it has ever served.
 """
@@ -36,7 +36,7 @@ class FromBackup(Model):
 
 
 class Bootstrap(Model):
-    """What the Cluster begins with."""
+    """Source of a new Cluster's data."""
 
     from_backup: FromBackup = Field(
         description="Restore every replica from a backup of another Cluster, before any of them serves."

@@ -81,7 +81,7 @@ class Destination(Model):
 
     @property
     def place(self) -> str:
-        """What `orderlymq backup` gets in a pod."""
+        """Return the address for `orderlymq backup` in a pod."""
         if self.object_store is not None:
             return self.object_store.url
         assert self.pvc is not None, "one of both is there"
@@ -89,7 +89,7 @@ class Destination(Model):
 
     @property
     def location(self) -> str:
-        """What people read: the bucket, or claim and folder."""
+        """Return the bucket, or claim and folder, for people."""
         if self.pvc is not None:
             return f"pvc://{self.pvc.claim_name}/{self.pvc.path}"
         return self.place

@@ -63,7 +63,7 @@ class ScheduledBackupSpec(Model):
         description="Where a group is put together to verify it; the disk of the pod's node when absent.",
     )
     resources: Resources = Field(
-        default=BACKUP_RESOURCES, description="What the pods of the Jobs are promised and may use."
+        default=BACKUP_RESOURCES, description="Resources of the Jobs' pods."
     )
     deadline: Duration = Field(
         default=DEADLINE, description="A backup that takes longer fails, all attempts together."
@@ -71,7 +71,7 @@ class ScheduledBackupSpec(Model):
 
 
 class ScheduledBackupStatus(Status):
-    """What a schedule has done and does next."""
+    """Past and next runs of a schedule."""
 
     last_schedule_time: str | None = Field(
         default=None,

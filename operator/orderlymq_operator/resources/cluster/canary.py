@@ -51,9 +51,7 @@ class Canary(Model):
         default=Duration("15m"),
         description="How long OrderVerified stays False after the last trouble.",
     )
-    resources: Resources = Field(
-        default=CANARY_RESOURCES, description="What its pod is promised and may use."
-    )
+    resources: Resources = Field(default=CANARY_RESOURCES, description="Resources of its pod.")
 
 
 def canary_topic(group: str) -> str:

@@ -75,7 +75,7 @@ class NameServers(Model):
     )
     resources: Resources = Field(
         default=NAME_SERVER_RESOURCES,
-        description="What the pod of a name server is promised and may use; only in Kubernetes.",
+        description="Resources of a name server's pod; only in Kubernetes.",
     )
 
 
@@ -94,7 +94,7 @@ class Storage(Model):
     )
     delete_claim: Literal["Retain", "Delete"] = Field(
         default="Retain",
-        description="What becomes of a replica's data when the Cluster is deleted.",
+        description="Whether a replica's data is kept or deleted with the Cluster.",
     )
     class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = Field(
         default=None,
@@ -321,7 +321,7 @@ class Local(Model):
 
 
 class ClusterSpec(Model):
-    """What a cluster is made of."""
+    """Desired state of a cluster."""
 
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] = Field(
         default=1,
@@ -371,7 +371,7 @@ class ClusterSpec(Model):
     console: Console = Field(default=Console(), description="The console; only in Kubernetes.")
     bootstrap: Bootstrap | None = Field(
         default=None,
-        description="What the Cluster begins with, nothing when absent; said at its creation or never. Only in Kubernetes.",
+        description="Source of the Cluster's first data, none when absent. It can only be set at the creation. Only in Kubernetes.",
         json_schema_extra=IMMUTABLE,
     )
     canary: Canary = Field(
@@ -386,12 +386,12 @@ class ClusterSpec(Model):
     image_pull_secrets: ImagePullSecrets = Field(default=[])
     resources: Resources = Field(
         default=BROKER_RESOURCES,
-        description="What the pod of a replica is promised and may use; only in Kubernetes.",
+        description="Resources of a replica's pod; only in Kubernetes.",
     )
     placement: Placement = Placement()
     pod_template: PodTemplate | None = Field(
         default=None,
-        description="What is added to the pods of brokers and name servers; a change replaces them one by one, as "
+        description="Additions to the pods of brokers and name servers; a change replaces them one by one, as "
         "a change of settings does; only in Kubernetes.",
     )
     update: Update = Field(

@@ -87,9 +87,7 @@ class Console(Model):
     ingress: ConsoleIngress | None = Field(
         default=None, description="An Ingress; none is made when absent."
     )
-    resources: Resources = Field(
-        default=CONSOLE_RESOURCES, description="What its pod is promised and may use."
-    )
+    resources: Resources = Field(default=CONSOLE_RESOURCES, description="Resources of its pod.")
 
     @model_validator(mode="after")
     def _has_accounts(self) -> Self:

@@ -185,7 +185,7 @@ class ListenerStatus(Model):
     type: Annotated[str, StringConstraints(max_length=32)] = Field(description="Its type.")
     bootstrap: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
         default=None,
-        description="What clients are given as their name server address; absent until it is known.",
+        description="Name server address for clients; absent until it is known.",
     )
 
 

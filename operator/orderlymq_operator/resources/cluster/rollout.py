@@ -1,5 +1,5 @@
 """
-What a changed field of a Cluster restarts; the CRD says it behind each description.
+Restarts by a changed field of a Cluster; the CRD says it behind each description.
 
 Rule: a field that is not listed restarts brokers. A test changes every field and compares this table with the revisions
 that decide which pods are replaced.

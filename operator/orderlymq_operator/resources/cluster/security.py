@@ -79,7 +79,7 @@ class PagesToken(Model):
 
 
 class Security(Model):
-    """What a Cluster promises of its security."""
+    """Security of a Cluster."""
 
     profile: Literal["Compatible", "Strict"] = Field(
         default="Compatible",

@@ -1,5 +1,5 @@
 """
-What the status of a Cluster reports; `kube.reconcile.status` fills it.
+Status of a Cluster; `kube.reconcile.status` fills it.
 
 It may report as many groups and replicas as a spec may ask for.
 """
@@ -22,7 +22,7 @@ class ReplicaStatus(Model):
     pod: str | None = Field(default=None, description="Pod that it runs in.")
     pod_uid: str | None = Field(default=None, description="UID of the pod.")
     role: Literal["Leader", "Follower", "Learner", "Outside", "Unknown"] = Field(
-        default="Unknown", description="What it is in the group."
+        default="Unknown", description="Its role in the group."
     )
     caught_up: bool = Field(default=False, description="Whether it could lead immediately.")
     zone: str | None = Field(default=None, description="Failure domain that it runs in.")
@@ -48,7 +48,7 @@ class Operation(Model):
     """Something that takes several steps and is not finished."""
 
     type: Literal["RollingUpdate", "ChangeReplicas", "AddGroup", "DrainGroup"] = Field(
-        description="What is being done."
+        description="The step that is under way."
     )
     step: Annotated[str, StringConstraints(max_length=256)] = Field(
         default="", description="The step that is under way, or what it waits for."
@@ -72,7 +72,7 @@ class RestoredStatus(Model):
 
 
 class ClusterStatus(Status):
-    """What is known about a running cluster."""
+    """Observed state of a running cluster."""
 
     phase: str | None = Field(default=None, description="One word for people; not a contract.")
     leaders: str | None = Field(default=None, description='Groups that have a leader, as in "3/3".')
@@ -86,10 +86,10 @@ class ClusterStatus(Status):
         default=None, description="Revision of settings and pod form that is wanted of every pod."
     )
     name_server_address: str | None = Field(
-        default=None, description="What clients are given as their name server address."
+        default=None, description="Name server address for clients."
     )
     operation: Operation | None = Field(
-        default=None, description="What is being done to the cluster; absent when nothing is."
+        default=None, description="The operation under way; absent when there is none."
     )
     listeners: list[ListenerStatus] = Field(
         default=[],

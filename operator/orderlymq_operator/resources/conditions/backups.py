@@ -62,7 +62,7 @@ REASONS: Final = (
         (BACKUP,),
         READY,
         "False",
-        "What is stored cannot be deleted now; it is tried again.",
+        "The stored data cannot be deleted now; the operator tries again.",
         "Cure what the message says, or set spec.deletionPolicy to Retain: then the Backup goes and the rest "
         "stays.",
     ),

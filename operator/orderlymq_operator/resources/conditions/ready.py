@@ -84,7 +84,7 @@ REASONS: Final = (
         (CLUSTER, TOPIC, CONSUMER_GROUP),
         READY,
         "False",
-        "What exists in the brokers cannot become what is declared.",
+        "The objects in the brokers cannot become as declared.",
         "Do what the message says; until then the object is left alone.",
     ),
     Reason(

@@ -58,10 +58,10 @@ class PipelineSpec(Model):
     """A pipeline and how it is run."""
 
     type: PipelineType = Field(
-        description="What it does; `orderlymq pipeline list` explains the types.",
+        description="Type of the work; `orderlymq pipeline list` explains the types.",
         json_schema_extra=IMMUTABLE,
     )
-    source: Source | None = Field(default=None, description="What is read; streams and reports.")
+    source: Source | None = Field(default=None, description="Source of streams and reports.")
     bootstrap: Text | None = Field(
         default=None,
         description="Name servers of lag, dead-letters and redrive; as source.bootstrap.",
@@ -249,7 +249,7 @@ class PipelineSpec(Model):
     image_pull_secrets: ImagePullSecrets = Field(default=[])
     resources: Resources = Field(
         default=DRIVER_RESOURCES,
-        description="What the driver's pod is promised and may use; only in Kubernetes.",
+        description="Resources of the driver's pod; only in Kubernetes.",
     )
     placement: Placement = Placement()
     security_context: PodSecurityContext | None = Field(
@@ -312,7 +312,7 @@ class QueueOffset(Model):
 
 
 class PipelineStatus(Status):
-    """What is known of a pipeline; figures are the driver's own, some seconds old."""
+    """Observed state of a pipeline; figures are the driver's own, some seconds old."""
 
     phase: (
         Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"]
@@ -334,7 +334,7 @@ class PipelineStatus(Status):
         default=[], max_length=QUEUES_MAX, description="Where the checkpoint stands."
     )
     result: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
-        default=None, description="What the last run that ended had to say."
+        default=None, description="Result of the last run that ended."
     )
     last_error: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
         default=None, description="Why the last run failed; absent after one that did not."

@@ -71,7 +71,7 @@ Cron = Annotated[
 
 
 class Source(Model):
-    """What is read."""
+    """The source."""
 
     bootstrap: Text | None = Field(
         default=None,
@@ -145,7 +145,7 @@ class CheckpointStorage(Model):
     )
     delete_claim: Literal["Retain", "Delete"] = Field(
         default="Retain",
-        description="What becomes of the claim that was made, and all that is on it, when the Pipeline is "
+        description="Whether the claim that was made, and all that is on it, is kept or deleted when the Pipeline is "
         "deleted. A new Pipeline of the same name goes on with what was retained.",
     )
 

@@ -155,10 +155,10 @@ class PodAffinity(Model):
 
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodAffinityTerm], Field(max_length=TERMS_MAX)
-    ] = Field(default=[], description="What must hold; a pod stays pending otherwise.")
+    ] = Field(default=[], description="Required terms; a pod stays pending without them.")
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[WeightedPodAffinityTerm], Field(max_length=TERMS_MAX)
-    ] = Field(default=[], description="What should hold.")
+    ] = Field(default=[], description="Preferred terms.")
 
     def terms(self) -> list[PodAffinityTerm]:
         """Return all terms, required and preferred."""

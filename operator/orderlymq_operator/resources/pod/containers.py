@@ -1,4 +1,4 @@
-"""What is in a pod beside the operator's own: variables, volumes, mounts, sidecars, in Kubernetes' names."""
+"""Content of a pod beside the operator's own: variables, volumes, mounts, sidecars, in Kubernetes' names."""
 
 import posixpath
 from typing import Annotated, Any, Final, Literal, Self
@@ -171,7 +171,7 @@ class CsiVolume(Model):
     driver: _Key = Field(description="Name of the driver.")
     read_only: bool = Field(default=False, description="Whether nothing may be written.")
     volume_attributes: Annotated[dict[_Key, _Key], Field(max_length=16)] = Field(
-        default={}, description="What the driver asks for."
+        default={}, description="Attributes for the driver."
     )
 
 
@@ -249,7 +249,7 @@ class ContainerPort(Model):
 
 
 class SidecarSecurity(Model):
-    """What a sidecar asks for; it has no capabilities and cannot become root in any case."""
+    """Security context of a sidecar; it has no capabilities and cannot become root in any case."""
 
     run_as_user: UserId | None = Field(
         default=None, description="User of its processes; that of the pod when absent."
@@ -305,9 +305,7 @@ class Sidecar(Model):
             )
         ),
     )
-    resources: Resources = Field(
-        default=Resources(), description="What it is promised and may use."
-    )
+    resources: Resources = Field(default=Resources(), description="Its resources.")
     volume_mounts: Annotated[Mounts, AfterValidator(check_mounts)] = Field(
         default=[],
         description="Volumes of podTemplate.volumes.",

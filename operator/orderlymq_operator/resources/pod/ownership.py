@@ -1,5 +1,5 @@
 """
-What of a pod the operator keeps: a template that names it is refused.
+Parts of a pod that the operator keeps: a template that names it is refused.
 
 Pure. A test compares the lists with the pods that the operator makes.
 """

@@ -1,5 +1,5 @@
 """
-What a Cluster adds to its pods: labels, variables, volumes, sidecars, where they run and as whom.
+Additions of a Cluster to its pods: labels, variables, volumes, sidecars, where they run and as whom.
 
 Names and forms are those of Kubernetes' pods; `pod` has the parts. Rules: what the operator makes itself stays the
 operator's, so a template adds to it and replaces nothing; `kube.objects.podtemplate` merges both. Only Kubernetes obeys
@@ -140,7 +140,7 @@ _NAMED_RULE: Final = "{} is set by the operator; choose another name"
 
 
 class PodTemplate(Model):
-    """What is added to the pods of brokers and name servers."""
+    """Additions to the pods of brokers and name servers."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(

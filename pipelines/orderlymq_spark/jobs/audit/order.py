@@ -43,7 +43,7 @@ class Break:
 
 @dataclass(slots=True)
 class OrderCheck:
-    """What is known of one queue so far.
+    """State of one queue so far.
 
     Attributes:
         next_offset: the offset that must come next; None before the first row.

@@ -1,5 +1,5 @@
 """
-What a mirror copies next, and where a group begins at the target. Pure.
+Next range that a mirror copies, and the offset of a group at the target. Pure.
 
 Rule: a message has the same offset at both clusters. So the target's end is where to go on, and no checkpoint can say
 otherwise; whatever would break that has a name of its own and changes nothing.
@@ -20,7 +20,7 @@ Pairs = Mapping[MessageQueue, MessageQueue]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a queue holds: offsets [low, high)."""
+    """Range of a queue: offsets [low, high)."""
 
     low: int
     high: int

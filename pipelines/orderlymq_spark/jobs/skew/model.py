@@ -1,5 +1,5 @@
 """
-What would be if a topic had another number of queues: the clients' own hash, replayed over measured loads.
+Simulates another number of queues of a topic: the clients' own hash, replayed over measured loads.
 
 Rules: the load of a queue is the sum of the loads of its keys, and a key's queue is Java's hash of it; the
 advice is the smallest candidate whose busy minutes stay under the target, so it never rises when capacity

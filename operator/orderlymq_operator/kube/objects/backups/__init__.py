@@ -1,4 +1,4 @@
-"""What is made for backups: Jobs that run `orderlymq backup`, and the pods in which replicas are restored.
+"""Objects for backups: Jobs that run `orderlymq backup`, and the pods in which replicas are restored.
 
 Pure. `plan.backups` decides about them. Begin with `job`.
 """

@@ -54,7 +54,7 @@ DELETION: Final = "delete"
 
 @dataclass(frozen=True, slots=True)
 class ToolEnvironment:
-    """What the operator adds to a Job.
+    """Additions of the operator to a Job.
 
     Attributes:
         cluster: the Cluster whose image, user and nodes the pod has, None where nothing is known of it.
@@ -75,7 +75,7 @@ class ToolEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a Job does, and with what.
+    """Task of a Job, and its inputs.
 
     Attributes:
         fills_node: whether it writes much to the disk of its node.

@@ -27,7 +27,7 @@ _CREDENTIALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a container needs to reach a destination."""
+    """Access of a container to a destination."""
 
     variables: tuple[Json, ...] = ()
     volumes: tuple[Json, ...] = ()

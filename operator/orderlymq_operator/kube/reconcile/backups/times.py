@@ -80,7 +80,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What a schedule does now.
+    """Next step of a schedule.
 
     Attributes:
         at: the time for which a Backup is made now; None for none.
