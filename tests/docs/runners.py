@@ -56,7 +56,7 @@ FOLLOWED: Final[dict[tuple[str, str], str]] = {
     ("docs/howto/transactions.md", ""): FRAGMENTS,
     (
         "docs/howto/transactions.md",
-        "A message that is seen if, and only if, a local transaction was committed",
+        "A message that depends on a local transaction",
     ): SHARED,
     ("docs/howto/upgrade.md", "On a laptop"): SECTIONS,
     ("docs/explanation/lanes.md", "In Python and at the command"): SHARED,
@@ -166,7 +166,7 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
                 "from orderlymq_protocol.body.messagequeue",
                 "tables/test_iceberg.py::test_the_snapshot_that_brought_an_offset",
             ),
-            ("select * from history", "jobs/test_cdc.py::test_a_history_tells_the_source_table"),
+            ("select * from history", "jobs/test_cdc.py::test_a_history_yields_the_source_table"),
         )
     },
     **{
@@ -182,7 +182,7 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
             ("dead-letters", "test_redrive.py::test_dead_letters_go_back_in_order"),
             ("replay", "test_pipelines.py::test_a_replay_keeps_order_and_count"),
             ("cdc-apply", "test_cdc.py::test_a_topic_becomes_a_table"),
-            ("cdc-history", "test_cdc.py::test_a_history_tells_the_source_table"),
+            ("cdc-history", "test_cdc.py::test_a_history_yields_the_source_table"),
         )
     },
     ("docs/evidence/hostile.md", "make hostile"): Runner(".ci/run::make hostile", _NUMBERS),

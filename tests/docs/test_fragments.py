@@ -199,7 +199,7 @@ async def test_a_booking_is_announced_once_it_is_committed(orderlymq_cluster: Cl
     orderlymq_cluster.create_topic("booked")
     (program,) = programs(
         TRANSACTIONS,
-        "A message that is seen if, and only if, a local transaction was committed",
+        "A message that depends on a local transaction",
     )
     example = ROOT / "examples" / "python" / "transaction.py"
     made = await asyncio.to_thread(runpy.run_path, str(example))
