@@ -527,9 +527,7 @@ async def test_a_cluster_that_is_not_there_is_named_and_nothing_made(world: Worl
     assert world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT) is None
 
 
-async def test_a_manifest_that_cannot_be_used_is_reported_and_what_runs_goes_on(
-    world: World,
-) -> None:
+async def test_an_invalid_manifest_is_reported_and_what_runs_goes_on(world: World) -> None:
     """The sentence names the field."""
     await world.settle()
     world.want(path=None)
