@@ -78,7 +78,7 @@ LONGEST = (
 REAL_TIME = (
     "tests/broker/server/",
     "tests/broker/replication/test_snapshots.py",
-    "tests/broker/replication/transport/test_server.py",
+    "tests/broker/replication/transport/",
     "tests/broker/store/",
     "tests/broker/test_app.py",
     "tests/client/",

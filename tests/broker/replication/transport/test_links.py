@@ -9,7 +9,7 @@ from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
-from tests.broker.replication.transport.test_server import KEY, Peer, Recorder
+from tests.broker.replication.transport.peers import KEY, Peer, Recorder
 from tests.ports import free_ports
 
 

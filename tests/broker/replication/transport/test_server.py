@@ -4,142 +4,25 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
 from orderlymq_broker.replication.transport import pendinghandshakes
-from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frameheaders import ForwardedConnection, Purpose
 from orderlymq_broker.replication.transport.frames import (
-    Frame,
     FrameKind,
     encode_frame,
     encode_messages,
 )
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.links import Refused, dial
-from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
-from orderlymq_raft import Heartbeat, Message, ProtocolViolation
-from orderlymq_raft.types import Index, NodeId, Term
+from orderlymq_raft.types import NodeId
 from orderlymq_runtime.remoting.server import PortInUseError
-from orderlymq_runtime.security.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, client_context
+from tests.broker.replication.transport.peers import KEY, PATIENCE_S, MakePeer, Peer, beat
 from tests.ports import free_ports
-from tests.runtime.certificates import make_authority, make_certificate
 
-# Longer than a machine stands still; a test that holds waits milliseconds.
-PATIENCE_S = 30.0
-KEY = bytes(32)
 END = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
-
-
-class Recorder:
-    """Notes what a transport brings."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.frames: list[tuple[int, Frame]] = []
-        self.events: list[str] = []
-        self.of_clients: list[str] = []
-        self.violated = ""
-        self.clocks: list[tuple[int, int]] = []
-        self.messages_before_clock: int | None = None
-        self.on_reached: Callable[[NodeId], None] = lambda node: None
-
-    def messages_received(self, messages: list[Message]) -> None:
-        if self.violated:
-            raise ProtocolViolation(self.violated)
-        self.messages += messages
-
-    def frame_received(self, node: NodeId, frame: Frame) -> None:
-        self.frames.append((node, frame))
-
-    def clock_received(self, node: NodeId, wall_ms: int) -> None:
-        self.clocks.append((node, wall_ms))
-        self.messages_before_clock = len(self.messages)
-
-    def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
-        self._note(f"unreachable {node}", purpose)
-
-    def peer_greeted(self, node: NodeId, address: Address) -> None:
-        self._note(f"greeted {node}")
-
-    def peer_wiped(self, node: NodeId) -> None:
-        self._note(f"{node} forgot")
-
-    def peer_reached(self, node: NodeId) -> None:
-        self.on_reached(node)
-
-    def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
-        self._note(f"lost {node}", purpose)
-
-    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
-        self._note(f"snapshot from {node}")
-
-    def _note(self, event: str, purpose: Purpose = "raft") -> None:
-        (self.of_clients if purpose == "clients" else self.events).append(event)
-
-    async def wait_for(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            # Some conditions are those of the sending end, which reports them to nobody.
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-
-
-class Peer:
-    def __init__(
-        self,
-        node: int,
-        port: int,
-        *,
-        recovering: bool = False,
-        group: str = "g",
-        tls: PeerTls | None = None,
-    ) -> None:
-        self.address = Address("127.0.0.1", port)
-        self.identity = Identity("C", group, NodeId(node), self.address, KEY)
-        self.recorder = Recorder()
-        self.transport = Transport(self.identity, self.recorder, lambda: recovering, tls)
-
-    async def listen(self) -> None:
-        await self.transport.listen(self.address)
-
-    def call(self, *others: "Peer") -> None:
-        self.transport.set_peers({peer.identity.node: peer.address for peer in others})
-
-
-MakePeer = Callable[..., Awaitable[Peer]]
-
-
-@pytest.fixture
-async def make_peer() -> AsyncIterator[MakePeer]:
-    made: list[Peer] = []
-
-    async def make(
-        node: int,
-        port: int | None = None,
-        *,
-        recovering: bool = False,
-        tls: PeerTls | None = None,
-    ) -> Peer:
-        peer = Peer(node, port or free_ports(1)[0], recovering=recovering, tls=tls)
-        await peer.listen()
-        made.append(peer)
-        return peer
-
-    yield make
-    # asyncio's server forgets to close what it accepts in the turn in which it is closed itself.
-    for peer in made:
-        peer.transport.set_peers({})
-    await asyncio.sleep(0.02)
-    for peer in made:
-        await peer.transport.close()
-
-
-def beat(sender: int, target: int, context: int) -> Heartbeat:
-    return Heartbeat(NodeId(sender), NodeId(target), Term(1), Index(0), context)
 
 
 async def test_time_of_day_reaches_all_peers_that_are_there(make_peer: MakePeer) -> None:
@@ -528,106 +411,3 @@ async def test_a_member_that_left_is_not_called_any_more(make_peer: MakePeer) ->
 
     await two.recorder.wait_for(lambda: "lost 1" in two.recorder.events)
     assert not one.transport.is_connected(NodeId(2))
-
-
-# -- TLS ---------------------------------------------------------------------------------------
-
-
-def between(files: TlsFiles, mode: TlsMode = "enforcing") -> PeerTls:
-    tls = TlsSettings(mode, files.certificate, files.key, files.ca).between_peers()
-    assert tls is not None
-    return tls
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    return make_certificate(make_authority(tmp_path_factory.mktemp("peers")), "replica")
-
-
-async def hear(receiver: Peer, sender: Peer) -> None:
-    """Wait until a message arrives."""
-    sender.call(receiver)
-    target = receiver.identity.node
-    await receiver.recorder.wait_for(lambda: sender.transport.is_connected(target))
-    message = beat(sender.identity.node, target, 7)
-    sender.transport.send([message])
-    await receiver.recorder.wait_for(lambda: message in receiver.recorder.messages)
-
-
-async def test_replicas_speak_tls_with_certificates_of_both(
-    make_peer: MakePeer, files: TlsFiles
-) -> None:
-    """Where it is enforced: messages arrive, and the connection is encrypted."""
-    one = await make_peer(1, tls=between(files))
-    two = await make_peer(2, tls=between(files))
-
-    await hear(two, one)
-
-    assert one.transport.context_for(NodeId(2)) is not None
-    with pytest.raises((OSError, TimeoutError)):
-        await dial(one.identity, NodeId(2), two.address, "raft")
-
-
-@pytest.mark.parametrize("stranger", ["plain", "other CA", "no certificate"])
-async def test_who_has_no_certificate_of_the_ca_is_no_replica(
-    make_peer: MakePeer, files: TlsFiles, tmp_path: Path, stranger: str
-) -> None:
-    """A plain caller, one of another authority, one without a certificate: none is greeted."""
-    other = make_certificate(make_authority(tmp_path, "other"), "stranger")
-    context = {
-        "plain": None,
-        "other CA": client_context(other, verify_host=False),
-        "no certificate": client_context(TlsFiles(ca=files.ca), verify_host=False),
-    }[stranger]
-    home = await make_peer(1, tls=between(files))
-    identity = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
-
-    with pytest.raises((OSError, TimeoutError)):
-        await dial(identity, NodeId(1), home.address, "raft", tls=context)
-
-    assert home.recorder.events == []
-
-
-@pytest.mark.parametrize(("caller", "called"), [("permissive", None), (None, "permissive")])
-async def test_a_group_can_change_from_plain_to_tls_replica_by_replica(
-    make_peer: MakePeer, files: TlsFiles, caller: TlsMode | None, called: TlsMode | None
-) -> None:
-    """One that permits both is understood by one that knows plain connections only."""
-    one = await make_peer(1, tls=between(files, caller) if caller else None)
-    two = await make_peer(2, tls=between(files, called) if called else None)
-
-    await hear(two, one)
-
-
-async def test_one_that_permits_both_prefers_tls(make_peer: MakePeer, files: TlsFiles) -> None:
-    """So a group is encrypted as soon as every replica can."""
-    one = await make_peer(1, tls=between(files, "permissive"))
-    two = await make_peer(2, tls=between(files))
-
-    await hear(two, one)
-    assert one.transport.context_for(NodeId(2)) is not None
-
-
-async def test_a_new_certificate_counts_from_the_next_connection_on(
-    make_peer: MakePeer, tmp_path: Path
-) -> None:
-    """The files of both ends are replaced by those of another authority: no restart is needed."""
-    files = make_certificate(make_authority(tmp_path), "replica")
-    one = await make_peer(1, tls=between(files))
-    two = await make_peer(2, tls=between(files))
-    await hear(two, one)
-
-    (tmp_path / "new").mkdir()
-    later = make_certificate(make_authority(tmp_path / "new"), "replica")
-    for former, path in zip(
-        (files.ca, files.certificate, files.key),
-        (later.ca, later.certificate, later.key),
-        strict=True,
-    ):
-        assert former is not None
-        assert path is not None
-        path.replace(former)
-    three = await make_peer(3, tls=between(files))
-
-    await hear(two, three)
-    await hear(three, one)

@@ -1,0 +1,35 @@
+"""Peers that a test makes, closed behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orderlymq_runtime.security.tls import PeerTls
+from tests.broker.replication.transport.peers import MakePeer, Peer
+from tests.ports import free_ports
+
+
+@pytest.fixture
+async def make_peer() -> AsyncIterator[MakePeer]:
+    made: list[Peer] = []
+
+    async def make(
+        node: int,
+        port: int | None = None,
+        *,
+        recovering: bool = False,
+        tls: PeerTls | None = None,
+    ) -> Peer:
+        peer = Peer(node, port or free_ports(1)[0], recovering=recovering, tls=tls)
+        await peer.listen()
+        made.append(peer)
+        return peer
+
+    yield make
+    # asyncio's server forgets to close what it accepts in the turn in which it is closed itself.
+    for peer in made:
+        peer.transport.set_peers({})
+    await asyncio.sleep(0.02)
+    for peer in made:
+        await peer.transport.close()
