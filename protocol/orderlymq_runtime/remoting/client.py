@@ -3,7 +3,8 @@ The remoting client: calls to any number of addresses, one shared connection per
 
 Rules kept here: callers of one address share one connection and one attempt to open it; every call ends
 with its answer or an error that says whether the request may have been executed; when a connection is
-lost all its calls fail immediately, and the next call opens another. Requests that the server sends down
+lost all its calls fail immediately, and the next call opens another; one on which calls expire and nothing comes
+is lost, too. Requests that the server sends down
 the connection go to `on_request`. The connection itself lives in `connection`.
 """
 
@@ -28,6 +29,11 @@ CONNECT_TIMEOUT_S: Final = 3.0  # RocketMQ's connectTimeoutMillis
 # A peer that vanished without a reset (power, network) is given up when it has acknowledged nothing for
 # so long; without it the kernel would resend for a quarter of an hour.
 _USER_TIMEOUT_MS: Final = 10_000
+# A proxy or sidecar that has lost its other side acknowledges everything, so the kernel notices nothing. RocketMQ's
+# clients close a connection with the first answer that is missing; a broker whose disk is slow is no reason to.
+SILENCE_MAX_S: Final = 3.0
+# What has arrived while this process stood still is read after the timers that are due.
+_READ_GRACE_S: Final = 0.1
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 _NOT_SUPPORTED: Final = 3
 
@@ -74,6 +80,7 @@ class RemotingClient:
         on_request: RequestHandler | None = None,
         *,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        silence_max_s: float = SILENCE_MAX_S,
         on_connection_lost: Callable[[str], None] | None = None,
         tls: Callable[[], ssl.SSLContext | None] | None = None,
     ) -> None:
@@ -82,6 +89,7 @@ class RemotingClient:
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
         self._connect_timeout_s = connect_timeout_s
+        self._silence_max_s = silence_max_s
         self._table = ConnectionTable(ConnectionLimits(), self.traffic, close_level=logging.DEBUG)
         self._links: dict[str, _Link] = {}
         self._opaque = 0
@@ -115,7 +123,7 @@ class RemotingClient:
         link.send(command, opaque)
         answer: asyncio.Future[RemotingCommand] = loop.create_future()
         link.waiting[opaque] = answer
-        timer = loop.call_at(deadline, self._expire, link, opaque, timeout_s)
+        timer = loop.call_at(deadline, self._expire, link, opaque, timeout_s, loop.time())
         try:
             return await answer
         finally:
@@ -223,9 +231,10 @@ class RemotingClient:
         self._opaque = opaque
         return opaque
 
-    def _expire(self, link: "_Link", opaque: int, timeout_s: float) -> None:
+    def _expire(self, link: "_Link", opaque: int, timeout_s: float, asked_at: float) -> None:
         answer = link.waiting.pop(opaque, None)
         if answer is not None and not answer.done():
+            link.note_silence(asked_at, self._silence_max_s)
             self.traffic.errors["timeout"] += 1
             answer.set_exception(
                 RequestTimeout(
@@ -262,7 +271,15 @@ class RemotingClient:
 class _Link:
     """The connection to one address and the calls that wait on it; used once, never opened again."""
 
-    __slots__ = ("_client", "address", "attempt", "connection", "is_lost", "waiting")
+    __slots__ = (
+        "_client",
+        "_silent_since",
+        "address",
+        "attempt",
+        "connection",
+        "is_lost",
+        "waiting",
+    )
 
     def __init__(self, address: str, client: RemotingClient) -> None:
         self.address = address
@@ -271,6 +288,8 @@ class _Link:
         self.is_lost = False
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._client = client
+        # When the first call was made that has expired since the peer was heard last; void once it is heard again.
+        self._silent_since = 0.0
 
     @property
     def is_usable(self) -> bool:
@@ -293,6 +312,22 @@ class _Link:
                 command.serialize_type,
             )
         )
+
+    def note_silence(self, asked_at: float, silence_max_s: float) -> None:
+        """Note that a call has expired that was made at *asked_at*; give the connection up if nothing came for too long."""
+        conn = self.connection
+        if conn is None or conn.heard_at > asked_at:
+            return
+        if conn.heard_at > self._silent_since:
+            self._silent_since = asked_at
+        since = self._silent_since
+        loop = asyncio.get_running_loop()
+        if loop.time() - since >= silence_max_s:
+            loop.call_later(_READ_GRACE_S, self._give_up, conn, since)
+
+    def _give_up(self, conn: Connection, silent_since: float) -> None:
+        if conn.heard_at <= silent_since:
+            conn.close(orderly=False, kind="silent", reason="calls expire and nothing comes")
 
     def fail_all(self, reason: str) -> None:
         """End every waiting call."""

@@ -70,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         id: unique within its server or client.
         sent_bytes: what was sent since it began, be it taken or not.
+        heard_at: when bytes came last, by the loop's clock; when it was made before the first.
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
@@ -108,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits = False  # for the next turn
         self._reads = True
         self._closing = False
-        self._active_at = self._loop.time()
+        self._active_at = self.heard_at = self._loop.time()
         self._half_frame_since: float | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self.has_spoken = False
@@ -237,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self._traffic.bytes_in += nbytes
-        self._active_at = now = self._loop.time()
+        self._active_at = self.heard_at = now = self._loop.time()
         chunk = self._table.read_view[:nbytes]
         if not self._held and not self._is_write_paused and self._turns.may_begin(now):
             self._serve(chunk)

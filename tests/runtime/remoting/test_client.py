@@ -6,7 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -20,6 +20,7 @@ from orderlymq_runtime.remoting.client import (
 from orderlymq_runtime.remoting.connection import LINGER_RESET, Connection
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.sockets.addresses import split_address
+from tests.faultyproxy import DOWN, UP, Way, faulty_proxy
 from tests.runtime.peers import PATIENCE_S, Recorder, Serve, echo, ignore, listening
 
 
@@ -188,6 +189,64 @@ async def test_a_call_without_answer_times_out_and_its_late_answer_is_dropped() 
         assert caught.value.maybe_sent
         assert answer.ext == {"echo": "2"}
         assert client.traffic.errors == {"timeout": 1, "late_response": 1}
+        assert len(handler.made) == 1
+
+
+@pytest.mark.parametrize("way", [UP, DOWN])
+@pytest.mark.parametrize("timeout_s", [0.05, 0.4])
+async def test_a_connection_that_says_nothing_any_more_is_followed_by_another(
+    way: Way, timeout_s: float
+) -> None:
+    """Law: a proxy that has lost its other side keeps no client from its server, however short its calls are."""
+    client = RemotingClient(silence_max_s=0.3)
+    async with (
+        pair(echo, client) as (_, address, _handler, _server),
+        faulty_proxy(split_address(address)) as proxy,
+    ):
+        await client.invoke(proxy.address, request(1), PATIENCE_S)
+        proxy.hold(way)
+        held = asyncio.create_task(client.invoke(proxy.address, request(2), 60))
+
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with suppress(RequestTimeout, ConnectionLost):
+                    await client.invoke(proxy.address, request(3), timeout_s)
+                    break
+
+        with pytest.raises(ConnectionLost) as caught:
+            await held
+        assert caught.value.maybe_sent
+        assert proxy.accepted == 2
+
+
+async def test_a_connection_on_which_something_comes_is_kept_however_late_its_answers_are() -> None:
+    """Law: a slow server is no lost one: a further connection would make it no faster."""
+
+    def speak(conn: Connection, command: RemotingCommand) -> None:
+        conn.send(RemotingCommand(40, flag=2))
+
+    client = RemotingClient(silence_max_s=0.1)
+    async with pair(speak, client) as (_, address, handler, _server):
+        for _ in range(4):
+            with pytest.raises(RequestTimeout):
+                await client.invoke(address, request(1), 0.1)
+
+        assert len(handler.made) == 1
+
+
+async def test_a_connection_is_kept_when_this_process_has_stood_still() -> None:
+    """Law: what has arrived meanwhile is read before anything is concluded from its absence."""
+    client = RemotingClient(silence_max_s=0.1)
+    async with pair(echo, client) as (_, address, handler, _server):
+        await client.invoke(address, request(1), PATIENCE_S)
+        call = asyncio.create_task(client.invoke(address, request(2), 0.1))
+        await handler.until(lambda: len(handler.commands) == 2)
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop shall stand still
+        with suppress(RequestTimeout):
+            await call
+        await asyncio.sleep(0.3)
+        await client.invoke(address, request(3), PATIENCE_S)
+
         assert len(handler.made) == 1
 
 

@@ -1,0 +1,173 @@
+"""
+A proxy between two ends of TCP that acknowledges everything and does with the bytes what a test wants.
+
+Kernels notice a cable that is cut, for nobody acknowledges what they send. They notice nothing of a proxy, a load
+balancer or a sidecar that has lost its other side: each end has a healthy connection with it.
+"""
+
+import asyncio
+import socket
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final, Literal
+
+HOST: Final = "127.0.0.1"
+_PIECE: Final = 1 << 16
+_RESET: Final = struct.pack("ii", 1, 0)
+
+Way = Literal["up", "down"]
+UP: Final = "up"  # to whom is called
+DOWN: Final = "down"
+WAYS: Final[tuple[Way, Way]] = (UP, DOWN)
+
+
+class FaultyProxy:
+    """One proxy to one address; its faults are changed at any time.
+
+    Attributes:
+        target: where new connections lead.
+        piece: bytes that are passed on at a time.
+        delays_s: how much later what is read arrives, by direction.
+        cuts: after so many further bytes of a direction, the connection that carries them is reset at both ends.
+        passed: bytes that were passed on, by direction.
+        accepted: how many connections were made.
+    """
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.target = target
+        self.port = 0
+        self.piece = _PIECE
+        self.delays_s: dict[Way, float] = {}
+        self.cuts: dict[Way, int] = {}
+        self.passed: Counter[Way] = Counter()
+        self.accepted = 0
+        self._held_when_new: tuple[Way, ...] = ()
+        self._relays: dict[asyncio.Task[None], _Relay] = {}
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def open(self) -> int:
+        """Return how many connections there are."""
+        return len(self._relays)
+
+    def hold(self, *ways: Way, new: bool = False) -> None:
+        """Pass on nothing more in these directions, on the connections that exist, and with *new* on those to come."""
+        for relay in self._relays.values():
+            for way in ways:
+                relay.gates[way].clear()
+        if new:
+            self._held_when_new = ways
+
+    def heal(self) -> None:
+        """Pass everything on again, what was held first."""
+        self._held_when_new = ()
+        self.piece = _PIECE
+        self.delays_s.clear()
+        self.cuts.clear()
+        for relay in self._relays.values():
+            for gate in relay.gates.values():
+                gate.set()
+
+    def reset(self) -> None:
+        """Reset every connection at both ends."""
+        for relay in list(self._relays.values()):
+            relay.reset()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.accepted += 1
+        try:
+            behind, ahead = await asyncio.open_connection(*self.target)
+        except OSError:
+            _abort(writer)
+            return
+        relay = self._relays[task] = _Relay(self, (writer, ahead))
+        for way in self._held_when_new:
+            relay.gates[way].clear()
+        # Cancelled by `_close` alone; the loop would report what a callback of a server raises.
+        with suppress(asyncio.CancelledError):
+            await relay.run(reader, behind)
+        del self._relays[task]
+
+    async def _close(self) -> None:
+        for task in list(self._relays):
+            task.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+
+
+class _Relay:
+    """One connection through the proxy."""
+
+    def __init__(
+        self, proxy: FaultyProxy, writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+    ) -> None:
+        self.gates: dict[Way, asyncio.Event] = {way: asyncio.Event() for way in WAYS}
+        for gate in self.gates.values():
+            gate.set()
+        self._proxy = proxy
+        self._writers = writers
+
+    async def run(self, front: asyncio.StreamReader, behind: asyncio.StreamReader) -> None:
+        """Pass on in both directions until one end hangs up, which the other learns as a reset."""
+        near, far = self._writers
+        ways = [
+            asyncio.create_task(self._pass_on(UP, front, far)),
+            asyncio.create_task(self._pass_on(DOWN, behind, near)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            self.reset()
+
+    def reset(self) -> None:
+        for writer in self._writers:
+            _abort(writer)
+
+    async def _pass_on(
+        self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        proxy = self._proxy
+        with suppress(OSError):
+            while data := await reader.read(proxy.piece):
+                await asyncio.sleep(proxy.delays_s.get(way, 0))
+                await self.gates[way].wait()
+                left = proxy.cuts.get(way)
+                if left is not None and left <= len(data):
+                    del proxy.cuts[way]
+                    writer.write(data[:left])
+                    await writer.drain()
+                    return
+                if left is not None:
+                    proxy.cuts[way] = left - len(data)
+                writer.write(data)
+                await writer.drain()
+                proxy.passed[way] += len(data)
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def faulty_proxy(target: tuple[str, int]) -> AsyncIterator[FaultyProxy]:
+    """Listen on a port that the kernel chooses."""
+    proxy = FaultyProxy(target)
+    server = await asyncio.start_server(proxy._accept, HOST, 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        server.close()
+        await proxy._close()
