@@ -16,7 +16,10 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.connection import (
+    TCP_USER_TIMEOUT_MS,
+    FrameConnection,
+)
 from orderlymq_broker.replication.transport.frameheaders import (
     NONCE_SIZE,
     CallerProof,
@@ -50,7 +53,7 @@ from orderlymq_broker.replication.transport.pendinghandshakes import (
     UnprovenConnections,
 )
 from orderlymq_broker.settings import Address
-from orderlymq_raft.messages import Message
+from orderlymq_raft.messages import Heartbeat, Message, PreVote
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.closelog import CloseLog
@@ -75,6 +78,11 @@ _KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
     ),
 }
 _Link: TypeAlias = tuple[NodeId, Purpose]
+# What a peer answers that runs; it may drop a vote, and its disk may delay the answer to an append.
+_QUESTIONS: Final = (Heartbeat, PreVote)
+# The kernel's own limit for a peer that acknowledges nothing. A proxy or sidecar between replicas acknowledges
+# everything, also while it has lost its other side.
+SILENCE_MAX_S: Final = TCP_USER_TIMEOUT_MS / 1000
 
 
 class Receiver(Protocol):
@@ -139,6 +147,8 @@ class Transport:
         self._incoming: dict[_Link, FrameConnection] = {}
         self._accepted: set[FrameConnection] = set()
         self._unproven = UnprovenConnections(self._close)
+        # When a peer was asked first, and last, since it was heard.
+        self._unanswered: dict[NodeId, tuple[float, float]] = {}
         self._server: asyncio.Server | SniffingListener | None = None
         self._is_closed = False
 
@@ -236,8 +246,29 @@ class Transport:
             by_target.setdefault(message.target, []).append(message)
         for target, batch in by_target.items():
             link = self._links.get((target, "raft"))
-            if link is not None:
-                link.send_messages(batch)
+            if link is None:
+                continue
+            link.send_messages(batch)
+            if link.is_up and any(isinstance(message, _QUESTIONS) for message in batch):
+                self._note_question(target)
+
+    def _note_question(self, node: NodeId) -> None:
+        """Make all connections with *node* again that stand while it has answered nothing for too long."""
+        now = asyncio.get_running_loop().time()
+        first, last = self._unanswered.get(node, (now, now))
+        if now - last > SILENCE_MAX_S:
+            # Nothing was asked for a while, or this process stood still and has not read what has come.
+            first = now
+        if now - first <= SILENCE_MAX_S:
+            self._unanswered[node] = first, now
+            return
+        del self._unanswered[node]
+        _log.warning("node %d answers nothing: its connections are made again", node)
+        for purpose in _KINDS:
+            incoming = self._incoming.get((node, purpose))
+            if incoming is not None:
+                self._close(incoming, "silent", f"node {node} answers nothing")
+            self._links[node, purpose].renew()
 
     def send_clock(self, wall_ms: int) -> None:
         """Show all peers a time of day; those that are away hear nothing."""
@@ -396,6 +427,7 @@ class Transport:
                 messages = decode_messages(frame)
                 if any(message.sender != node for message in messages):
                     raise FrameCorrupt(f"node {node} speaks in the name of another one")
+                self._unanswered.pop(node, None)
                 self._receiver.messages_received(messages)
             case FrameKind.CLOCK:
                 self._receiver.clock_received(node, decode_header(frame, TimeOfDay).wall_ms)
