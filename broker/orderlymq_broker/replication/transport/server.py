@@ -125,6 +125,7 @@ class Transport:
     Attributes:
         violations: connections that were closed because of what a peer said on them.
         closes: connections that were closed without that: refused, silent, or followed by another one.
+        silence_max_s: how long a peer may answer nothing before its connections are made again.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Transport:
         tls: PeerTls | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
+        self.silence_max_s = SILENCE_MAX_S
         self.violations = 0
         self.closes = 0
         self._close_log = CloseLog(_log)
@@ -256,10 +258,10 @@ class Transport:
         """Make all connections with *node* again that stand while it has answered nothing for too long."""
         now = asyncio.get_running_loop().time()
         first, last = self._unanswered.get(node, (now, now))
-        if now - last > SILENCE_MAX_S:
+        if now - last > self.silence_max_s:
             # Nothing was asked for a while, or this process stood still and has not read what has come.
             first = now
-        if now - first <= SILENCE_MAX_S:
+        if now - first <= self.silence_max_s:
             self._unanswered[node] = first, now
             return
         del self._unanswered[node]
@@ -422,17 +424,16 @@ class Transport:
             raise FrameCorrupt(
                 f"{frame.kind.name} is none of what follows a greeting for {purpose}"
             )
-        match frame.kind:
-            case FrameKind.RAFT:
-                messages = decode_messages(frame)
-                if any(message.sender != node for message in messages):
-                    raise FrameCorrupt(f"node {node} speaks in the name of another one")
-                self._unanswered.pop(node, None)
-                self._receiver.messages_received(messages)
-            case FrameKind.CLOCK:
-                self._receiver.clock_received(node, decode_header(frame, TimeOfDay).wall_ms)
-            case _:
-                self._receiver.frame_received(node, frame)
+        if frame.kind is FrameKind.RAFT:
+            messages = decode_messages(frame)
+            if any(message.sender != node for message in messages):
+                raise FrameCorrupt(f"node {node} speaks in the name of another one")
+            self._unanswered.pop(node, None)
+            self._receiver.messages_received(messages)
+        elif frame.kind is FrameKind.CLOCK:
+            self._receiver.clock_received(node, decode_header(frame, TimeOfDay).wall_ms)
+        else:
+            self._receiver.frame_received(node, frame)
 
     def _objection(self, hello: Hello) -> str | None:
         mine = self._identity

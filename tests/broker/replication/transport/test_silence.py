@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from orderlymq_broker.replication.transport import server
 from orderlymq_broker.settings import Address
 from orderlymq_raft import Heartbeat, HeartbeatResponse, Message
 from tests.broker.replication.transport.peers import PATIENCE_S, MakePeer, Peer, beat
@@ -13,12 +12,12 @@ from tests.faultyproxy import UP, faulty_proxy
 
 @pytest.mark.parametrize("caller", [1, 2])
 async def test_connections_that_a_proxy_keeps_without_their_other_side_are_made_again(
-    make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch, caller: int
+    make_peer: MakePeer, caller: int
 ) -> None:
     """Law: a leader whose questions are not answered comes through to its peer again, whichever connection is dead."""
-    monkeypatch.setattr(server, "SILENCE_MAX_S", 0.2)
     peers = {node: await make_peer(node) for node in (1, 2)}
     one, two = peers.values()
+    one.transport.silence_max_s = two.transport.silence_max_s = 0.2
     target = peers[3 - caller]
 
     async with faulty_proxy((target.address.host, target.address.port)) as proxy:
