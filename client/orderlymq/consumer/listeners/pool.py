@@ -29,6 +29,7 @@ from orderlymq.consumer.listeners.context import (
     OrderedContext,
     classify,
 )
+from orderlymq.consumer.listeners.limits import CallLimits
 from orderlymq.durations import milliseconds
 from orderlymq.errors import BodyUnreadable, SettingError
 from orderlymq.message import ReceivedMessage
@@ -110,6 +111,7 @@ class ListenerPool:
         self._workers = workers
         self._closed = False
         self.cancels = True
+        self._limits = CallLimits()
         self._in_threads: dict[Future[Any], OrderedContext | ConcurrentContext] = {}
         self._attempts: dict[MessageQueue, Attempt] = {}
 
@@ -255,7 +257,7 @@ class ListenerPool:
             raise BodyUnreadable(first.queue, first.queue_offset, first.unreadable)
         if self._is_async:
             outcome: Any = self._listener(messages, context)
-            return await _within(outcome, limit_s)
+            return await self._within(outcome, limit_s)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
         # With the variables of this call, so that a trace goes on in the thread.
@@ -276,8 +278,14 @@ class ListenerPool:
             raise error
         if inspect.isawaitable(returned):
             # A plain function that hands an awaitable back, a lambda around a coroutine for example.
-            return await _within(returned, limit_s)
+            return await self._within(returned, limit_s)
         return returned
+
+    async def _within(self, work: Awaitable[object], limit_s: float | None) -> object:
+        if limit_s is None:
+            return await work
+        with self._limits.within(limit_s):
+            return await work
 
     def _checked(self, returned: object) -> OrderedResult | ConcurrentResult:
         if returned is None:
@@ -297,17 +305,6 @@ class ListenerPool:
                 _log.exception("the %s hook %r failed", moment, hook)
         for observer in installed:
             notify(getattr(observer, moment), context)
-
-
-async def _within(work: Awaitable[object], limit_s: float | None) -> object:
-    try:
-        async with asyncio.timeout(limit_s) as limit:
-            return await work
-    except TimeoutError as error:
-        if not limit.expired():
-            raise  # the listener's own
-        text = f"cancelled, in work for longer than the consumeTimeout of {limit_s:g} s"
-        raise TimeoutError(text) from error
 
 
 def left_behind(client_id: str, group: str, now_ms: int) -> set[MessageQueue]:
