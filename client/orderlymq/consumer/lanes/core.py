@@ -22,6 +22,8 @@ from orderlymq.consumer.lanes.events import (
     Closing,
     CompleteFailed,
     CutOff,
+    End,
+    Ended,
     Event,
     Fetched,
     FetchEmpty,
@@ -197,10 +199,11 @@ class LaneCore:
                 self._fetched(event, now_ms)
             case FetchEmpty() | FetchFailed():
                 self._out += self._sources.not_fetched(event, now_ms)
-            case Listened():
-                self._listened(event, now_ms)
-            case WorkDropped(hand_id):
-                self._dropped(hand_id, now_ms)
+            case Ended(ends):
+                for each in ends:
+                    self._end_of(each, now_ms)
+            case Listened() | WorkDropped():
+                self._end_of(event, now_ms)
             case Answered():
                 self._answered(event, now_ms)
             case CompleteFailed():
@@ -334,6 +337,12 @@ class LaneCore:
         if behind is not None:
             self._ready.appendleft(behind)
         hand.phase = Phase.WAITING
+
+    def _end_of(self, event: End, now_ms: int) -> None:
+        if isinstance(event, Listened):
+            self._listened(event, now_ms)
+        else:
+            self._dropped(event.hand, now_ms)
 
     def _listened(self, event: Listened, now_ms: int) -> None:
         hand = self._hands.get(event.hand)

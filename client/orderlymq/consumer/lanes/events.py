@@ -115,6 +115,16 @@ class WorkDropped:
     hand: HandId
 
 
+End: TypeAlias = Listened | WorkDropped
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Several calls have ended, in this order."""
+
+    ends: tuple[End, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A broker answered reports, in their order."""
@@ -151,6 +161,7 @@ Event: TypeAlias = (
     | Fetched
     | FetchEmpty
     | FetchFailed
+    | Ended
     | Listened
     | WorkDropped
     | Answered
@@ -202,6 +213,8 @@ __all__ = [
     "Complete",
     "CompleteFailed",
     "CutOff",
+    "End",
+    "Ended",
     "Event",
     "Fetch",
     "FetchEmpty",

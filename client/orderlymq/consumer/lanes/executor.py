@@ -9,6 +9,7 @@ lane of a thread, which nothing can cancel, is not.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, Final, assert_never
 
 from orderlymq.consumer.core.events import ListenerDone, OrderedResult, Report
@@ -18,6 +19,7 @@ from orderlymq.consumer.lanes.events import (
     Complete,
     CompleteFailed,
     CutOff,
+    End,
     Event,
     Fetch,
     FetchFailed,
@@ -28,6 +30,7 @@ from orderlymq.consumer.lanes.events import (
     Work,
     WorkDropped,
 )
+from orderlymq.consumer.lanes.workers import LaneWorkers
 from orderlymq.consumer.listeners.context import ConcurrentContext, LaneContext, OrderedContext
 from orderlymq.consumer.listeners.pool import Call, ListenerPool
 from orderlymq.consumer.stats import ConsumerStats
@@ -76,7 +79,7 @@ class LaneExecutor:
         self._moved = moved
         self._failed = failed
         self._now_ms = now_ms
-        self._works: dict[HandId, asyncio.Task[None]] = {}
+        self._workers: LaneWorkers | None = None
         self._is_idle = asyncio.Event()
         self._is_over = False
 
@@ -97,6 +100,14 @@ class LaneExecutor:
         Raises:
             SettingError: It consumes by queue, or nobody has made it.
         """
+        assert self.listeners is not None
+        self._workers = LaneWorkers(
+            f"Work of {self._group}",
+            self._tasks,
+            self.listeners.slots,
+            listen=partial(self._listen, self.listeners),
+            post=self._post,
+        )
         known = await self._calls.check_group(topics)
         # A broker that no heartbeat has reached could create no group: that is no reason to end.
         if await beat() and not known and not await self._calls.check_group(topics):
@@ -108,9 +119,10 @@ class LaneExecutor:
     async def finish(self) -> None:
         """Cut off the listeners that still run, and give back what is in hand."""
         assert self.listeners is not None
+        assert self._workers is not None
         self.listeners.close()
         if not self._core.is_idle:
-            await self._tasks.end(self._works.values())
+            await self._workers.stop()
             running = map(_hand_of, self.listeners.in_threads)
             self._post(CutOff(frozenset(hand for hand in running if hand is not None)))
             try:
@@ -140,10 +152,9 @@ class LaneExecutor:
                     "Fetch",
                     lambda why: FetchFailed(place, sequence, why),
                 )
-            case Work(hand_id):
-                self._works[hand_id] = self._start(
-                    self._work(instruction), "Work", lambda why: Listened(hand_id, why)
-                )
+            case Work():
+                assert self._workers is not None
+                self._workers.begin(instruction)
             case Complete(place, reports):
                 self._start(
                     self._complete(instruction),
@@ -172,19 +183,9 @@ class LaneExecutor:
     async def _complete(self, ask: Complete) -> None:
         self._post(await self._calls.complete(ask))
 
-    async def _work(self, work: Work) -> None:
-        assert self.listeners is not None
-        try:
-            async with self.listeners.slots:
-                if not self._core.may_start(work.hand, self._now_ms()):
-                    self._post(WorkDropped(work.hand))
-                    return
-                event = await self._listen(self.listeners, work)
-        finally:
-            self._works.pop(work.hand, None)
-        self._post(event)
-
-    async def _listen(self, listeners: ListenerPool, work: Work) -> Listened | WorkDropped:
+    async def _listen(self, listeners: ListenerPool, work: Work) -> End:
+        if not self._core.may_start(work.hand, self._now_ms()):
+            return WorkDropped(work.hand)
         place, queue_id, attempt = work.hand
         queue = MessageQueue(place.topic, place.broker_name, queue_id)
         lane, first = work.lane, work.messages[0]
