@@ -85,6 +85,10 @@ class Lane(msgspec.Struct, array_like=True):
         """Return how many messages are owed."""
         return len(self.head) + self.behind
 
+    def ends_at(self, offset: int) -> bool:
+        """Return whether nothing is owed once the attempt is complete up to *offset*."""
+        return 0 < self.taken == self.owed and self.head[-1] <= offset
+
     def check(self, scanned: int) -> None:
         """Assert what always holds."""
         assert self.owed or self.state == LaneState.IN_HAND, f"an idle lane is kept: {self}"
