@@ -131,7 +131,10 @@ class ConsumerStats:
         self, topic: str, count: int, done: ListenerDone, duration_ms: int, now_ms: int
     ) -> None:
         """Count a listener call with *count* messages."""
-        ok, failed = outcome(done, count)
+        self.called(topic, *outcome(done, count), duration_ms, now_ms)
+
+    def called(self, topic: str, ok: int, failed: int, duration_ms: int, now_ms: int) -> None:
+        """Count a listener call that has done some messages, and failed with others."""
         found = self._topic(topic, now_ms)
         for part in (found.now(now_ms), found.total):
             part.calls += 1

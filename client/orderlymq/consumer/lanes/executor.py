@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final, assert_never
 
-from orderlymq.consumer.core.events import ListenerDone, OrderedResult, Report
+from orderlymq.consumer.core.events import OrderedResult, Report
 from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.core import LaneCore
 from orderlymq.consumer.lanes.events import (
@@ -205,10 +205,9 @@ class LaneExecutor:
         if not call.begun:
             return WorkDropped(work.hand)
         error = _error_of(call, context)
-        result = OrderedResult.SUCCESS if error is None else None
-        done = ListenerDone(queue, 0, 0, result, error)
         count = len(work.messages)
-        self._stats.listened(place.topic, count, done, call.duration_ms, self._now_ms())
+        ok = count if error is None else 0
+        self._stats.called(place.topic, ok, count - ok, call.duration_ms, self._now_ms())
         pause = context.suspend_current_queue_time
         delay_ms = -1 if pause is None else max(0, min(milliseconds(pause), DELAY_MS_MAX))
 
