@@ -6,6 +6,7 @@ lock is given back, because the next holder begins at the committed offset.
 """
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, assert_never
@@ -77,6 +78,7 @@ class Executor:
         self._stats = stats
         self._post = post
         self._now_ms = now_ms
+        self._context = contextvars.copy_context()
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
         self._releases: set[asyncio.Task[None]] = set()
@@ -90,6 +92,7 @@ class Executor:
         self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, bool]]
     ) -> None:
         """Join the group."""
+        self._context = contextvars.copy_context()
         await beat()
 
     async def finish(self) -> None:
@@ -116,7 +119,9 @@ class Executor:
                 case SetOffset():
                     self._remember(instruction)
                 case Deliver():
-                    task = self._start(instruction, self._deliver(instruction))
+                    # Else it would begin with the variables of the call whose end has led here.
+                    start = self._context.copy().run
+                    task = start(self._start, instruction, self._deliver(instruction))
                     self._deliveries.add(task)
                     task.add_done_callback(self._deliveries.discard)
                 case Pull():

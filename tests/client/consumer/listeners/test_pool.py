@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -52,6 +53,30 @@ async def test_the_messages_of_a_call_cannot_be_changed(cluster: FakeCluster) ->
         "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
     ):
         await until(lambda: len(refused) == 3)
+
+
+REQUEST: ContextVar[str] = ContextVar("REQUEST", default="nothing")
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_listener_sees_no_context_variable_that_another_call_has_set(
+    cluster: FakeCluster, *, ordered: bool
+) -> None:
+    """Law: it sees those of the consumer's start. What one message had set once stayed for the messages behind it."""
+    fill(cluster, 3, queues=1)
+    seen: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: object) -> None:
+        seen.append(REQUEST.get())
+        REQUEST.set(messages[0].text)
+
+    REQUEST.set("the start")
+    async with Consumer(
+        "G", cluster.address, topics="T", ordered=ordered, consume_from="first", listener=listener
+    ):
+        await until(lambda: len(seen) == 3)
+
+    assert seen == ["the start"] * 3
 
 
 class Bare(BaseException):
