@@ -44,7 +44,8 @@ class FaultyProxy:
         self.passed: Counter[Way] = Counter()
         self.accepted = 0
         self._held_when_new: tuple[Way, ...] = ()
-        self._relays: dict[asyncio.Task[None], _Relay] = {}
+        self._relays: set[_Relay] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def address(self) -> str:
@@ -57,7 +58,7 @@ class FaultyProxy:
 
     def hold(self, *ways: Way, new: bool = False) -> None:
         """Pass on nothing more in these directions, on the connections that exist, and with *new* on those to come."""
-        for relay in self._relays.values():
+        for relay in self._relays:
             for way in ways:
                 relay.gates[way].clear()
         if new:
@@ -69,56 +70,60 @@ class FaultyProxy:
         self.piece = _PIECE
         self.delays_s.clear()
         self.cuts.clear()
-        for relay in self._relays.values():
+        for relay in self._relays:
             for gate in relay.gates.values():
                 gate.set()
 
     def reset(self) -> None:
         """Reset every connection at both ends."""
-        for relay in list(self._relays.values()):
-            relay.reset()
+        for task in self._tasks:
+            task.cancel()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.accepted += 1
-        try:
-            behind, ahead = await asyncio.open_connection(*self.target)
-        except OSError:
-            _abort(writer)
-            return
-        relay = self._relays[task] = _Relay(self, (writer, ahead))
+        self._tasks.add(task)
+        # Cancelled by `reset` alone; the loop would report what a callback of a server raises.
+        with suppress(asyncio.CancelledError, OSError):
+            await self._relay(reader, writer)
+        self._tasks.discard(task)
+        await _abort(writer)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, ahead = await asyncio.open_connection(*self.target)
+        relay = _Relay(self, writer, ahead)
         for way in self._held_when_new:
             relay.gates[way].clear()
-        # Cancelled by `_close` alone; the loop would report what a callback of a server raises.
-        with suppress(asyncio.CancelledError):
+        self._relays.add(relay)
+        try:
             await relay.run(reader, behind)
-        del self._relays[task]
+        finally:
+            self._relays.discard(relay)
+            await _abort(ahead)
 
     async def _close(self) -> None:
-        for task in list(self._relays):
-            task.cancel()
-        await asyncio.gather(*self._relays, return_exceptions=True)
+        self.reset()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class _Relay:
     """One connection through the proxy."""
 
     def __init__(
-        self, proxy: FaultyProxy, writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+        self, proxy: FaultyProxy, near: asyncio.StreamWriter, far: asyncio.StreamWriter
     ) -> None:
         self.gates: dict[Way, asyncio.Event] = {way: asyncio.Event() for way in WAYS}
         for gate in self.gates.values():
             gate.set()
         self._proxy = proxy
-        self._writers = writers
+        self._near, self._far = near, far
 
     async def run(self, front: asyncio.StreamReader, behind: asyncio.StreamReader) -> None:
         """Pass on in both directions until one end hangs up, which the other learns as a reset."""
-        near, far = self._writers
         ways = [
-            asyncio.create_task(self._pass_on(UP, front, far)),
-            asyncio.create_task(self._pass_on(DOWN, behind, near)),
+            asyncio.create_task(self._pass_on(UP, front, self._far)),
+            asyncio.create_task(self._pass_on(DOWN, behind, self._near)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -126,11 +131,6 @@ class _Relay:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            self.reset()
-
-    def reset(self) -> None:
-        for writer in self._writers:
-            _abort(writer)
 
     async def _pass_on(
         self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -153,11 +153,13 @@ class _Relay:
                 proxy.passed[way] += len(data)
 
 
-def _abort(writer: asyncio.StreamWriter) -> None:
+async def _abort(writer: asyncio.StreamWriter) -> None:
     sock = writer.get_extra_info("socket")
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.processors.groups.members import Ends
 from orderlymq_broker.replication.compaction import Compaction
-from orderlymq_broker.replication.groupclock import SHOWN_EVERY_S, GroupClock
+from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.interfaces import SystemClock
 from orderlymq_broker.replication.replicainstance import Environment, Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
@@ -162,7 +162,6 @@ class BrokerProcess:
         self._beat()
         self._tick_core()
         self._tick_slowly()
-        self._show_clock()
         where = (self._peer_identity.address, settings.http, settings.data_dir)
         who = (settings.node_id, settings.group, settings.cluster)
         _log.info("node %d of group %s in cluster %s runs", *who)
@@ -329,12 +328,9 @@ class BrokerProcess:
             core, loop, now = self.instance.core, self.instance.loop, self._clock.now()
             self._supervisor.guard("core tick", lambda: loop.decide(lambda: core.tick(now)))
 
-    def _show_clock(self) -> None:
-        self._timers.arm("clock", SHOWN_EVERY_S, self._show_clock)
-        self._supervisor.guard("clock", self._peers.show_clock)
-
     def _tick_slowly(self) -> None:
         self._timers.arm("slow", SLOW_TICK_S, self._tick_slowly)
+        self._supervisor.guard("peers", self._peers.tick)
         if not self._swapping:
             self._supervisor.guard("report", self._report)
             self._supervisor.guard("upkeep", self._keep_up)

@@ -9,16 +9,12 @@ exchanges the times.
 import logging
 import math
 from collections.abc import Set as AbstractSet
-from typing import Final
 
 from orderlymq_broker.core.effects import CLOCK_STEP_MS, Now
 from orderlymq_broker.replication.interfaces import Clock
 from orderlymq_raft.types import NodeId
 
 _log = logging.getLogger(__name__)
-
-# Each replica shows its time so often. A step of the own clock needs no exchange to be seen.
-SHOWN_EVERY_S: Final = 1.0
 
 
 class GroupClock:

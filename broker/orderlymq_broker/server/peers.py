@@ -64,9 +64,9 @@ class Peers:
         self._transport.set_peers(self.book.reachable(membership, self._node_id))
         self._clock.keep(membership.members - {self._node_id})
 
-    def show_clock(self) -> None:
-        """Show the peers this machine's time of day."""
-        self._transport.send_clock(self._clock.own_ms())
+    def tick(self) -> None:
+        """Show the peers this machine's time of day and look after the links with them; to be called each second."""
+        self._transport.tick(self._clock.own_ms())
 
     def learn(self, node: NodeId, address: Address) -> bool:
         """Note where *node* is called; return whether that is news."""
@@ -111,7 +111,7 @@ class Peers:
 
     def peer_reached(self, node: NodeId) -> None:
         """Show a peer the time of day before it gives or gets a vote."""
-        self.show_clock()
+        self._transport.show_clock(node, self._clock.own_ms())
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         """Learn where a peer is called."""

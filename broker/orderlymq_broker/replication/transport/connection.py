@@ -39,6 +39,9 @@ class FrameConnection(asyncio.Protocol):
 
     Life cycle: connected, *on_frame* for each frame, *on_closed* once. After a frame that cannot
     be read, or that breaks a rule, it is closed, and *on_violation* is called.
+
+    Attributes:
+        silent_ticks: how often the owner has counted since bytes came last.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class FrameConnection(asyncio.Protocol):
         self.closed = asyncio.get_running_loop().create_future()
         self.peer: tuple[str, int] = ("?", 0)
         self.peer_is_recovering = False
+        self.silent_ticks = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Prepare the socket."""
@@ -76,6 +80,7 @@ class FrameConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Cut the stream into frames."""
+        self.silent_ticks = 0
         try:
             for frame in self._reader.receive_data(data):
                 if not self.is_open:

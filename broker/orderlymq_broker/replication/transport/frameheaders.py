@@ -63,10 +63,14 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     proof: Proof
 
 
-class TimeOfDay(msgspec.Struct, frozen=True, array_like=True):
-    """What the sender's clock shows, in ms since 1970, until the year 9999."""
+class Clock(msgspec.Struct, frozen=True, array_like=True):
+    """The sender's time of day in ms since 1970, until the year 9999, and whether it hears the receiver on the way back.
+
+    *hears* is about the connection that the receiver makes for the same purpose.
+    """
 
     wall_ms: Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+    hears: bool
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True):

@@ -76,7 +76,7 @@ class FrameKind(IntEnum):
     CHALLENGE = 13
     PROOF = 14
     SNAPSHOT_VERIFYING = 15  # the receiver goes on reading what has arrived
-    CLOCK = 16  # the sender's time of day
+    CLOCK = 16  # the sender's time of day, each second
 
 
 class FrameCorrupt(ValueError):  # noqa: N818 - named for what the caller must know

@@ -185,6 +185,7 @@ class PeerLink:
 
     Attributes:
         on_lost: called when it is lost, but for `renew` and `cancel`.
+        unheard_ticks: how often the owner has counted since it was made, or the peer has said that it hears it.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class PeerLink:
     ) -> None:
         self.address = address
         self.on_lost: Callable[[NodeId], None] | None = None
+        self.unheard_ticks = 0
         self._tls = tls
         self._plain = False
         self._identity = identity
@@ -346,6 +348,7 @@ class PeerLink:
         if connection.peer_is_recovering and self._purpose == "raft":
             self._owner.peer_wiped(self._node)
         self._connection = connection
+        self.unheard_ticks = 0
         if self._purpose == "raft":
             self._owner.peer_reached(self._node)
         try:

@@ -16,17 +16,14 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from orderlymq_broker.replication.transport.connection import (
-    TCP_USER_TIMEOUT_MS,
-    FrameConnection,
-)
+from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frameheaders import (
     NONCE_SIZE,
     CallerProof,
     Challenge,
+    Clock,
     Hello,
     Purpose,
-    TimeOfDay,
     Welcome,
 )
 from orderlymq_broker.replication.transport.frames import (
@@ -53,7 +50,7 @@ from orderlymq_broker.replication.transport.pendinghandshakes import (
     UnprovenConnections,
 )
 from orderlymq_broker.settings import Address
-from orderlymq_raft.messages import Heartbeat, Message, PreVote
+from orderlymq_raft.messages import Message
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.closelog import CloseLog
@@ -74,15 +71,13 @@ _KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
             FrameKind.FORWARDED_SEND,
             FrameKind.FORWARDED_CLOSE,
             FrameKind.ORIGIN_CLOSED,
+            FrameKind.CLOCK,
         }
     ),
 }
 _Link: TypeAlias = tuple[NodeId, Purpose]
-# What a peer answers that runs; it may drop a vote, and its disk may delay the answer to an append.
-_QUESTIONS: Final = (Heartbeat, PreVote)
-# The kernel's own limit for a peer that acknowledges nothing. A proxy or sidecar between replicas acknowledges
-# everything, also while it has lost its other side.
-SILENCE_MAX_S: Final = TCP_USER_TIMEOUT_MS / 1000
+# A proxy or sidecar between replicas acknowledges everything, also while it has lost its other side: no kernel notices.
+SILENT_TICKS_MAX: Final = 3
 
 
 class Receiver(Protocol):
@@ -125,7 +120,6 @@ class Transport:
     Attributes:
         violations: connections that were closed because of what a peer said on them.
         closes: connections that were closed without that: refused, silent, or followed by another one.
-        silence_max_s: how long a peer may answer nothing before its connections are made again.
     """
 
     def __init__(
@@ -136,7 +130,6 @@ class Transport:
         tls: PeerTls | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        self.silence_max_s = SILENCE_MAX_S
         self.violations = 0
         self.closes = 0
         self._close_log = CloseLog(_log)
@@ -149,8 +142,6 @@ class Transport:
         self._incoming: dict[_Link, FrameConnection] = {}
         self._accepted: set[FrameConnection] = set()
         self._unproven = UnprovenConnections(self._close)
-        # When a peer was asked first, and last, since it was heard.
-        self._unanswered: dict[NodeId, tuple[float, float]] = {}
         self._server: asyncio.Server | SniffingListener | None = None
         self._is_closed = False
 
@@ -248,36 +239,33 @@ class Transport:
             by_target.setdefault(message.target, []).append(message)
         for target, batch in by_target.items():
             link = self._links.get((target, "raft"))
-            if link is None:
-                continue
-            link.send_messages(batch)
-            if link.is_up and any(isinstance(message, _QUESTIONS) for message in batch):
-                self._note_question(target)
+            if link is not None:
+                link.send_messages(batch)
 
-    def _note_question(self, node: NodeId) -> None:
-        """Make all connections with *node* again that stand while it has answered nothing for too long."""
-        now = asyncio.get_running_loop().time()
-        first, last = self._unanswered.get(node, (now, now))
-        if now - last > self.silence_max_s:
-            # Nothing was asked for a while, or this process stood still and has not read what has come.
-            first = now
-        if now - first <= self.silence_max_s:
-            self._unanswered[node] = first, now
-            return
-        del self._unanswered[node]
-        _log.warning("node %d answers nothing: its connections are made again", node)
-        for purpose in _KINDS:
-            incoming = self._incoming.get((node, purpose))
+    def tick(self, wall_ms: int) -> None:
+        """Show peers a time of day, and make links again on which a peer hears nothing; to be called each second.
+
+        Ticks are counted, not seconds: a process that stood still reads first what has come meanwhile.
+        """
+        for way, link in self._links.items():
+            incoming = self._incoming.get(way)
             if incoming is not None:
-                self._close(incoming, "silent", f"node {node} answers nothing")
-            self._links[node, purpose].renew()
+                incoming.silent_ticks += 1
+            if not self._show_clock(way, wall_ms) or incoming is None:
+                continue  # a peer that does not call says nothing
+            link.unheard_ticks += 1
+            if link.unheard_ticks > SILENT_TICKS_MAX:
+                _log.warning("node %d does not hear the link for %s, which is made again", *way)
+                link.renew()
 
-    def send_clock(self, wall_ms: int) -> None:
-        """Show all peers a time of day; those that are away hear nothing."""
-        pieces = encode_frame(FrameKind.CLOCK, TimeOfDay(wall_ms))
-        for (_, purpose), link in self._links.items():
-            if purpose == "raft":
-                link.send_pieces(pieces)
+    def show_clock(self, node: NodeId, wall_ms: int) -> None:
+        """Show one peer a time of day."""
+        self._show_clock((node, "raft"), wall_ms)
+
+    def _show_clock(self, way: _Link, wall_ms: int) -> bool:
+        incoming = self._incoming.get(way)
+        hears = incoming is not None and incoming.silent_ticks <= SILENT_TICKS_MAX
+        return self._links[way].send_pieces(encode_frame(FrameKind.CLOCK, Clock(wall_ms, hears)))
 
     def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
         """Send a frame about a forwarded connection; False unless both links are up: an answer comes on the peer's."""
@@ -428,10 +416,13 @@ class Transport:
             messages = decode_messages(frame)
             if any(message.sender != node for message in messages):
                 raise FrameCorrupt(f"node {node} speaks in the name of another one")
-            self._unanswered.pop(node, None)
             self._receiver.messages_received(messages)
         elif frame.kind is FrameKind.CLOCK:
-            self._receiver.clock_received(node, decode_header(frame, TimeOfDay).wall_ms)
+            clock = decode_header(frame, Clock)
+            link = self._links.get((node, purpose))
+            if clock.hears and link is not None:
+                link.unheard_ticks = 0
+            self._receiver.clock_received(node, clock.wall_ms)
         else:
             self._receiver.frame_received(node, frame)
 

@@ -4,45 +4,69 @@ import asyncio
 
 import pytest
 
+from orderlymq_broker.replication.transport.frameheaders import ForwardedConnection, Purpose
+from orderlymq_broker.replication.transport.frames import FrameKind, encode_frame
+from orderlymq_broker.replication.transport.server import SILENT_TICKS_MAX
 from orderlymq_broker.settings import Address
-from orderlymq_raft import Heartbeat, HeartbeatResponse, Message
+from orderlymq_raft.types import NodeId
 from tests.broker.replication.transport.peers import PATIENCE_S, MakePeer, Peer, beat
-from tests.faultyproxy import UP, faulty_proxy
+from tests.faultyproxy import DOWN, UP, FaultyProxy, faulty_proxy
 
 
-@pytest.mark.parametrize("caller", [1, 2])
-async def test_connections_that_a_proxy_keeps_without_their_other_side_are_made_again(
-    make_peer: MakePeer, caller: int
+def arrives(sender: Peer, receiver: Peer, purpose: Purpose, number: int) -> bool:
+    """Send something and return whether it, or what was sent before with the number, has come."""
+    if purpose == "raft":
+        sender.transport.send([beat(1, 2, number)])
+        return any(getattr(each, "context", 0) == number for each in receiver.recorder.messages)
+    pieces = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(number))
+    sender.transport.send_frame(NodeId(2), pieces)
+    wanted = b"".join(pieces)
+    return any(wanted.endswith(frame.header) for _, frame in receiver.recorder.frames)
+
+
+async def until_arrived(one: Peer, two: Peer, purpose: Purpose, number: int) -> None:
+    """Let both tick until something of *one* comes to *two*."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not arrives(one, two, purpose, number):
+            for peer in (one, two):
+                peer.transport.tick(0)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("purpose", ["raft", "clients"])
+async def test_a_link_that_a_proxy_keeps_without_its_other_side_is_made_again(
+    make_peer: MakePeer, purpose: Purpose
 ) -> None:
-    """Law: a leader whose questions are not answered comes through to its peer again, whichever connection is dead."""
-    peers = {node: await make_peer(node) for node in (1, 2)}
-    one, two = peers.values()
-    one.transport.silence_max_s = two.transport.silence_max_s = 0.2
-    target = peers[3 - caller]
-
-    async with faulty_proxy((target.address.host, target.address.port)) as proxy:
-        detour = Address("127.0.0.1", proxy.port)
-        for peer, other in ((one, two), (two, one)):
-            address = detour if other is target else other.address
-            peer.transport.set_peers({other.identity.node: address})
-
-        async def until_answered(context: int) -> None:
-            async with asyncio.timeout(PATIENCE_S):
-                while not any(each.context == context for each in answers(one)):
-                    one.transport.send([beat(1, 2, context)])
-                    asked, two.recorder.messages = two.recorder.messages, []
-                    two.transport.send([answer(each) for each in asked])
-                    await asyncio.sleep(0.01)
-
-        await until_answered(1)
-        proxy.hold(UP)
-        await until_answered(2)
+    """Law: what one sends comes to the other again, though no end is closed, and also where nothing goes either way."""
+    one, two = await make_peer(1), await make_peer(2)
+    to_two, to_one = (faulty_proxy((each.address.host, each.address.port)) for each in (two, one))
+    async with to_two as up, to_one as down:
+        one.transport.set_peers({NodeId(2): _at(up)})
+        two.transport.set_peers({NodeId(1): _at(down)})
+        await until_arrived(one, two, purpose, 1)
+        up.hold(UP)
+        await until_arrived(one, two, purpose, 2)
+        up.hold(UP, DOWN)
+        down.hold(UP, DOWN)
+        await until_arrived(one, two, purpose, 3)
 
 
-def answer(asked: Message) -> HeartbeatResponse:
-    assert isinstance(asked, Heartbeat)
-    return HeartbeatResponse(asked.target, asked.sender, asked.term, asked.context)
+async def test_links_that_are_heard_stay(make_peer: MakePeer) -> None:
+    """Nor does a peer that never calls cost a link."""
+    one, two, three = await make_peer(1), await make_peer(2), await make_peer(3)
+    one.call(two, three)
+    two.call(one)
+    for purpose in ("raft", "clients"):
+        await until_arrived(one, two, purpose, 1)
+    await one.recorder.wait_for(lambda: one.transport.is_connected(NodeId(3)))
+    one.recorder.events.clear()
+    for _ in range(3 * SILENT_TICKS_MAX):
+        for peer in (one, two, three):
+            peer.transport.tick(0)
+        await asyncio.sleep(0.01)
+
+    assert one.recorder.events == two.recorder.of_clients == []
 
 
-def answers(peer: Peer) -> list[HeartbeatResponse]:
-    return [each for each in peer.recorder.messages if isinstance(each, HeartbeatResponse)]
+def _at(proxy: FaultyProxy) -> Address:
+    return Address("127.0.0.1", proxy.port)
