@@ -37,7 +37,6 @@ from orderlymq.consumer.lanes.events import (
     Resumed,
     Tick,
     Work,
-    WorkDropped,
 )
 from orderlymq.consumer.lanes.hands import NEVER, Hand, Line, Phase, hand_of
 from orderlymq.consumer.lanes.sources import Level, Sources
@@ -202,8 +201,6 @@ class LaneCore:
             case Ended(ends):
                 for each in ends:
                     self._end_of(each, now_ms)
-            case Listened() | WorkDropped():
-                self._end_of(event, now_ms)
             case Answered():
                 self._answered(event, now_ms)
             case CompleteFailed():
@@ -338,11 +335,11 @@ class LaneCore:
             self._ready.appendleft(behind)
         hand.phase = Phase.WAITING
 
-    def _end_of(self, event: End, now_ms: int) -> None:
-        if isinstance(event, Listened):
-            self._listened(event, now_ms)
+    def _end_of(self, call: End, now_ms: int) -> None:
+        if isinstance(call, Listened):
+            self._listened(call, now_ms)
         else:
-            self._dropped(event.hand, now_ms)
+            self._dropped(call.hand, now_ms)
 
     def _listened(self, event: Listened, now_ms: int) -> None:
         hand = self._hands.get(event.hand)

@@ -157,16 +157,7 @@ class CutOff:
 
 
 Event: TypeAlias = (
-    QueueEvent
-    | Fetched
-    | FetchEmpty
-    | FetchFailed
-    | Ended
-    | Listened
-    | WorkDropped
-    | Answered
-    | CompleteFailed
-    | CutOff
+    QueueEvent | Fetched | FetchEmpty | FetchFailed | Ended | Answered | CompleteFailed | CutOff
 )
 
 
@@ -184,7 +175,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Call the listener; answered by `Listened` or `WorkDropped`.
+    """Call the listener; answered by `Ended` with `Listened` or `WorkDropped`.
 
     Attributes:
         behind: messages of the lane that wait behind these.

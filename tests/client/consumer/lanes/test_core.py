@@ -14,6 +14,7 @@ from orderlymq.consumer.lanes.events import (
     Complete,
     CompleteFailed,
     CutOff,
+    Ended,
     Event,
     Fetch,
     Fetched,
@@ -155,7 +156,7 @@ class Script:
         return self.tell(now_ms, Fetched(PLACE, self.fetch, tuple(given), LEASE_MS, asked))
 
     def done(self, now_ms: int, attempt: int, error: str | None = None) -> list[Instruction]:
-        return self.tell(now_ms, Listened(HandId(PLACE, 0, attempt), error))
+        return self.tell(now_ms, Ended((Listened(HandId(PLACE, 0, attempt), error),)))
 
     def verdict(self, now_ms: int, reports: Complete, *verdicts: str) -> list[Instruction]:
         said = tuple(
@@ -330,7 +331,7 @@ def test_a_failure_says_what_was_done_before_it() -> None:
     script.give(1, ("a", (0, 2, 4)))
     script.done(2, 1)
 
-    found = script.tell(3, Listened(HandId(PLACE, 0, 1), "ValueError: no", 700))
+    found = script.tell(3, Ended((Listened(HandId(PLACE, 0, 1), "ValueError: no", 700),)))
 
     assert completes(found).reports == (LaneReport(0, 0, 1, "retry", 0, 700, 5, "ValueError: no"),)
 
@@ -587,7 +588,7 @@ def test_a_listener_that_was_not_called_yet_is_not_called_any_more(event: Event)
     script.tell(2, event)
 
     assert not script.core.may_start(hand, 2)
-    found = script.tell(3, WorkDropped(hand))
+    found = script.tell(3, Ended((WorkDropped(hand),)))
     if isinstance(event, Paused):
         assert works(script.tell(4, Resumed())) == [(1, (0, 2))]
     else:

@@ -18,6 +18,7 @@ from orderlymq.consumer.lanes.events import (
     Answered,
     Complete,
     CompleteFailed,
+    Ended,
     Event,
     Fetch,
     Fetched,
@@ -316,7 +317,7 @@ class World:
         if member.is_gone:
             return
         if not member.core.may_start(work.hand, self.now_ms):
-            self.post(member, WorkDropped(work.hand))
+            self.post(member, Ended((WorkDropped(work.hand),)))
             return
         lane = (work.hand.queue_id, work.lane.key)
         assert lane not in member.running.values(), f"two calls of {lane} at once"
@@ -346,4 +347,4 @@ class World:
         error = "ValueError: no" if self.random.random() < self.failing else None
         if error is None:
             self.listened |= {(work.hand.queue_id, m.queue_offset) for m in work.messages}
-        self.post(member, Listened(work.hand, error))
+        self.post(member, Ended((Listened(work.hand, error),)))
