@@ -23,7 +23,7 @@ from orderlymq_broker.core.requestcontext import (
     RequestRefused,
     answer,
 )
-from orderlymq_broker.core.uncommitted import LeaderView, Waiter
+from orderlymq_broker.core.uncommitted import Creation, LeaderView, Waiter
 from orderlymq_broker.processors.admin.access import AccessControl
 from orderlymq_broker.processors.admin.processor import Administration
 from orderlymq_broker.processors.admin.rotation import SecretRotation
@@ -66,6 +66,7 @@ from orderlymq_broker.state.records import (
     MembersChanged,
     OffsetsCommitted,
     Outcome,
+    Record,
     TopicChanged,
 )
 from orderlymq_broker.state.topics.expansionrecords import ExpansionMoved
@@ -250,30 +251,31 @@ class BrokerCore:
             if creations == CREATIONS_MAX:
                 remark = "what the request needs was deleted while it was being created; try again"
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
-            return self._create(first, Waiter(request, peer, creations + 1))
+            # Not the exception itself: what waits would hold it, and it holds what waits and each frame that it came through.
+            return self._create(first.names, first.records, Waiter(request, peer, creations + 1))
         except RecordError as illegal:
             return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(illegal))
         except (HeaderError, ModelError, JsonError) as unreadable:
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(unreadable))
 
-    def _create(self, first: CreateFirst, waiter: Waiter) -> list[Effect]:
+    def _create(self, names: Creation, records: Sequence[Record], waiter: Waiter) -> list[Effect]:
         """Propose what a request needs, after which it is served; others that need it come behind it, in their order."""
         creating = self.context.view.creating
-        waiting = creating.get(first.names)
+        waiting = creating.get(names)
         if waiting is not None:
             waiting.append(waiter)
             return []
-        creating[first.names] = [waiter]
+        creating[names] = [waiter]
 
         def applied(_: Sequence[Outcome], now: Now) -> list[Effect]:
-            waiting = creating.pop(first.names)
+            waiting = creating.pop(names)
             return [effect for each in waiting for effect in self._serve(each, now)]
 
         def lost(refusal: Refusal | None) -> list[Effect]:
-            waiting = creating.pop(first.names)
+            waiting = creating.pop(names)
             return [effect for each in waiting for effect in self._refuse(each, refusal)]
 
-        return [Propose(first.records, applied=applied, lost=lost)]
+        return [Propose(records, applied=applied, lost=lost)]
 
     def _serve(self, waiter: Waiter, now: Now) -> list[Effect]:
         request, peer, creations = waiter

@@ -234,10 +234,9 @@ class BatchProcessor:
         try:
             return self._finish(batch) if self._read_on(batch, now) else None
         except RequestRefused as refused:
-            refusal = refused
+            return self._refuse(batch, refused)
         except (BatchError, RecordError) as unfit:
-            refusal = illegal(self._context, str(unfit))
-        return self._refuse(batch, refusal)
+            return self._refuse(batch, illegal(self._context, str(unfit)))
 
     def _refuse(self, batch: _Batch, refused: RequestRefused | None) -> list[Effect]:
         """Forget a batch that is not proposed; what was stored before is never said to be refused."""
