@@ -25,8 +25,9 @@ from orderlymq_runtime.settingsfile import SettingsError
 
 # The tail cache holds some hundred thousand small objects that live for seconds and form no cycles;
 # Python's default looks through all of them after every few thousand sends. Cycles are rare here
-# (an exception with its traceback), so that looking seldom costs little memory.
-GC_THRESHOLDS: Final = (50_000, 50, 1_000)
+# (an exception with its traceback), so that looking seldom costs little memory. What has survived is looked through
+# again after ten such times: half a million objects take some 50 ms, and the loop stands still meanwhile.
+GC_THRESHOLDS: Final = (50_000, 10, 5_000)
 
 _log = logging.getLogger("orderlymq_broker")
 
