@@ -23,10 +23,15 @@ CLOCK_STEP_MS: Final = 60_000
 
 # Structs, because each is built for every request: a frozen dataclass takes five times as long.
 class Now(msgspec.Struct, frozen=True, gc=False):
-    """The two clocks of a leader: wall time for records, monotonic time for deadlines."""
+    """The two clocks of a leader: wall time for records, monotonic time for deadlines.
+
+    Attributes:
+        is_confirmed: whether a majority of the group shows this wall time, within `CLOCK_STEP_MS`.
+    """
 
     wall_ms: int
     monotonic_ms: int
+    is_confirmed: bool = True
 
     def was_ahead(self, wall_ms: int) -> bool:
         """Return whether a past time was given by a clock that was ahead; clocks of leaders differ by less."""

@@ -34,8 +34,11 @@ class MessageAge:
         """Return the time by which a message is *age_ms* old for certain, also when this replica's clock is ahead.
 
         It has come so far since the last message before this leadership at least. When that is older than *age_ms*
-        itself, only messages are left whose store times are of the clock that is asked now.
+        itself, only messages are left whose store times are of the clock that is asked now. Of a time that no majority
+        confirms nothing is certain: by such a time the last message before may have been stored as well.
         """
+        if not now.is_confirmed:
+            return Now(0, now.monotonic_ms)
         led_ms = now.monotonic_ms - self._began.monotonic_ms
         from_ms = self._last_ms
         if led_ms > age_ms:

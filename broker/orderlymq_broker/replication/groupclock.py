@@ -2,19 +2,25 @@
 The clock of a replica, which its peers correct: the replicas of a group show each other their times of day.
 
 The rule: where a majority of the group shows a time that is more than a minute earlier, or later, this replica goes by the
-nearest time of that majority. So one wrong clock stamps no message and deletes none. Pure; ``server/peers.py``
-exchanges the times.
+nearest time of that majority. So one wrong clock stamps no message and deletes none. Where no majority shows one time,
+within a minute, the time says that it is not confirmed, and nothing is deleted by it. Pure; ``server/peers.py`` exchanges the times.
 """
 
 import logging
 import math
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from orderlymq_broker.core.effects import CLOCK_STEP_MS, Now
 from orderlymq_broker.replication.interfaces import Clock
 from orderlymq_raft.types import NodeId
 
 _log = logging.getLogger(__name__)
+
+# How this machine's clock stands to those of its group, as its log says.
+_AGREED: Final = "agreed"
+_CORRECTED: Final = "corrected"
+_CONTESTED: Final = "contested"
 
 
 class GroupClock:
@@ -28,17 +34,25 @@ class GroupClock:
         self._own = own
         self._peers: AbstractSet[NodeId] = frozenset()
         self._shifts: dict[NodeId, float] = {}  # of peers: time of day less steady time, in ms
+        self._majority = 1
+        # Differences of a majority that contradict no clock between them, and those of an own clock that a majority confirms.
         self._low, self._high = -math.inf, math.inf
-        self._is_corrected = False
+        self._agreed_from, self._agreed_to = -math.inf, math.inf
+        self._standing = _AGREED
 
     def now(self) -> Now:
         """Return the wall time that this replica goes by, and monotonic time, in ms."""
-        own = self._own.now()
-        ahead_ms = self._ahead_ms(own.wall_ms)
-        if abs(ahead_ms) <= CLOCK_STEP_MS:
-            return own
+        own, steady_ms = self._own.now(), self._steady_ms()
+        if self._agreed_from <= own.wall_ms - steady_ms <= self._agreed_to:
+            return own  # the usual case, for each request
 
-        return Now(own.wall_ms - round(ahead_ms), own.monotonic_ms)
+        shift = own.wall_ms - steady_ms
+        counted = min(max(shift, self._low), self._high)
+        if abs(shift - counted) <= CLOCK_STEP_MS:
+            counted = shift
+        near = sum(abs(each - counted) <= CLOCK_STEP_MS for each in (shift, *self._shifts.values()))
+
+        return Now(round(counted + steady_ms), own.monotonic_ms, near >= self._majority)
 
     def seconds(self) -> float:
         """Return seconds that go on while the machine sleeps."""
@@ -74,23 +88,44 @@ class GroupClock:
         return own - min(max(own, self._low), self._high)
 
     def _find_majority(self) -> None:
-        """Find the earliest and the latest time that no majority contradicts."""
+        """Find the earliest and the latest time that no majority contradicts, and those at which one agrees with this machine."""
         shifts = sorted(self._shifts.values())
-        majority = (1 + len(self._peers)) // 2 + 1
+        self._majority = majority = (1 + len(self._peers)) // 2 + 1
         is_known = len(shifts) >= majority
         self._low = shifts[-majority] if is_known else -math.inf
         self._high = shifts[majority - 1] if is_known else math.inf
+        own = self.own_ms() - self._steady_ms()
+        nearest = sorted(shifts, key=lambda each: abs(each - own))[: majority - 1]
+        is_agreed = len(nearest) == majority - 1
+        self._agreed_from = (
+            max(nearest, default=-math.inf) - CLOCK_STEP_MS if is_agreed else math.inf
+        )
+        self._agreed_to = min(nearest, default=math.inf) + CLOCK_STEP_MS if is_agreed else -math.inf
 
     def _report(self) -> None:
         ahead_s = self.ahead_s()
-        is_corrected = 1000 * abs(ahead_s) > CLOCK_STEP_MS
-        if is_corrected and not self._is_corrected:
+        own = self.own_ms() - self._steady_ms()
+        if 1000 * abs(ahead_s) > CLOCK_STEP_MS:
+            standing = _CORRECTED
+        elif self.now().is_confirmed:
+            standing = _AGREED
+        elif any(abs(each - own) > CLOCK_STEP_MS for each in self._shifts.values()):
+            standing = _CONTESTED
+        else:
+            return  # too few have shown theirs
+        if standing == self._standing:
+            return
+        if standing == _CORRECTED:
             direction = "ahead of" if ahead_s > 0 else "behind"
             _log.error(
                 "the clock of this machine is %.0f s %s a majority of the group, whose time counts here; set the clock",
                 abs(ahead_s),
                 direction,
             )
-        elif self._is_corrected and not is_corrected:
+        elif standing == _CONTESTED:
+            _log.error(
+                "no majority of the group shows the time of this machine, so nothing is deleted by its age here; set the clocks"
+            )
+        else:
             _log.info("the clock of this machine agrees with its group again")
-        self._is_corrected = is_corrected
+        self._standing = standing

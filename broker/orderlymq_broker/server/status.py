@@ -265,6 +265,10 @@ class Reporter:
                 "How far this machine's clock is ahead of a majority of its group, negative behind it",
                 self._clock.ahead_s(),
             ),
+            "clock_confirmed": (
+                "1 when a majority of the group shows the time that this replica goes by",
+                float(self._clock.now().is_confirmed),
+            ),
             "disk_used_ratio": ("Used share of the disk, 0 to 1", self._disk_ratio),
             "cpu_ratio": (
                 "Share of one CPU that this process used, over about a minute",

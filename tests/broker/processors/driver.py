@@ -62,6 +62,7 @@ class Shell:
         self.core = BrokerCore(self.settings, self.state, self.store)
         self._wall_ms = START_MS
         self.monotonic_ms = 5_000
+        self.is_confirmed = True  # the clock on the wall, by a majority of the group
         self.term = 0
         self.log: list[bytes] = []
         self.pending: list[Propose] = []
@@ -91,7 +92,7 @@ class Shell:
 
     @property
     def now(self) -> Now:
-        return Now(self.wall_ms, self.monotonic_ms)
+        return Now(self.wall_ms, self.monotonic_ms, self.is_confirmed)
 
     def lead(self) -> "Shell":
         """Become leader of the next term."""
@@ -117,6 +118,7 @@ class Shell:
         self.state.check_invariants()
         copy = Shell(self.settings, self.store)
         copy.wall_ms, copy.term, copy.log = self.wall_ms, self.term, self.log
+        copy.is_confirmed = self.is_confirmed
         assert copy.state.digest() == self.state.digest()
         return copy
 

@@ -83,6 +83,37 @@ def test_silent_members_contradict_nobody(own_ms: int, peers_ms: list[int | None
     assert (clock.now().wall_ms != TRUE_MS + own_ms) == is_contradicted
 
 
+@given(offsets, st.lists(st.one_of(st.none(), offsets), max_size=6))
+def test_confirmed_time_is_that_of_a_majority(own_ms: int, peers_ms: list[int | None]) -> None:
+    now = group_clock(Machine(own_ms), *peers_ms).now()
+    shown = [own_ms, *(each for each in peers_ms if each is not None)]
+    near = sum(abs(TRUE_MS + each - now.wall_ms) <= CLOCK_STEP_MS + 1 for each in shown)
+
+    assert not now.is_confirmed or 2 * near > 1 + len(peers_ms)
+
+
+@given(st.integers(1, 7), st.data())
+def test_time_is_confirmed_where_a_majority_agrees(members: int, data: st.DataObject) -> None:
+    right = st.integers(-CLOCK_STEP_MS // 2, CLOCK_STEP_MS // 2)
+    count = members // 2 + 1
+    agreeing = data.draw(st.lists(right, min_size=count, max_size=count))
+    others = data.draw(
+        st.lists(st.one_of(st.none(), offsets), min_size=members - count, max_size=members - count)
+    )
+    clock = group_clock(Machine(agreeing[0]), *data.draw(st.permutations([*agreeing[1:], *others])))
+
+    assert clock.now().is_confirmed
+
+
+def test_one_of_two_clocks_confirms_nothing() -> None:
+    machine = Machine()
+    clock = group_clock(machine, 3 * DAY_MS, None)
+    assert not clock.now().is_confirmed
+
+    machine.offset_ms = 3 * DAY_MS
+    assert clock.now().is_confirmed
+
+
 def test_step_of_the_own_clock_is_seen_without_an_exchange() -> None:
     machine = Machine()
     clock = group_clock(machine, 0, 0)
@@ -90,6 +121,15 @@ def test_step_of_the_own_clock_is_seen_without_an_exchange() -> None:
     machine.offset_ms = 3 * DAY_MS
 
     assert clock.now() == Now(TRUE_MS + 500, 500)
+
+
+def test_step_of_the_own_clock_ends_a_confirmation() -> None:
+    machine = Machine()
+    clock = group_clock(machine, 0, None)
+    assert clock.now().is_confirmed
+
+    machine.offset_ms = 3 * DAY_MS
+    assert not clock.now().is_confirmed
 
 
 def test_clock_that_everybody_sets_is_followed() -> None:
@@ -129,5 +169,21 @@ def test_wrong_clock_is_reported_once_and_when_it_is_right_again(
     machine.offset_ms = 0
     clock.shown(NodeId(0), TRUE_MS)
 
+    contested, corrected, agreed = caplog.records
+    assert "no majority" in contested.message  # when only one had shown its clock
+    assert "259200 s ahead of a majority" in corrected.message
+    assert agreed.levelname == "INFO"
+
+
+def test_clocks_that_nobody_decides_between_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = group_clock(Machine(), None, None, None, None)
+    clock.shown(NodeId(0), TRUE_MS)
+    assert not caplog.records  # two of five, so far
+
+    clock.shown(NodeId(1), TRUE_MS + DAY_MS)
+    clock.shown(NodeId(1), TRUE_MS + DAY_MS)
+    clock.shown(NodeId(2), TRUE_MS)
+
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
-    assert "259200 s ahead of a majority" in caplog.text
+    assert "nothing is deleted by its age" in caplog.text

@@ -115,6 +115,27 @@ def test_a_leader_whose_clock_is_ahead_drops_nothing_too_early(*, from_the_start
     assert kept(shell) == 1
 
 
+def test_leader_that_leads_twice_by_an_unconfirmed_clock_drops_nothing_too_early() -> None:
+    """What it has stored itself by a clock ahead says that the former messages are old; no majority says so."""
+    storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
+    former = Shell(settings(storage=storage)).lead()
+    create(former, TopicSet("orders", 1, 1, order=True))
+    send(former, body=bytes(MIB), props=properties(UNIQ_KEY="U"))
+    first = former.restart()
+    first.set_clock(first.wall_ms + 100 * HOUR_MS)
+    first.is_confirmed = False
+    first.lead()
+    send(first, body=bytes(MIB), props=properties(UNIQ_KEY="V"))
+
+    shell = first.restart().lead()
+    shell.pass_time(59 * 60_000, step=10_000)
+    early, in_window = kept(shell), len(shell.state.dedup)
+    shell.pass_time(3 * 60_000, step=10_000)
+
+    assert (early, in_window) == (2, 2)
+    assert kept(shell) == 0
+
+
 def test_messages_stored_by_a_clock_that_was_ahead_go_in_time() -> None:
     """After a moment ten years ahead, store times stay there; messages go when their leader has led for the retention since."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
