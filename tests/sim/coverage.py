@@ -140,6 +140,7 @@ WANTED: Final = (
     "two replicas believe to lead",
     "uncommitted tail cut",
     "unsynced ticket at risk in a crash",
+    "wrong clock",
     "window trimmed by count",
     "window trimmed by time",
 )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # How long some faults wait for a group that serves nobody: a restart, an election and a little work.
 PATIENCE_US: Final = 3 * SECOND
 PATIENCE_STEP_US: Final = 100 * MS
+# By how much a wrong clock is wrong at most: no two of them agree within a minute but by a rare chance.
+WRONG_MS: Final = (1_200_000, 10_000_000, 300_000_000)
 
 
 class Faults:
@@ -79,6 +81,7 @@ class Faults:
 
     def _heal_replica(self, replica: "Replica") -> None:
         world = self._world
+        replica.wrong_ms = 0
         replica.disk.slow_max_us = 0
         replica.disk.full = False
         replica.disk.fail_next = False
@@ -292,6 +295,19 @@ class Faults:
             world.coverage["byte rotted"] += replica.store.rot(self._random)
 
     # -- network
+
+    def wrong_clock(self) -> None:
+        """Set one machine's time of day wrong; or right again, now and then."""
+        wrong = [each for each in self._world.replicas.values() if each.wrong_ms]
+        chosen = self._replica()
+        if wrong:
+            if self._random.random() < 0.3:
+                wrong[0].wrong_ms = 0
+        elif chosen is not None:
+            longest_ms = self._random.choice(WRONG_MS)
+            wrong_ms = self._random.randrange(longest_ms // 2, longest_ms)
+            chosen.wrong_ms = self._random.choice((-1, 1)) * wrong_ms
+            self._world.coverage["wrong clock"] += 1
 
     def weather(self) -> None:
         """Messages are lost, repeated and late for a while."""
@@ -578,4 +594,5 @@ RARE_TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "links": Faults.links,
     "lost answers": Faults.lost_answers,
     "older term": Faults.older_term,
+    "wrong clock": Faults.wrong_clock,
 }

@@ -47,6 +47,7 @@ class Plan:
         lane_last: whether its members begin at the end of a queue that retention has trimmed.
         burst: messages of one key that a producer sends in a row, more than a lane holds in memory; 0 for none.
         links: longest round trip between two replicas, ms; each direction takes its own part of it.
+        wrong_clocks: whether clocks of replicas, one at a time, are wrong by minutes to days, so that times of day step.
     """
 
     replicas: int
@@ -90,10 +91,11 @@ class Plan:
     lane_changes: bool = False
     lane_last: bool = False
     burst: int = 0
+    wrong_clocks: bool = False
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
         """Return the timers of a broker of this run."""
-        scan_ms = 200 if self.has_small_window else timers.scan_ms
+        scan_ms = 200 if self.has_small_window or self.wrong_clocks else timers.scan_ms
         return msgspec.structs.replace(
             timers, transaction_check_max=self.checks_max, scan_ms=scan_ms
         )
@@ -188,6 +190,13 @@ WINDOWS: Final[Mapping[str, Mapping[str, Any]]] = {
 SLOW_LINKS_SHARE: Final = 0.1
 SLOW_LINKS_MS: Final = (5.0, 40.0, 175.0, 400.0)
 
+# The share of plans with wrong clocks. By right ones no send leaves the window by its age in any run.
+WRONG_CLOCKS_SHARE: Final = 0.06
+WRONG_CLOCKS: Final[Mapping[str, Any]] = {
+    "wrong_clocks": True,
+    "window_ms": StorageSettings().dedup_window_ms,
+}
+
 # The share of plans with a group that consumes by key.
 LANES_SHARE: Final = 0.15
 LANE_LETTERS: Final = ("Continue", "HoldKey", "StopQueue")
@@ -233,6 +242,8 @@ def draw(
         if chance.random() < 0.4:
             plan = replace(plan, burst=BURST)
         plan = replace(plan, lane_last=chance.random() < 0.4)
+    if chance.random() < WRONG_CLOCKS_SHARE:
+        plan = replace(plan, **WRONG_CLOCKS, troubles=(*plan.troubles, "wrong clock"))
     return replace(plan, **(changes or {}))
 
 

@@ -86,6 +86,7 @@ class Process:
     Attributes:
         life: rises with every start and every end, so that events of a former life are known.
         paused_until: the process stands still before this time.
+        wrong_ms: how far its machine's time of day is ahead of what a kept clock shows.
     """
 
     def __init__(self, timeline: Timeline, name: str) -> None:
@@ -97,6 +98,7 @@ class Process:
         self._rate = 1 + timeline.random.uniform(-DRIFT_MAX, DRIFT_MAX)
         self._boot_us = timeline.random.randrange(3600 * SECOND)
         self.wall_offset_ms = timeline.random.randrange(-5_000, 5_000)
+        self.wrong_ms = 0
 
     # -- clocks
 
@@ -115,7 +117,7 @@ class Process:
 
     def now(self) -> Now:
         """Return both clocks, as brokers want them."""
-        wall_ms = START_WALL_MS + self.timeline.now // MS + self.wall_offset_ms
+        wall_ms = START_WALL_MS + self.timeline.now // MS + self.wall_offset_ms + self.wrong_ms
         return Now(wall_ms, self.clock_us // MS)
 
     def seconds(self) -> float:

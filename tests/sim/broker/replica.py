@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.replication.compaction import Compaction
+from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.interfaces import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.recovery import Recovery
@@ -124,6 +125,14 @@ class ObservedMachine:
         self._replica.world.laws.applied(self._replica, index, term, None)
 
 
+class _MachineClock:
+    """The clocks of the machine that a replica runs on."""
+
+    def __init__(self, process: ServerProcess) -> None:
+        self.now = partial(ServerProcess.now, process)
+        self.seconds = process.seconds
+
+
 class Replica(ServerProcess):
     """A broker process; also what its loop acts upon: Outbound, Host and Service."""
 
@@ -172,6 +181,7 @@ class Replica(ServerProcess):
         self._turns = 0
         self._links: dict[NodeId, FrameLink] = {}
         self.registrar = Registrar(world, self)
+        self._clock = GroupClock(_MachineClock(self))
 
     # -- life
 
@@ -181,6 +191,7 @@ class Replica(ServerProcess):
         self.timeline.note(f"{self.name} starts")
         self.peer_lives.clear()
         self.called_lives.clear()
+        self._clock = GroupClock(_MachineClock(self))
         self.router = RequestRouter(self, self.world.address)
         self._swapping = False
         try:
@@ -228,6 +239,7 @@ class Replica(ServerProcess):
         self._compaction = _Compaction(
             cast("Instance", self), settings.raft.entries_kept, lambda: None, self.seconds
         )
+        self._clock.keep(self.node.status().membership.members - {self.id})
         self.world.laws.opened(self)
         self.loop.start()
 
@@ -271,6 +283,21 @@ class Replica(ServerProcess):
 
     # -- time
 
+    def now(self) -> Now:
+        """Return both clocks; the group corrects the time of day."""
+        return self._clock.now()
+
+    def _show_clock(self) -> None:
+        network, shown_ms = self.world.network, self._clock.own_ms()
+        for target in self.world.replicas.values():
+            if target is not self and self.called_lives.get(target.id) == target.life:
+                show = partial(target.clock_arrives, self.id, shown_ms)
+                network.cast(self.name, target, "clock", show)
+
+    def clock_arrives(self, sender: NodeId, wall_ms: int) -> None:
+        """Compare a peer's time of day with this machine's."""
+        self._clock.shown(sender, wall_ms)
+
     def _tick(self) -> None:
         self.after(TICK_MS * MS + 40, "tick", self._tick)
         if not self._swapping:
@@ -284,6 +311,8 @@ class Replica(ServerProcess):
 
     def _tick_slowly(self) -> None:
         self.after(SECOND, "upkeep", self._tick_slowly)
+        if self.world.plan.wrong_clocks:
+            self._show_clock()
         if not self._swapping:
             before = self.log.first_index()
             try:
@@ -336,6 +365,7 @@ class Replica(ServerProcess):
         if self.called_lives.get(target.id) == life or self._swapping:
             return
         self.called_lives[target.id] = life
+        target.clock_arrives(self.id, self._clock.own_ms())
         if target.loop.is_recovering:
             self._forget(target.id)
 
@@ -464,6 +494,7 @@ class Replica(ServerProcess):
 
     def membership_changed(self, index: int, membership: Membership) -> None:
         """Return who belongs to the group."""
+        self._clock.keep(membership.members - {self.id})
         self.world.membership_applied(index, set(membership.members))
 
     def topics_changed(self) -> None:

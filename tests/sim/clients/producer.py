@@ -115,7 +115,8 @@ class Producer(Client):
         random = self.timeline.random
         if self._doomed_waits:
             return {"delay": 1.0, "cancels": self._doomed}
-        if random.random() < TIMER_SHARE:
+        # A time is a moment of the leader's clock; one that is days ahead lets its messages wait for days.
+        if not self.world.plan.wrong_clocks and random.random() < TIMER_SHARE:
             return {"delay": random.choice((0.2, 1.0, 2.5))}
         return {"delay_level": random.choice((1, 2))}
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orderlymq_broker.core.effects import Now
+from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.requestcontext import answer
 from orderlymq_broker.processors.admin.access import AccessControl
 from orderlymq_broker.processors.schedule.delaylevels import DelayService
@@ -13,6 +14,7 @@ from orderlymq_broker.processors.topics import expansionrequests as growing
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.processors.transactions import halves as transacting
 from orderlymq_broker.processors.transactions.halves import TransactionProcessor
+from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.topics import expansionphases
 from orderlymq_broker.state.transactions.halves import TransactionTable
@@ -21,11 +23,31 @@ from orderlymq_nameserver.answers import Answers
 from tests.broker.store.memory import MemoryStore
 from tests.sim.broker.disk import SimulatedStore
 from tests.sim.defects.defect import Bed, Catalogue
-from tests.sim.plan import STORMS
+from tests.sim.plan import STORMS, WRONG_CLOCKS
 
 SERVICES = Catalogue("services")
 DISKS = Catalogue("disk")
 NAMES = Catalogue("name server")
+
+# Leaders change, and now and then the clock of one is wrong.
+_CLOCKS = {**STORMS["group"], **WRONG_CLOCKS, "troubles": ("crash", "transfer", "wrong clock")}
+
+
+@SERVICES.defect("go by the own clock", "no clock alone deletes", changes=_CLOCKS)
+def _own_clock(bed: Bed) -> None:
+    bed.put(GroupClock, "now", lambda self: self._own.now())
+
+
+@SERVICES.defect(
+    "delete by a time that is not confirmed", "no clock alone deletes", changes=_CLOCKS
+)
+def _unconfirmed_time(bed: Bed) -> None:
+    real = MessageAge.certain
+
+    def certain(self: MessageAge, now: Now, age_ms: int) -> Now:
+        return real(self, Now(now.wall_ms, now.monotonic_ms), age_ms)
+
+    bed.put(MessageAge, "certain", certain)
 
 
 @SERVICES.defect("append the copy of a half for each end", "one commit, one copy")

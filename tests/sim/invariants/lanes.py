@@ -193,9 +193,10 @@ class LaneLaws:
             for each in part.hand_outs:
                 due_ms, until_us = self._parked.get((part.queue_id, each.lane), (0, 0))
                 # A new leader whose clock is behind that of the former one counts the pause itself.
-                is_due = due_ms <= wall_ms or until_us <= self._laws.world.timeline.now
+                world = self._laws.world
+                is_due = due_ms <= wall_ms or until_us <= world.timeline.now
                 self._laws.ensure(
-                    not each.take or is_due,
+                    not each.take or is_due or world.plan.wrong_clocks,
                     "lane parked",
                     f"lane {each.lane} of queue {part.queue_id} is handed out at {wall_ms}, it is "
                     f"parked until {due_ms}",
