@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 TESTS  ?= tests
-# Without the tests that need other languages or Spark.
-ALONE  := --ignore=tests/clients --ignore=tests/spark
+# Without the tests that need other languages or Spark, and without those that WITHOUT names.
+ALONE  := $(addprefix --ignore=,tests/clients tests/spark $(WITHOUT))
 # RERUNS=1 gives a test that fails a second try; the summary names it. CI does so.
 AGAIN  = $(if $(RERUNS),--reruns $(RERUNS))
 SHELL  := /bin/bash
@@ -135,9 +135,9 @@ COMPILED_ROOMS := tests/raft tests/protocol/frame tests/protocol/message tests/r
   tests/broker/processors/schedule tests/broker/processors/send tests/broker/replication tests/broker/state tests/broker/store
 
 .PHONY: test-compiled
-test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy; SHORT=1 those of compiled modules
+test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy; SHORT=1 those of compiled modules, with fewer examples
 	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m tests.compiled
-	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q \
+	@PYTHONPATH=$(CURDIR)/build/compiled $(if $(SHORT),ORDERLYMQ_EXAMPLES=25) $(BIN)/python -m pytest -q \
 	  $(if $(SHORT),$(COMPILED_ROOMS),tests/raft tests/protocol tests/runtime tests/broker) \
 	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope $(AGAIN)
 

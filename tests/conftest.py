@@ -20,9 +20,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says something of the machine, not of the rule. On CI the examples are the same each time.
+# ORDERLYMQ_EXAMPLES is how many a rule gets that names no number itself.
 settings.register_profile(
     "rules",
     parent=settings.get_profile("ci" if os.environ.get("CI") else "default"),
+    max_examples=int(os.environ.get("ORDERLYMQ_EXAMPLES", "100")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
