@@ -8,6 +8,7 @@ case, with `--cases` so many from it on. The exit code is 1 when something was f
 import argparse
 import gc
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -33,6 +34,8 @@ _CALLS: Final = 600
 _ENDLESS: Final = 1 << 40
 # Of addresses, for this process and for each that it starts: what asks for more is reported by its case, and ends no machine.
 _MEMORY_MAX: Final = 8 << 30
+# Between two lines of progress where nobody sees a bar.
+_LINE_S: Final = 60.0
 # A request that holds the loop for so long holds raft's heartbeats, too.
 _SLOW_S: Final = 0.1
 
@@ -41,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for and return the exit code."""
     options = _parser().parse_args(arguments)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
+    # Whoever ends this ends the processes, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(stderr=True)
     findings = Findings(lambda text: console.print(text, markup=False, soft_wrap=True))
     systematic = Generator(options.seed).systematic
@@ -147,10 +152,17 @@ def _processes(
         try:
             assault = Assault(target, options.seed, findings)
             began = time.monotonic()
+            line_at = began + _LINE_S
             for done in assault.run(first, count, _until(seconds)):
-                rate = done / (time.monotonic() - began)
-                told = f"{rate:.0f}/s, {assault.ends} ends, {assault.changes} changes of leader"
-                progress.update(task, completed=done, told=f"{told}, {len(findings)} findings")
+                now = time.monotonic()
+                told = (
+                    f"{done / (now - began):.0f}/s, {assault.ends} ends, "
+                    f"{assault.changes} changes of leader, {len(findings)} findings"
+                )
+                progress.update(task, completed=done, told=told)
+                if now >= line_at and not progress.console.is_terminal:
+                    line_at = now + _LINE_S
+                    progress.console.print(f"{name}: {done} requests, {told}")
             if options.case is None:
                 progress.update(task, told="other ports")
                 assault.ask_pages(0, _PAGES)
