@@ -84,7 +84,8 @@ class LaneWorkers:
         run.task = start(self._tasks.start, self._run(run), self._name, lost)
 
     async def _run(self, run: _Run) -> None:
-        assert run.task is not None
+        task = asyncio.current_task()  # an eager one runs before its starter has it
+        assert task is not None
         before = contextvars.copy_context()
         async with self._slots:
             run.has_slot = True
@@ -94,7 +95,7 @@ class LaneWorkers:
                 end = await self._listen(run.work)
                 self._ends.append(end)
                 run.work = None
-                if run.task.cancelling() or not _is_same(before, contextvars.copy_context()):
+                if task.cancelling() or not _is_same(before, contextvars.copy_context()):
                     break
         self._runs.discard(run)
         self._turn_soon()

@@ -1,6 +1,7 @@
 """Who calls the listener of a consumer by key: what calls share, and what they do not."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
@@ -126,6 +127,26 @@ async def test_a_cancellation_reaches_no_later_call() -> None:
     await place.ended(2)
 
     assert place.ends == [(1, None), (2, None)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no eager task factory")
+async def test_calls_are_made_by_tasks_that_begin_immediately() -> None:
+    """Law: an application may give its loop eager tasks, whose calls wait for something or for nothing."""
+    gate = asyncio.Event()
+
+    async def call(number: int) -> None:
+        if number == 2:
+            await gate.wait()
+
+    if sys.version_info >= (3, 12):
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    place = Called(call)
+    place.begin(1, 2, 3)
+    await place.ended(2)
+    gate.set()
+    await place.ended(3)
+
+    assert place.ends == [(1, None), (3, None), (2, None)]
 
 
 @pytest.mark.parametrize("error", [KeyError("a bug"), asyncio.CancelledError()], ids=repr)
