@@ -185,7 +185,7 @@ class PeerLink:
 
     Attributes:
         on_lost: called when it is lost, but for `renew` and `cancel`.
-        unheard_ticks: how often the owner has counted since it was made, or the peer has said that it hears it.
+        unheard_ticks: ticks in which the peer said nothing, or that it does not hear it, since it was made or heard.
     """
 
     def __init__(

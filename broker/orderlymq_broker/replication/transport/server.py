@@ -253,7 +253,8 @@ class Transport:
                 incoming.silent_ticks += 1
             if not self._show_clock(way, wall_ms) or incoming is None:
                 continue  # a peer that does not call says nothing
-            link.unheard_ticks += 1
+            # While bytes come, what it says about the link may wait behind others: then nothing is known.
+            link.unheard_ticks += incoming.silent_ticks > 1
             if link.unheard_ticks > SILENT_TICKS_MAX:
                 _log.warning("node %d does not hear the link for %s, which is made again", *way)
                 link.renew()
@@ -420,8 +421,8 @@ class Transport:
         elif frame.kind is FrameKind.CLOCK:
             clock = decode_header(frame, Clock)
             link = self._links.get((node, purpose))
-            if clock.hears and link is not None:
-                link.unheard_ticks = 0
+            if link is not None:
+                link.unheard_ticks = 0 if clock.hears else link.unheard_ticks + 1
             self._receiver.clock_received(node, clock.wall_ms)
         else:
             self._receiver.frame_received(node, frame)

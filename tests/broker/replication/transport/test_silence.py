@@ -8,7 +8,8 @@ from orderlymq_broker.replication.transport.frameheaders import ForwardedConnect
 from orderlymq_broker.replication.transport.frames import FrameKind, encode_frame
 from orderlymq_broker.replication.transport.server import SILENT_TICKS_MAX
 from orderlymq_broker.settings import Address
-from orderlymq_raft.types import NodeId
+from orderlymq_raft import Append
+from orderlymq_raft.types import Entry, Index, NodeId, Term
 from tests.broker.replication.transport.peers import PATIENCE_S, MakePeer, Peer, beat
 from tests.faultyproxy import DOWN, UP, FaultyProxy, faulty_proxy
 
@@ -66,6 +67,47 @@ async def test_links_that_are_heard_stay(make_peer: MakePeer) -> None:
         await asyncio.sleep(0.01)
 
     assert one.recorder.events == two.recorder.of_clients == []
+
+
+@pytest.mark.parametrize("purpose", ["raft", "clients"])
+async def test_link_stays_while_the_peers_word_about_it_waits_behind_its_bytes(
+    make_peer: MakePeer, purpose: Purpose
+) -> None:
+    """Law: a slow link with much to carry costs the link of the other direction nothing."""
+    one, two = await make_peer(1), await make_peer(2)
+    async with faulty_proxy((two.address.host, two.address.port)) as slow:
+        one.transport.set_peers({NodeId(2): _at(slow)})
+        two.call(one)
+        for each in ("raft", "clients"):
+            await until_arrived(one, two, each, 1)
+        two.recorder.events.clear()
+        two.recorder.of_clients.clear()
+        slow.piece, slow.delays_s[UP] = 1 << 15, 0.002
+        fill(one, purpose, 12)
+        shown = len(two.recorder.clocks)
+        for _ in range(3 * SILENT_TICKS_MAX):
+            for peer in (one, two):
+                peer.transport.tick(0)
+            await asyncio.sleep(0.05)
+
+        assert two.recorder.events == two.recorder.of_clients == []
+        del slow.delays_s[UP]
+        await two.recorder.wait_for(lambda: len(two.recorder.clocks) > shown + SILENT_TICKS_MAX)
+
+
+def fill(sender: Peer, purpose: Purpose, count: int) -> None:
+    """Send node 2 so many MiB."""
+    data = bytes(1 << 20)
+    for _ in range(count):
+        if purpose == "raft":
+            entries = (Entry(Term(1), Index(1), data),)
+            place = Index(0), Term(0), Index(0)
+            sender.transport.send([Append(NodeId(1), NodeId(2), Term(1), *place, entries)])
+        else:
+            header = ForwardedConnection(1)
+            sender.transport.send_frame(
+                NodeId(2), encode_frame(FrameKind.FORWARDED_SEND, header, [data])
+            )
 
 
 def _at(proxy: FaultyProxy) -> Address:
