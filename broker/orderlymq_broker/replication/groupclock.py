@@ -8,6 +8,7 @@ within a minute, the time says that it is not confirmed, and nothing is deleted 
 
 import logging
 import math
+from collections import deque
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -22,18 +23,24 @@ _AGREED: Final = "agreed"
 _CORRECTED: Final = "corrected"
 _CONTESTED: Final = "contested"
 
+# The last times of a peer, of which the latest counts: more than two links carry of one that is not heard before they are made again.
+SHOWN_KEPT: Final = 16
+
 
 class GroupClock:
     """A `Clock`: this machine's own where no majority of the group contradicts it.
 
     Times of day are kept as differences to this machine's steady clock, so what a peer has shown stays good
-    while it is away, and a step of the own clock is seen by the next call.
+    while it is away, and a step of the own clock is seen by the next call. What waited on its way, or while this process
+    stood still, makes a peer seem earlier, never later.
     """
 
     def __init__(self, own: Clock) -> None:
         self._own = own
         self._peers: AbstractSet[NodeId] = frozenset()
-        self._shifts: dict[NodeId, float] = {}  # of peers: time of day less steady time, in ms
+        # Of peers: time of day less steady time, in ms; what each has shown last, and in order what counts.
+        self._shown: dict[NodeId, deque[float]] = {}
+        self._shifts: list[float] = []
         self._majority = 1
         # Differences of a majority that contradict no clock between them, and those of an own clock that a majority confirms.
         self._low, self._high = -math.inf, math.inf
@@ -50,7 +57,7 @@ class GroupClock:
         counted = min(max(shift, self._low), self._high)
         if abs(shift - counted) <= CLOCK_STEP_MS:
             counted = shift
-        near = sum(abs(each - counted) <= CLOCK_STEP_MS for each in (shift, *self._shifts.values()))
+        near = sum(abs(each - counted) <= CLOCK_STEP_MS for each in (shift, *self._shifts))
 
         return Now(round(counted + steady_ms), own.monotonic_ms, near >= self._majority)
 
@@ -69,14 +76,15 @@ class GroupClock:
     def keep(self, peers: AbstractSet[NodeId]) -> None:
         """Let *peers* count: all other members of the group."""
         self._peers = peers
-        self._shifts = {node: shift for node, shift in self._shifts.items() if node in peers}
+        self._shown = {node: shifts for node, shifts in self._shown.items() if node in peers}
         self._find_majority()
 
     def shown(self, node: NodeId, wall_ms: int) -> None:
         """Note the time of day that *node* has shown just now; one that is no member counts for nothing."""
         if node not in self._peers:
             return
-        self._shifts[node] = wall_ms - self._steady_ms()
+        shifts = self._shown.setdefault(node, deque(maxlen=SHOWN_KEPT))
+        shifts.append(wall_ms - self._steady_ms())
         self._find_majority()
         self._report()
 
@@ -89,7 +97,7 @@ class GroupClock:
 
     def _find_majority(self) -> None:
         """Find the earliest and the latest time that no majority contradicts, and those at which one agrees with this machine."""
-        shifts = sorted(self._shifts.values())
+        self._shifts = shifts = sorted(map(max, self._shown.values()))
         self._majority = majority = (1 + len(self._peers)) // 2 + 1
         is_known = len(shifts) >= majority
         self._low = shifts[-majority] if is_known else -math.inf
@@ -109,7 +117,7 @@ class GroupClock:
             standing = _CORRECTED
         elif self.now().is_confirmed:
             standing = _AGREED
-        elif any(abs(each - own) > CLOCK_STEP_MS for each in self._shifts.values()):
+        elif any(abs(each - own) > CLOCK_STEP_MS for each in self._shifts):
             standing = _CONTESTED
         else:
             return  # too few have shown theirs

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import CLOCK_STEP_MS, Now
-from orderlymq_broker.replication.groupclock import GroupClock
+from orderlymq_broker.replication.groupclock import SHOWN_KEPT, GroupClock
+from orderlymq_broker.replication.transport.server import SILENT_TICKS_MAX
 from orderlymq_raft.types import NodeId
 
 TRUE_MS = 1_700_000_000_000
@@ -149,6 +150,31 @@ def test_peer_that_is_away_counts_by_what_it_has_shown() -> None:
     clock.shown(NodeId(0), TRUE_MS + 10 * DAY_MS)
 
     assert clock.now().wall_ms == TRUE_MS + 10 * DAY_MS
+
+
+def test_what_waited_while_this_process_stood_still_corrects_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A laptop slept, or a debugger held the process: what peers had shown before is read hours later."""
+    machine = Machine()
+    clock = group_clock(machine, 0, 0)
+    machine.passed_ms += DAY_MS
+    for _ in range(2 * (SILENT_TICKS_MAX + 2)):  # on two links, until they are made again
+        for number in (0, 1):
+            clock.shown(NodeId(number), TRUE_MS)
+            assert clock.now().wall_ms == TRUE_MS + DAY_MS
+
+    assert not caplog.records
+
+
+def test_peers_that_set_their_clocks_back_are_followed() -> None:
+    machine = Machine(DAY_MS)
+    clock = group_clock(machine, DAY_MS, DAY_MS)
+    for _ in range(SHOWN_KEPT):
+        for number in (0, 1):
+            clock.shown(NodeId(number), TRUE_MS)
+
+    assert clock.now().wall_ms == TRUE_MS
 
 
 def test_former_members_do_not_count() -> None:
