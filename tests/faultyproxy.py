@@ -31,6 +31,7 @@ class FaultyProxy:
         piece: bytes that are passed on at a time.
         delays_s: how much later what is read arrives, by direction.
         cuts: after so many further bytes of a direction, the connection that carries them is reset at both ends.
+        swallows: what comes is read and goes nowhere.
         passed: bytes that were passed on, by direction.
         accepted: how many connections were made.
     """
@@ -41,6 +42,7 @@ class FaultyProxy:
         self.piece = _PIECE
         self.delays_s: dict[Way, float] = {}
         self.cuts: dict[Way, int] = {}
+        self.swallows = False
         self.passed: Counter[Way] = Counter()
         self.accepted = 0
         self._held_when_new: tuple[Way, ...] = ()
@@ -67,6 +69,7 @@ class FaultyProxy:
     def heal(self) -> None:
         """Pass everything on again, what was held first."""
         self._held_when_new = ()
+        self.swallows = False
         self.piece = _PIECE
         self.delays_s.clear()
         self.cuts.clear()
@@ -138,6 +141,8 @@ class _Relay:
         proxy = self._proxy
         with suppress(OSError):
             while data := await reader.read(proxy.piece):
+                if proxy.swallows:
+                    continue
                 await asyncio.sleep(proxy.delays_s.get(way, 0))
                 await self.gates[way].wait()
                 left = proxy.cuts.get(way)

@@ -288,7 +288,7 @@ class _Link:
         self.is_lost = False
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._client = client
-        # When the first call was made that has expired since the peer was heard last; void once it is heard again.
+        # When the peer had the first call that has expired since it was heard last; void once it is heard again.
         self._silent_since = 0.0
 
     @property
@@ -314,12 +314,15 @@ class _Link:
         )
 
     def note_silence(self, asked_at: float, silence_max_s: float) -> None:
-        """Note that a call has expired that was made at *asked_at*; give the connection up if nothing came for too long."""
+        """Note that a call has expired that was made at *asked_at*; give the connection up if nothing came for too long.
+
+        A peer owes no answer to what waits here; when it takes nothing more, the kernel's own limit counts.
+        """
         conn = self.connection
-        if conn is None or conn.heard_at > asked_at:
+        if conn is None or conn.is_backed_up or conn.heard_at > asked_at:
             return
         if conn.heard_at > self._silent_since:
-            self._silent_since = asked_at
+            self._silent_since = max(asked_at, conn.taken_at)
         since = self._silent_since
         loop = asyncio.get_running_loop()
         if loop.time() - since >= silence_max_s:

@@ -71,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         id: unique within its server or client.
         sent_bytes: what was sent since it began, be it taken or not.
         heard_at: when bytes came last, by the loop's clock; when it was made before the first.
+        taken_at: when the kernel last had room again for what waited here; when it was made before that.
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
@@ -109,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits = False  # for the next turn
         self._reads = True
         self._closing = False
-        self._active_at = self.heard_at = self._loop.time()
+        self._active_at = self.heard_at = self.taken_at = self._loop.time()
         self._half_frame_since: float | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self.has_spoken = False
@@ -158,6 +159,11 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes that were sent here and that the peer's kernel has not taken yet."""
         transport = self._transport
         return 0 if transport is None else self._pending_size + transport.get_write_buffer_size()
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Return whether something waits here because the kernel has no room for it."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     @property
     def is_closing(self) -> bool:
@@ -284,6 +290,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Go on: the peer has caught up."""
         self._is_write_paused = False
+        self.taken_at = self._loop.time()
         self._flush()
         if self._closing or self._is_write_paused:
             return

@@ -234,6 +234,42 @@ async def test_a_connection_on_which_something_comes_is_kept_however_late_its_an
         assert len(handler.made) == 1
 
 
+async def test_a_connection_is_kept_while_calls_expire_behind_what_it_still_sends() -> None:
+    """Law: a slow way costs no large request; its repetition would be as slow."""
+    client = RemotingClient(silence_max_s=0.3)
+    async with (
+        pair(echo, client) as (_, address, handler, _server),
+        faulty_proxy(split_address(address)) as slow,
+    ):
+        await client.invoke(slow.address, request(1), PATIENCE_S)
+        slow.piece, slow.delays_s[UP] = 1 << 14, 0.002
+        large = request(2, body=bytes(8 << 20))
+        sent = [asyncio.create_task(client.invoke(slow.address, large, 60)) for _ in range(2)]
+        await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises(RequestTimeout):
+                await client.invoke(slow.address, request(3), 0.4)
+        slow.heal()
+        await asyncio.gather(*sent)
+
+        assert len(handler.made) == 1
+
+
+async def test_a_silent_connection_is_given_up_however_much_is_sent_on_it() -> None:
+    """Law: a proxy that takes everything proves nothing about its other side."""
+    client = RemotingClient(silence_max_s=0.3)
+    async with (
+        pair(echo, client) as (_, address, _handler, _server),
+        faulty_proxy(split_address(address)) as proxy,
+    ):
+        proxy.swallows = True
+        large = request(2, body=bytes(8 << 20))
+        async with asyncio.timeout(PATIENCE_S):
+            while proxy.accepted < 2:
+                calls = [client.invoke(proxy.address, large, 0.3) for _ in range(2)]
+                await asyncio.gather(*calls, return_exceptions=True)
+
+
 async def test_a_connection_is_kept_when_this_process_has_stood_still() -> None:
     """Law: what has arrived meanwhile is read before anything is concluded from its absence."""
     client = RemotingClient(silence_max_s=0.1)
