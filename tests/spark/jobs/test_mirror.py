@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -280,3 +281,24 @@ def test_signal_ends_a_mirror_whose_cluster_never_answers() -> None:
 
     assert process.returncode == 1
     assert "threading.py" in stood
+
+
+def test_further_signals_let_no_mirror_live_longer() -> None:
+    program = (
+        "import threading; from orderlymq_spark.jobs.mirror.job import stopped_by_signals\n"
+        "with stopped_by_signals(close_max_s=1) as stop:\n"
+        "    print('copies', flush=True); threading.Event().wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        signals = 0
+        while process.poll() is None and signals < 200:
+            process.terminate()
+            signals += 1
+            time.sleep(0.1)
+        process.kill()
+
+    assert signals < 200

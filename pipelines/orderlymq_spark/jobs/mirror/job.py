@@ -321,8 +321,9 @@ def stopped_by_signals(close_max_s: float = CLOSE_MAX_S) -> Iterator[threading.E
     stop = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-        faulthandler.dump_traceback_later(close_max_s, exit=True)
+        if not stop.is_set():  # another signal would begin the time again
+            stop.set()
+            faulthandler.dump_traceback_later(close_max_s, exit=True)
 
     if threading.current_thread() is not threading.main_thread():
         yield stop
