@@ -38,7 +38,8 @@ class GroupClock:
     def __init__(self, own: Clock) -> None:
         self._own = own
         self._peers: AbstractSet[NodeId] = frozenset()
-        # Of peers: time of day less steady time, in ms; what each has shown last, and in order what counts.
+        self._voters: AbstractSet[NodeId] = frozenset()
+        # Time of day less steady time, in ms: what each peer has shown last, and in order what counts of the voters.
         self._shown: dict[NodeId, deque[float]] = {}
         self._shifts: list[float] = []
         self._majority = 1
@@ -73,9 +74,9 @@ class GroupClock:
         """Return by how many seconds this machine's clock is ahead of a majority, negative behind it; 0 between the others."""
         return self._ahead_ms(self.own_ms()) / 1000
 
-    def keep(self, peers: AbstractSet[NodeId]) -> None:
-        """Let *peers* count: all other members of the group."""
-        self._peers = peers
+    def keep(self, peers: AbstractSet[NodeId], voters: AbstractSet[NodeId]) -> None:
+        """Let those of *voters* count that are others; of the other *peers* note what they show, for they may vote soon."""
+        self._peers, self._voters = peers, voters & peers
         self._shown = {node: shifts for node, shifts in self._shown.items() if node in peers}
         self._find_majority()
 
@@ -97,8 +98,10 @@ class GroupClock:
 
     def _find_majority(self) -> None:
         """Find the earliest and the latest time that no majority contradicts, and those at which one agrees with this machine."""
-        self._shifts = shifts = sorted(map(max, self._shown.values()))
-        self._majority = majority = (1 + len(self._peers)) // 2 + 1
+        self._shifts = shifts = sorted(
+            max(shown) for node, shown in self._shown.items() if node in self._voters
+        )
+        self._majority = majority = (1 + len(self._voters)) // 2 + 1
         is_known = len(shifts) >= majority
         self._low = shifts[-majority] if is_known else -math.inf
         self._high = shifts[majority - 1] if is_known else math.inf

@@ -62,7 +62,7 @@ class Peers:
         """Keep links to the members."""
         membership = self._instance.node.status().membership
         self._transport.set_peers(self.book.reachable(membership, self._node_id))
-        self._clock.keep(membership.members - {self._node_id})
+        self._clock.keep(membership.members - {self._node_id}, membership.voters)
 
     def tick(self) -> None:
         """Show the peers this machine's time of day and look after the links with them; to be called each second."""

@@ -38,7 +38,8 @@ class Machine:
 def group_clock(own: Machine, *peers_ms: int | None) -> GroupClock:
     """Return a clock whose peers have shown these offsets; None has shown nothing."""
     clock = GroupClock(own)
-    clock.keep({NodeId(number) for number in range(len(peers_ms))})
+    peers = {NodeId(number) for number in range(len(peers_ms))}
+    clock.keep(peers, peers)
     for number, offset_ms in enumerate(peers_ms):
         if offset_ms is not None:
             clock.shown(NodeId(number), TRUE_MS + own.passed_ms + offset_ms)
@@ -177,9 +178,21 @@ def test_peers_that_set_their_clocks_back_are_followed() -> None:
     assert clock.now().wall_ms == TRUE_MS
 
 
+def test_learner_leaves_a_wrong_clock_corrected_while_it_joins_and_when_it_votes() -> None:
+    """Its pod may not run yet; and once it votes, nobody waits for the next second."""
+    voters, learner = {NodeId(0), NodeId(1)}, NodeId(2)
+    clock = group_clock(Machine(3 * DAY_MS), 0, 0)
+    clock.keep(voters | {learner}, voters)
+    assert clock.now().wall_ms == TRUE_MS
+
+    clock.shown(learner, TRUE_MS)
+    clock.keep(voters | {learner}, voters | {learner})
+    assert clock.now().wall_ms == TRUE_MS
+
+
 def test_former_members_do_not_count() -> None:
     clock = group_clock(Machine(3 * DAY_MS), 0, 0)
-    clock.keep({NodeId(0), NodeId(7)})
+    clock.keep({NodeId(0), NodeId(7)}, {NodeId(0), NodeId(7)})
     clock.shown(NodeId(1), TRUE_MS)
 
     assert clock.now().wall_ms == TRUE_MS + 3 * DAY_MS

@@ -239,7 +239,8 @@ class Replica(ServerProcess):
         self._compaction = _Compaction(
             cast("Instance", self), settings.raft.entries_kept, lambda: None, self.seconds
         )
-        self._clock.keep(self.node.status().membership.members - {self.id})
+        membership = self.node.status().membership
+        self._clock.keep(membership.members - {self.id}, membership.voters)
         self.world.laws.opened(self)
         self.loop.start()
 
@@ -494,7 +495,7 @@ class Replica(ServerProcess):
 
     def membership_changed(self, index: int, membership: Membership) -> None:
         """Return who belongs to the group."""
-        self._clock.keep(membership.members - {self.id})
+        self._clock.keep(membership.members - {self.id}, membership.voters)
         self.world.membership_applied(index, set(membership.members))
 
     def topics_changed(self) -> None:
