@@ -30,7 +30,8 @@ CONNECT_TIMEOUT_S: Final = 3.0  # RocketMQ's connectTimeoutMillis
 # so long; without it the kernel would resend for a quarter of an hour.
 _USER_TIMEOUT_MS: Final = 10_000
 # A proxy or sidecar that has lost its other side acknowledges everything, so the kernel notices nothing. RocketMQ's
-# clients close a connection with the first answer that is missing; a broker whose disk is slow is no reason to.
+# clients close a connection with the first answer that is missing. Here a server may be late that answers anything
+# meanwhile; one that answers nothing, because its disk stands still for example, is taken for a lost one, too.
 SILENCE_MAX_S: Final = 3.0
 # What has arrived while this process stood still is read after the timers that are due.
 _READ_GRACE_S: Final = 0.1
