@@ -40,7 +40,6 @@ REASONS: Final[Mapping[int, str]] = {
     355: "there is one store; its settings are tailCacheSize and blockCacheSize of the manifest",
     401: _POP,
     402: _POP,
-    513: "queues of a topic stay with their group; add groups, and Topic placement spreads new queues",
     514: "queues of a topic stay with their group",
     903: _CONTROLLER,
     905: _CONTROLLER,

@@ -59,6 +59,10 @@ REMARKS: Final = {
         "an ordered topic keeps its queues and stays ordered; `message.type=FIFO` makes one"
     ),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "all or none",
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
+        "creates a topic with the queues that the header counts for this group; as all topics here, it keeps them: "
+        "a topic that exists with other numbers answers 1"
+    ),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: "with a secret of the cluster: signed, but for a topic that no broker has; a topic of a group stays where brokers register it",
     RequestCode.UPDATE_BROKER_CONFIG: (
         "through the log, so a fail-over keeps it; which keys: [settings](settings.md); others answer 1"

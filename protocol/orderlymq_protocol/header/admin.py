@@ -9,7 +9,7 @@ from orderlymq_protocol.header.declaration import (
 from orderlymq_protocol.integers import Int, Long
 
 
-@request_header(RequestCode.UPDATE_AND_CREATE_TOPIC)
+@request_header(RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
 class CreateTopicHeader(Header):
     """Create or change a topic."""
 

@@ -58,6 +58,7 @@ class Administration:
         handlers: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.topics.create,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.topics.create_list,
+            RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: self.topics.create_static,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.topics.delete,
             RequestCode.UPDATE_BROKER_CONFIG: self.config.change,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.groups.update,

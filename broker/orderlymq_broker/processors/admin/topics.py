@@ -1,5 +1,5 @@
 """
-Administration of topics: 17, 18, 21, 202, 215, 300, 305, 316, 351.
+Administration of topics: 17, 18, 21, 202, 215, 300, 305, 316, 351, 513.
 
 The rules: a change is a record and is answered when it is applied; an ordered topic keeps its queues and
 stays ordered as long as it exists, for the queue of a key follows from their number; no queue leaves
@@ -90,18 +90,7 @@ class TopicAdministration:
 
     def create(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 17: create a topic or change it."""
-        header = CreateTopicHeader.from_ext(request.ext)
-        config = TopicConfig(
-            header.topic,
-            header.read_queue_nums,
-            header.write_queue_nums,
-            header.perm,
-            header.topic_filter_type,
-            header.topic_sys_flag,
-            header.order,
-        )
-
-        return self._change([self._judge(config, _changes_of(header.attributes))], request, peer)
+        return self._set(CreateTopicHeader.from_ext(request.ext), request, peer)
 
     def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 18: create or change topics together, all or none."""
@@ -120,6 +109,26 @@ class TopicAdministration:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the list of topics is empty")
 
         return self._change(records, request, peer)
+
+    def create_static(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 513: create a topic whose queues stay where they are, as those of every topic do here.
+
+        The body maps queues to brokers. Of a new topic it says no more than the numbers in the header.
+        """
+        header = CreateTopicHeader.from_ext(request.ext)
+        counts = (header.read_queue_nums, header.write_queue_nums)
+        present = self._context.state.topics.get(header.topic)
+        if present is None:
+            # A cluster with more groups than the topic has queues: this group gets none.
+            return self._set(header, request, peer) if any(counts) else answer(request, peer)
+        if counts != (present.config.read_queues, present.config.write_queues):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{header.topic}] exists, and its queues stay with their group; "
+                f"add queues with updateTopic or a Topic manifest",
+            )
+
+        return answer(request, peer)
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 215: delete a topic with its messages and what groups have committed in it."""
@@ -182,6 +191,19 @@ class TopicAdministration:
         return answer(request, peer, body=TopicList(names).to_json())
 
     # -- parts -------------------------------------------------------------------------------------
+
+    def _set(self, header: CreateTopicHeader, request: RemotingCommand, peer: Peer) -> list[Effect]:
+        config = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag,
+            header.order,
+        )
+
+        return self._change([self._judge(config, _changes_of(header.attributes))], request, peer)
 
     def _change(
         self, records: Sequence[TopicSet], request: RemotingCommand, peer: Peer

@@ -12,6 +12,7 @@ from orderlymq_broker.state.records import GroupSet, OffsetsReset, TopicDeleted,
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import START_MS, settings
 from tests.broker.processors.requests import create, heartbeat, lock, offset_of, send
@@ -227,6 +228,45 @@ def test_a_queue_stays_until_every_group_has_consumed_it(admin: AdminShell) -> N
     create(admin, OffsetsReset((OffsetCommit("billing", "orders", 3, 1),)))
 
     assert create_topic(admin, queues=2).code == 0
+
+
+def _create_static(shell: AdminShell, queues: int) -> RemotingCommand:
+    """Send 513 as 5.x's updateStaticTopic and RocketMQ Streams do: the mapping is the body."""
+    mapping = {"topic": "orders", "totalQueues": 8, "bname": "broker-a", "hostedQueues": {}}
+    ext = {"topic": "orders", "defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG"}
+    return shell.tool(
+        513, fastjson.dumps(mapping), **ext, readQueueNums=queues, writeQueueNums=queues
+    )
+
+
+def test_a_static_topic_is_a_topic_with_the_queues_of_this_group(admin: AdminShell) -> None:
+    """Law: 513 makes a topic with as many queues as the tool gives this group; any topic here keeps them."""
+    assert _create_static(admin, 3).code == 0
+
+    topic = admin.state.topics.get("orders")
+    assert topic is not None
+    assert topic.queue_count == 3
+
+
+def test_a_static_topic_without_queues_for_this_group_is_not_made_in_it(admin: AdminShell) -> None:
+    """Law: a tool that has more groups than queues gives some of them none."""
+    assert _create_static(admin, 0).code == 0
+
+    assert admin.state.topics.get("orders") is None
+
+
+def test_queues_are_not_mapped_to_other_groups(admin: AdminShell) -> None:
+    """Law: 513 changes no topic that is there; sent again with the same numbers it succeeds."""
+    _create_static(admin, 3)
+    before = admin.state.digest()
+
+    assert _create_static(admin, 3).code == 0
+    moved = _create_static(admin, 2)
+    emptied = _create_static(admin, 0)
+
+    assert moved.code == emptied.code == 1
+    assert "stay with their group" in (moved.remark or "")
+    assert admin.state.digest() == before
 
 
 def test_a_list_of_topics_is_created_together_or_not_at_all(admin: AdminShell) -> None:
