@@ -217,7 +217,8 @@ ROWS: Final = (
     row("getBrokerEpoch -b clients-0", CODE_3 + "the term", only="5.3.3"),
     row("setCommitLogReadAheadMode -b {broker} -m 0", CODE_3 + "messages are", only="5.3.3"),
     row("resetMasterFlushOffset -b {broker} -o 0", CODE_3 + "followers", only="5.3.3"),
-    row("updateStaticTopic -t static -qn 4 -c clients", CODE_3 + "queues of a", only="5.3.3"),
+    row("updateStaticTopic -t static -qn 4 -c clients", "new mapping data is", only="5.3.3"),
+    row("topicStatus -t static", r"clients-0\s+3\s+0\s+0", only="5.3.3"),
     row("getColdDataFlowCtrInfo -b {broker}", CODE_3 + "there is no cold", only="5.3.3"),
 )
 
