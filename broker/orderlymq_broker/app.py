@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.processors.groups.members import Ends
 from orderlymq_broker.replication.compaction import Compaction
@@ -71,6 +69,8 @@ SLOW_TICK_S: Final = 1.0
 
 # Clients with these requests say who they are.
 _INTRODUCTIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ})
+# And from these it can be known, when they have not said so yet.
+_SIGNS: Final = PULL_CODES | {RequestCode.ORDERLYMQ_FETCH_LANES}
 
 
 class BrokerProcess:
@@ -176,8 +176,8 @@ class BrokerProcess:
         settings = self.settings
         self._outbox = Outbox(self._send_frame, self._clock.seconds)
         always_open = settings.bind == "always"
-        self._router = Router(self, self._outbox, always_open=always_open)
-        self._router.watch(handled=self._handled, lost=self._line_lost)
+        self._router = Router(self._outbox, always_open=always_open)
+        self._router.watch(_INTRODUCTIONS | _SIGNS, handled=self._handled, lost=self._line_lost)
         self._outbox.router = self._router
         self._inbox = Inbox(self._router, self._send_frame, self._is_slow)
         self._budget = InputBudget()
@@ -261,6 +261,7 @@ class BrokerProcess:
         events = WriterEvents(full=self._disk_full, failed=self._store_failed)
         environment = Environment(self._peers, self._router, self, self._clock, events)
         self.instance = Instance(settings, self._replica.store, environment)
+        self._router.service = self.instance.loop
         self._metrics.watch(self.instance.figures)
         self._sender = SnapshotSender(
             self._peer_identity,
@@ -352,37 +353,7 @@ class BrokerProcess:
         except StoreError as error:
             self._store_failed(error)
 
-    # -- what the request router asks (Service) --------------------------------------------------
-
-    def handle(self, request: RemotingCommand, peer: Peer) -> None:
-        """Let the core handle a request."""
-        self.instance.loop.handle(request, peer)
-
-    def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
-        """Return the answer to a request that its sender may not make."""
-        try:
-            peer = Peer(line.id, *line.peer, listener=line.listener)
-            self.instance.core.access.admit(command, peer, self._clock.now().wall_ms)
-        except RequestRefused as refused:
-            return command.reply(refused.code, ext=refused.ext, remark=refused.remark)
-        return None
-
-    def may_answer(self) -> bool:
-        """Return whether an answer given now is the truth."""
-        return not self._swapping and self.instance.loop.may_answer()
-
-    def request_confirmation(self) -> int:
-        """Ask the group whether this replica may answer what waits."""
-        return self.instance.loop.request_confirmation()
-
-    def is_confirmed(self, number: int) -> bool:
-        """Return whether the group has confirmed this replica since."""
-        return not self._swapping and self.instance.loop.is_confirmed(number)
-
-    def connection_closed(self, connection: int) -> None:
-        """Let the core forget a connection."""
-        core = self.instance.core
-        self.instance.loop.decide(lambda: core.connection_closed(connection, self._clock.now()))
+    # -- what the request router notices ---------------------------------------------------------
 
     def _handled(self, line: Line, command: RemotingCommand) -> None:
         if line.listener:

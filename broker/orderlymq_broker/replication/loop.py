@@ -24,6 +24,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Send
+from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.replication.diskstall import STALL_ELECTIONS, WriteWatch
 from orderlymq_broker.replication.interfaces import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.proposer import Proposer
@@ -108,6 +109,18 @@ class ReplicationLoop:
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Let the core handle a request and do what it wants done."""
         self.decide(lambda: self._core.handle(request, peer, self._ports.clock.now()))
+
+    def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+        """Return the answer to a request that its sender may not make, None for one that it may."""
+        try:
+            self._core.access.admit(request, peer, self._ports.clock.now().wall_ms)
+        except RequestRefused as refused:
+            return request.reply(refused.code, ext=refused.ext, remark=refused.remark)
+        return None
+
+    def connection_closed(self, connection: int) -> None:
+        """Let the core forget a connection."""
+        self.decide(lambda: self._core.connection_closed(connection, self._ports.clock.now()))
 
     def decide(self, ask: Callable[[], Iterable[Effect]]) -> None:
         """Do what the core wants done when it is asked; every call of the core goes through here.
@@ -256,7 +269,7 @@ class ReplicationLoop:
 
         Time without ticks counts: a process that was paused does not speak for a group that has chosen another leader.
         """
-        if not self._role.serving:
+        if self._stopped or not self._role.serving:
             return False
         if self.idle_s >= self._limits.tick_s:
             self.tick()

@@ -80,7 +80,7 @@ class Service(Protocol):
     def may_answer(self) -> bool:
         """Return whether an answer given now is the truth."""
 
-    def refusal(self, line: "Line", command: RemotingCommand) -> RemotingCommand | None:
+    def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
         """Return the answer to a request that its sender may not make, None for one that it may."""
 
     def request_confirmation(self) -> int:
@@ -125,13 +125,15 @@ class Router:
     or ignoring as each code demands).
 
     Attributes:
+        service: who answers; the loop of the present instance, set before the first client comes.
         turns: those of the server whose connections these are; without them nobody else is looked at meanwhile.
     """
 
-    def __init__(self, service: Service, forwarder: Forwarder, *, always_open: bool) -> None:
+    service: Service
+
+    def __init__(self, forwarder: Forwarder, *, always_open: bool) -> None:
         self.admission = Admission.WAIT
         self.turns: Turns | None = None
-        self._service = service
         self._forwarder = forwarder
         self._always_open = always_open
         self._lines: dict[int, Line] = {}
@@ -147,6 +149,7 @@ class Router:
         self._awaits_turn = False
         self._intercepts: dict[int, Callable[[Line, RemotingCommand], None]] = {}
         self._of_replica: set[int] = set()
+        self._watched: frozenset[int] = frozenset()
         self._on_handled: Callable[[Line, RemotingCommand], None] | None = None
         self._on_lost: Callable[[Line], None] | None = None
         # Lines that were made while this replica did not lead.
@@ -170,11 +173,13 @@ class Router:
 
     def watch(
         self,
+        codes: frozenset[int],
         *,
         handled: Callable[[Line, RemotingCommand], None],
         lost: Callable[[Line], None],
     ) -> None:
-        """Call *handled* after each heartbeat or lock request, *lost* before a line is forgotten."""
+        """Call *handled* after each request of these *codes*, *lost* before a line is forgotten."""
+        self._watched = codes
         self._on_handled = handled
         self._on_lost = lost
 
@@ -200,7 +205,7 @@ class Router:
         """Handle a request; one of a line that was forgotten is dropped."""
         if not self._is_here(line):
             return
-        if self.admission is Admission.SERVE and not self._waiting and self._service.may_answer():
+        if self.admission is Admission.SERVE and not self._waiting and self.service.may_answer():
             self._serve(line, command)
             return
         if line.id in self._follower_clients and (
@@ -240,7 +245,7 @@ class Router:
             self._on_lost(line)
         self._follower_clients.discard(line.id)
         self._forwarder.line_lost(line.id)
-        self._service.connection_closed(line.id)
+        self.service.connection_closed(line.id)
 
     def _drop_lost(self) -> None:
         self._waiting = deque(each for each in self._waiting if self._is_here(each.line))
@@ -358,13 +363,13 @@ class Router:
 
     def _may_answer(self, waiting: _Waiting) -> bool:
         number = waiting.confirmation
-        if number is not None and self._service.is_confirmed(number):
+        if number is not None and self.service.is_confirmed(number):
             return True
-        return self._service.may_answer()
+        return self.service.may_answer()
 
     def _ask_for_confirmation(self) -> None:
         """Let the group confirm this replica for all that have not asked for it: one round for them."""
-        number = self._service.request_confirmation()
+        number = self.service.request_confirmation()
         for position in range(-self._unasked, 0):
             self._waiting[position].confirmation = number
         self._unasked = 0
@@ -398,21 +403,21 @@ class Router:
         # Earlier requests of this line may have been dropped with the end of the line: it must not overtake them.
         if line.is_closing or _refused(line, command):
             return
+        peer = Peer(line.id, line.peer[0], line.peer[1], listener=line.listener)
         intercept = self._intercepts.get(command.code)
         if intercept is not None and not command.is_response:
-            refusal = self._service.refusal(line, command)
+            refusal = self.service.refusal(command, peer)
             if refusal is None:
                 intercept(line, command)
             else:
                 _answer(line, refusal, command)
             return
-        peer = Peer(line.id, line.peer[0], line.peer[1], listener=line.listener)
         try:
-            self._service.handle(command, peer)
+            self.service.handle(command, peer)
         except Exception as error:
             _log.exception("request %d of %s:%d failed", command.code, *line.peer)
             _answer(line, failure_reply(command, error), command)
-        if self._on_handled is not None:
+        if command.code in self._watched and self._on_handled is not None:
             self._on_handled(line, command)
 
 

@@ -8,7 +8,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
 from orderlymq_broker.server.forwarder import Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
-from orderlymq_broker.server.router import Line, Router
+from orderlymq_broker.server.router import Router
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import Role, RoleChange
 from orderlymq_raft.types import NodeId, Term
@@ -60,7 +60,8 @@ class RouterOf:
         self.on_handle: Callable[[], None] = lambda: None
         self.gone: list[int] = []
         self.outbox = Outbox(self._send, lambda: world.at_s)
-        self.clients = Router(self, self.outbox, always_open=always_open)
+        self.clients = Router(self.outbox, always_open=always_open)
+        self.clients.service = self
         self.outbox.router = self.clients
         self.inbox = Inbox(self.clients, self._send, lambda node: node in world.slow)
         self.leadership = Leadership(
@@ -81,8 +82,8 @@ class RouterOf:
         if request.code not in self.holds and not request.is_oneway:
             self.clients.send(peer.connection, request.reply(remark=f"node {self.node}"))
 
-    def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
-        return command.reply(1, remark="no right") if line.id in self.refused else None
+    def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+        return request.reply(1, remark="no right") if peer.connection in self.refused else None
 
     def may_answer(self) -> bool:
         return self.leadership.serving and self.certain

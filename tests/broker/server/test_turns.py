@@ -23,7 +23,7 @@ class Busy:
         self.world = World()
         self.clients = self.world.routers[1].clients
         self.clients.turns = Turns()
-        self.clients.watch(handled=self._handled, lost=lambda line: None)
+        self.clients.watch(frozenset({SEND}), handled=self._handled, lost=lambda line: None)
 
     def _handled(self, line: Line, command: RemotingCommand) -> None:
         self.served.append((line.peer, command.opaque))

@@ -557,7 +557,7 @@ class Replica(ServerProcess):
             text = f"{self.name}, request {request.code}: {type(error).__name__}: {error}"
             self.world.laws.broken("crash", text, error)
 
-    def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
+    def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
         """Let everybody ask for everything: access control is off."""
         return None
 

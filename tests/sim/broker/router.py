@@ -79,7 +79,8 @@ class RequestRouter:
     def __init__(self, replica: "Replica", address: GroupAddress | None) -> None:
         self._replica = replica
         self.outbox = Outbox(replica.send_frame, replica.seconds)
-        self.clients = Router(replica, self.outbox, always_open=address is None)
+        self.clients = Router(self.outbox, always_open=address is None)
+        self.clients.service = replica
         self.outbox.router = self.clients
         self.inbox = Inbox(self.clients, replica.send_frame, lambda node: False)
         binding = None if address is None else _Binding(address, replica)
