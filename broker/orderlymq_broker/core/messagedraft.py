@@ -1,7 +1,9 @@
 """
-A message on its way into a queue, before it has its place.
+A message on its way into a queue, before it has its place, and its properties, which are read once.
 
-The rules: the stored record is laid out once, when the message is handed in, without the three fields that depend
+The rules: what is found by name is what ``orderlymq_protocol.message.properties`` finds; changing one property leaves
+every other character of the text as it is. Text, because searching text is several times faster than searching
+bytes. The stored record is laid out once, when the message is handed in, without the three fields that depend
 on its place; ``place`` writes these when the entry is built. A message that cannot be laid out is refused before
 it is in anybody's way.
 """
@@ -10,10 +12,17 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final, final
 
-from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol.message.properties import KEYS, TAGS, UNIQ_KEY
+from orderlymq_protocol.message.properties import (
+    KEYS,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    TAGS,
+    UNIQ_KEY,
+    append_property,
+    remove_property,
+)
 from orderlymq_protocol.message.record import (
     MAGIC_V1,
     PROPERTIES_BYTES_MAX,
@@ -43,6 +52,67 @@ _BORN_HOST_AT: Final = 48
 _LONG_MIN: Final = -(1 << 63)
 _LONG_MAX: Final = (1 << 63) - 1
 _NATURAL_BITS: Final = 31
+
+
+@final
+class Properties:
+    """The properties of a message.
+
+    Attributes:
+        text: as they are stored.
+        by_name: values by name; of two entries with one name the last counts, empty ones do not.
+    """
+
+    __slots__ = ("by_name", "text")
+
+    def __init__(self, text: str, by_name: dict[str, str] | None = None) -> None:
+        self.text = text
+        if by_name is None:
+            by_name = {}
+            for entry in text.split(PROPERTY_SEPARATOR):
+                name, _, value = entry.partition(NAME_VALUE_SEPARATOR)
+                if name and value:
+                    by_name[name] = value
+        self.by_name: Final[dict[str, str]] = by_name
+
+    def before(self, others: "Properties") -> "Properties":
+        """Return these and behind them *others*, which are not read again."""
+        text = self.text
+        if text and text[-1] != PROPERTY_SEPARATOR:
+            text += PROPERTY_SEPARATOR
+
+        return Properties(text + others.text, self.by_name | others.by_name)
+
+    def add(self, name: str, value: str) -> None:
+        """Add one property at the end, where it counts.
+
+        Raises:
+            PropertyError: the name is empty, or name or value hold a separator.
+        """
+        self.text = append_property(self.text.encode(), name, value).decode()
+        self.by_name[name] = value
+
+    def drop(self, *names: str) -> None:
+        """Remove every entry of these names."""
+        for name in names:
+            if self.by_name.pop(name, None) is not None:
+                self.text = _without(self.text, name)
+
+
+def _without(text: str, name: str) -> str:
+    """Return *text* without the entries of a name, at the speed a send needs where it is there once."""
+    start = name + NAME_VALUE_SEPARATOR
+    at = text.find(start)
+    end = text.find(PROPERTY_SEPARATOR, at)
+    if end < 0 or (at and text[at - 1] != PROPERTY_SEPARATOR) or text.find(start, end) >= 0:
+        return remove_property(text.encode(), name).decode()
+
+    return text[:at] + text[end + 1 :]
+
+
+def properties_of(stored: bytes | memoryview) -> Properties:
+    """Return stored properties; what is no UTF-8 becomes U+FFFD."""
+    return Properties(bytes(stored).decode(errors="replace"))
 
 
 @final

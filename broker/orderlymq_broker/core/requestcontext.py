@@ -17,7 +17,7 @@ from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.listings import Listings
 from orderlymq_broker.core.livesettings import effective
 from orderlymq_broker.core.messageage import MessageAge
-from orderlymq_broker.core.quotas.quotas import Quotas
+from orderlymq_broker.core.quotas import Quotas
 from orderlymq_broker.core.uncommitted import Creation, LeaderView
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.admin.accessrecords import Quota

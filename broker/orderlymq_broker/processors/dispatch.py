@@ -15,7 +15,6 @@ from typing import Any, Final
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.quotas.gate import check_account, check_address
 from orderlymq_broker.core.requestcontext import (
     Context,
     CreateFirst,
@@ -241,9 +240,7 @@ class BrokerCore:
     ) -> list[Effect]:
         try:
             if creations == 0:
-                check_address(self.context, request, peer, now)
-                peer = self.access.admit(request, peer, now.wall_ms)
-                check_account(self.context, request, peer, now)
+                peer = self._admit(request, peer, now)
             return handler(request, peer, now)
         except RequestRefused as refused:
             return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
@@ -257,6 +254,24 @@ class BrokerCore:
             return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(illegal))
         except (HeaderError, ModelError, JsonError) as unreadable:
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(unreadable))
+
+    def _admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
+        """Return the sender with its account; the operator's own account has no quota.
+
+        Raises:
+            RequestRefused: its address or account has used up its quota (2), or may not ask for this.
+        """
+        quotas = self.context.quotas
+        refusal = quotas.of_address(request, peer, now)
+        if not refusal:
+            peer = self.access.admit(request, peer, now.wall_ms)
+            account = self.context.state.access.accounts.get(peer.account) if peer.account else None
+            if account is not None:
+                refusal = quotas.of_account(account.quota, request, peer, now)
+        if refusal:
+            self.context.counters["quota_refusals"] += 1
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, refusal)
+        return peer
 
     def _create(self, names: Creation, records: Sequence[Record], waiter: Waiter) -> list[Effect]:
         """Propose what a request needs, after which it is served; others that need it come behind it, in their order."""

@@ -13,7 +13,7 @@ The rules, in the order in which they bite:
   and with it the whole log, is applied.
 
 Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients, `receive` by
-``transport/server.py``, `tick` by a timer, completions by ``writer.py``. ``proposer.py`` brings proposals into the log, ``role.py``
+``transport/server.py``, `tick` by a timer, completions by ``writer.py``. ``proposals.py`` brings proposals into the log, ``role.py``
 says whether this replica serves. ``server`` decides who is answered; ``app.py`` wires it.
 """
 
@@ -27,7 +27,7 @@ from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propo
 from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.replication.diskstall import STALL_ELECTIONS, WriteWatch
 from orderlymq_broker.replication.interfaces import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
-from orderlymq_broker.replication.proposer import Proposer
+from orderlymq_broker.replication.proposals import Proposer
 from orderlymq_broker.replication.role import ReplicaRole
 from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store.entry import split_entry

@@ -1,17 +1,173 @@
 """
-The proposals that were put into the log and are not answered yet.
+The proposals of a leader, from the gate to their outcome: they wait, share an entry of the log, and are pending in it.
 
-The rule: a proposal is answered when its outcome is certain and not before. It is certain when an
-entry is *applied* at its index: with the same term the proposal was committed, with another one
-it was overwritten and can never come back. A truncation alone proves nothing, for a third leader
-may still restore what a second one has overwritten. Pure; ``loop.py`` asks it at every apply.
+The rules: a proposal that no replica could apply is refused before it reaches the log. One in the log is answered when
+its outcome is certain and not before. It is certain when an entry is *applied* at its index: with the same term the
+proposal was committed, with another one it was overwritten and can never come back. A truncation alone proves nothing,
+for a third leader may still restore what a second one has overwritten. ``groupcommit.py`` says how long proposals wait
+for others, and ``loop.py`` when the next entry leaves and what was applied.
 """
 
+import logging
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.core.effects import Effect, Propose, Refusal
+from orderlymq_broker.core.entrybuilder import UNBUILT, Built, next_group
+from orderlymq_broker.replication.groupcommit import GroupCommit
+from orderlymq_broker.replication.interfaces import LoopFigures, LoopPorts, ReplicaParts
+
+_log = logging.getLogger(__name__)
+
+# Clients choose what is refused: at the limit of topics each send to another one is.
+REFUSALS_LOGGED_S: Final = 1.0
+
+
+class Proposer:
+    """Brings proposals into the log of a leader.
+
+    Attributes:
+        waiting: what is not in the log yet.
+        pending: what is in the log and not known to be committed or lost.
+    """
+
+    def __init__(
+        self,
+        parts: ReplicaParts,
+        ports: LoopPorts,
+        figures: LoopFigures,
+        submit: Callable[[Iterable[Effect]], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.waiting = WaitingProposals(ports.clock.seconds, ports.call_later, wake)
+        self.pending = PendingProposals()
+        self._node = parts.node
+        self._core = parts.core
+        self._clock = ports.clock
+        self._figures = figures
+        self._submit = submit
+        self._logged_at = -math.inf
+        self._unlogged = 0
+
+    def admit(self, proposal: Propose) -> bool:
+        """Let a proposal wait for the next entry, or refuse it; return whether it waits."""
+        refusal = self._core.context.entries.admit(proposal)
+        if refusal is None:
+            self.waiting.add(proposal)
+            return True
+        self._refuse(proposal, refusal)
+        return False
+
+    def propose(self, group: Sequence[Propose]) -> None:
+        """Put *group* into one entry of the log; raises NotLeader or ProposalRefused."""
+        entries = self._core.context.entries
+        built = self._build(group)
+        if built is None:
+            return
+        refused = [id(proposal) for proposal, _ in built.misplaced]
+        if refused:
+            group = [proposal for proposal in group if id(proposal) not in refused]
+        if group:
+            term, index = self._node.propose(built.data)
+            size = built.physical_end - entries.physical_next
+            entries.proposed(built)
+            self.pending.add(index, term, group, self._clock.seconds())
+            self._figures.on_proposed(len(group), size)
+        # Not before: what the node did not take is built again, and these with it.
+        entries.settle(proposal for proposal, _ in built.misplaced)
+        for proposal, refusal in built.misplaced:
+            self._refuse(proposal, refusal)
+
+    def lose(self, proposals: Sequence[Propose]) -> None:
+        """Fail proposals that are in no log."""
+        self._core.context.entries.settle(proposals)
+        for proposal in proposals:
+            self._figures.proposals_lost += 1
+            if proposal.lost is not None:
+                self._submit(proposal.lost(None))
+
+    def _build(self, group: Sequence[Propose]) -> Built | None:
+        """Return the entry of a group, or None when it was refused.
+
+        The gate has let it through, so this is a mistake of ours. The log knows nothing of it, and a process that ended
+        here would only hand the requests to the next leader, which would end as well.
+        """
+        entries = self._core.context.entries
+        try:
+            return entries.build(group, self._clock.now().wall_ms)
+        except Exception:
+            _log.exception("an entry of %d proposals cannot be built; they are refused", len(group))
+        entries.settle(group)
+        for proposal in group:
+            self._refuse(proposal, UNBUILT)
+        return None
+
+    def _refuse(self, proposal: Propose, refusal: Refusal) -> None:
+        now = self._clock.seconds()
+        if now - self._logged_at >= REFUSALS_LOGGED_S:
+            kinds = sorted({type(record).__name__ for record in proposal.records})
+            more = f"; {self._unlogged} others were, too" if self._unlogged else ""
+            text = "a proposal of %s is refused: %s%s"
+            _log.warning(text, ", ".join(kinds), refusal.remark, more)
+            self._logged_at, self._unlogged = now, 0
+        else:
+            self._unlogged += 1
+        self._submit(self._core.refused(proposal, refusal))
+
+
+class WaitingProposals:
+    """The proposals that are not in the log yet, in their order, and the timer that ends their linger."""
+
+    def __init__(
+        self,
+        seconds: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], object],
+        wake: Callable[[], None],
+    ) -> None:
+        self.group_commit = GroupCommit()
+        self._seconds = seconds
+        self._call_later = call_later
+        self._wake = wake
+        self._queue: deque[Propose] = deque()
+        self._timer_runs = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, proposal: Propose) -> None:
+        """Put a proposal behind the others."""
+        self._queue.append(proposal)
+
+    def next_group(self) -> Sequence[Propose]:
+        """Take out the proposals of the next entry."""
+        return next_group(self._queue)
+
+    def put_back(self, group: Sequence[Propose]) -> None:
+        """Put *group* before the others again: the log did not take it."""
+        self._queue.extendleft(reversed(group))
+
+    def take_all(self) -> Sequence[Propose]:
+        """Take out all proposals, for a replica that leads no more."""
+        taken, self._queue = self._queue, deque()
+        return taken
+
+    def lingers(self) -> bool:
+        """Return whether they wait for others, an entry being on its way."""
+        return self.group_commit.lingers(len(self._queue), self._seconds())
+
+    def end_later(self) -> None:
+        """Wake the loop when the linger ends, in case that no write or commit does so before."""
+        if not self._timer_runs:
+            self._timer_runs = True
+            self._call_later(self.group_commit.limit_s, self._end)
+
+    def _end(self) -> None:
+        self._timer_runs = False
+        if self._queue:
+            self._wake()
 
 
 @dataclass(frozen=True, slots=True)

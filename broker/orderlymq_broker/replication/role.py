@@ -14,7 +14,7 @@ from orderlymq_broker.core.effects import Effect
 from orderlymq_broker.replication.bootstrap import Bootstrap
 from orderlymq_broker.replication.interfaces import LoopPorts, ReplicaParts
 from orderlymq_broker.replication.leaderlease import Authority
-from orderlymq_broker.replication.proposer import Proposer
+from orderlymq_broker.replication.proposals import Proposer
 from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.store.kv import Batch
 from orderlymq_raft import Role, RoleChange

@@ -19,8 +19,7 @@ from orderlymq_broker.core.entrybuilder import (
     in_pieces,
     next_group,
 )
-from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.replication.transport.frames import FRAME_SIZE_MAX
 from orderlymq_broker.state.records import (
     Append,

@@ -7,8 +7,7 @@ import pytest
 
 from orderlymq_broker.core.effects import Effect, Later, Now, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import ENTRY_RECORDS_USUAL, Built
-from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.replication.groupcommit import LINGER_COUNT_MAX
 from orderlymq_broker.state.records import Append as MessageAppended
 from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet

@@ -18,7 +18,7 @@ from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.send.responses import answer_places
 from orderlymq_broker.processors.send.sends import SendProcessor
-from orderlymq_broker.replication.proposer import Proposer
+from orderlymq_broker.replication.proposals import Proposer
 from orderlymq_broker.state import removals
 from orderlymq_broker.state.groups.lockrecords import LocksReleased
 from orderlymq_broker.state.groups.locks import Lock, LockTable

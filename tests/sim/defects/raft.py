@@ -5,8 +5,7 @@ from typing import Any
 
 from orderlymq_broker.replication.leaderlease import Authority
 from orderlymq_broker.replication.loop import ReplicationLoop
-from orderlymq_broker.replication.proposals import Committed, PendingProposals
-from orderlymq_broker.replication.proposer import Proposer
+from orderlymq_broker.replication.proposals import Committed, PendingProposals, Proposer
 from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.role import ReplicaRole
 from orderlymq_broker.state.broker import BrokerState

@@ -14,8 +14,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.properties import properties_of
+from orderlymq_broker.core.messagedraft import Draft, properties_of
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.schedule.delays import real_queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record

@@ -13,8 +13,7 @@ from typing import Final
 
 from orderlymq_broker.core.brokertoclient import REPLIES, ClientCalls, Silence
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.state.records import Append, Outcome

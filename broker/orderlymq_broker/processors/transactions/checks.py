@@ -15,8 +15,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal, Send
-from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.properties import Properties, properties_of
+from orderlymq_broker.core.messagedraft import Draft, Properties, properties_of
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX, count_within

@@ -13,8 +13,7 @@ from typing import Final
 from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.duplicatesends import Place
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.fetch.read import read_message

@@ -6,8 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.processors.schedule.delays import parse_delay_levels
 from orderlymq_broker.state.records import Append, TopicSet, decode_records
 from orderlymq_broker.state.topics.topics import Topic

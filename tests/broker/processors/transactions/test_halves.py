@@ -5,7 +5,7 @@ import re
 import pytest
 
 from orderlymq_broker.core.effects import Peer, Propose
-from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.messagedraft import Properties
 from orderlymq_broker.processors.transactions.halves import is_half
 from orderlymq_broker.state.records import (
     Append,

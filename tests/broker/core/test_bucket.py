@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_broker.core.quotas.bucket import Bucket
+from orderlymq_broker.core.quotas import Bucket
 
 
 @given(

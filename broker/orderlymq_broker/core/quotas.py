@@ -5,7 +5,7 @@ The rules: a request counts before it is served, what a fetch hands out counts w
 RocketMQ's "system busy" (2), which names the quota and what to do, and nothing has happened. Sends, fetches and queries are refused
 when a second's worth is used up. Heartbeats, locks, commits and administration have one more second's worth: a
 client that sends too much keeps its queues. The table is bounded: it forgets addresses and accounts without connections, the
-first closed first. IPv6 addresses count by their /64, because one machine has all of it.
+first closed first. Each leader counts for itself, and all of it is its memory; nothing here reads a clock. IPv6 addresses count by their /64, because one machine has all of it.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,6 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.core.effects import Now, Peer
-from orderlymq_broker.core.quotas.bucket import Bucket
 from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -57,6 +56,45 @@ class _Kind(NamedTuple):
 
 _ADDRESS: Final = _Kind("address", _ADDRESS_ADVICE)
 _ACCOUNT: Final = _Kind("account", _ACCOUNT_ADVICE)
+
+
+class Bucket:
+    """Tokens that come at a steady rate, one second's worth at most.
+
+    Who finds a token may take more than there are, so that a message larger than a second's worth
+    passes; the debt is worked off before the next one does. So the average holds, whatever the sizes.
+
+    Attributes:
+        rate: tokens per second; more than 0.
+    """
+
+    __slots__ = ("_at_ms", "_level", "rate")
+
+    def __init__(self, rate: int, now_ms: int) -> None:
+        assert rate > 0, "no rate is no bucket"
+        self.rate = rate
+        self._level = float(rate)
+        self._at_ms = now_ms
+
+    def has_more_than(self, floor: float, now_ms: int) -> bool:
+        """Return whether there are more than *floor* tokens; below zero is debt."""
+        return self._refilled(now_ms) > floor
+
+    def take(self, tokens: int) -> None:
+        """Take tokens, also those that are not there yet."""
+        self._level -= tokens
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Return after how many ms there will be a token."""
+        return max(0, int(-self._refilled(now_ms) * 1000 / self.rate)) + 1
+
+    def _refilled(self, now_ms: int) -> float:
+        # A clock that stands still, or is another one since, gives nothing and takes nothing.
+        passed_ms = max(0, now_ms - self._at_ms)
+        self._level = min(float(self.rate), self._level + passed_ms * self.rate / 1000)
+        self._at_ms = max(self._at_ms, now_ms)
+
+        return self._level
 
 
 class _Use:
