@@ -164,7 +164,7 @@ def _remove_still_damaged(storage: Storage, digests: Collection[str], own_id: st
     """Remove those whose bytes are wrong, each directly after it was read, while no backup but *own_id* is made."""
     if not digests:
         return
-    wall_ms = _now_ms()
+    wall_ms = machine_ms()
     with _deleting(storage, wall_ms, own_id):
         for digest in digests:
             if _digest(storage, digest) not in {digest, None}:
@@ -241,7 +241,7 @@ def running(
     with _marked(storage, RUNNING, backup_id, every_s=every_s) as mark:
 
         def refuse_late() -> None:
-            if _now_ms() - mark.left_ms > RUNNING_MAX_MS:
+            if machine_ms() - mark.left_ms > RUNNING_MAX_MS:
                 raise BackupError(
                     f"{storage}: the mark of backup {backup_id} could not be renewed for a day; make the backup again"
                 )
@@ -255,7 +255,7 @@ def reading(storage: Storage, backup_id: str | None) -> Iterator[Backup]:
     found = read(storage, backup_id)
     mark = ExitStack()
     with suppress(BackupError, OSError):
-        mark.enter_context(_marked(storage, READING, new_id(_now_ms()), f".{found.id}"))
+        mark.enter_context(_marked(storage, READING, new_id(machine_ms()), f".{found.id}"))
     try:
         yield read(storage, found.id)
     finally:
@@ -292,7 +292,7 @@ def _marked(
 
     def renew() -> None:
         while not over.wait(every_s):
-            wall_ms = _now_ms()
+            wall_ms = machine_ms()
             mark.keys.append(f"{folder}/{_stamp(wall_ms)}-{_own(mark_id)}{about}")
             # Where the place does not answer now, the next one counts.
             with suppress(BackupError, OSError):
@@ -333,7 +333,7 @@ def _refuse_readers(storage: Storage, doomed: Collection[str], wall_ms: int) -> 
 
 
 def _refuse_late(storage: Storage, began_ms: int) -> None:
-    if _now_ms() - began_ms > DELETION_MAX_MS:
+    if machine_ms() - began_ms > DELETION_MAX_MS:
         raise BackupError(
             f"the deletion in {storage} took longer than {DELETION_MAX_MS // 60_000} minutes; run it again, and it goes on"
         )
@@ -424,5 +424,6 @@ def _remove_spooled(storage: Storage, before_s: float) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _now_ms() -> int:
+def machine_ms() -> int:
+    """Return the time of day of this machine in ms, by which backups are named."""
     return time.time_ns() // 1_000_000

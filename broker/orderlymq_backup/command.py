@@ -6,7 +6,6 @@ The work is in the modules beside this one.
 """
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -312,7 +311,7 @@ def _refuse_others(
 def prune_command(place: str, keep: int, output: str) -> None:
     """Delete all but the newest backups of each cluster, and the files that only they needed."""
     with _errors():
-        gone = catalogue.prune(open_storage(place), keep, _now_ms(), _tell(output))
+        gone = catalogue.prune(open_storage(place), keep, catalogue.machine_ms(), _tell(output))
     if output == "json":
         print_json({"deleted": gone})
     else:
@@ -327,7 +326,9 @@ def prune_command(place: str, keep: int, output: str) -> None:
 def delete_command(place: str, backup_id: str, report: Path | None, output: str) -> None:
     """Delete one backup, and the files that only it needed; one that is gone already is no error."""
     with reported(report), _errors():
-        gone = catalogue.delete(open_storage(place), backup_id, _now_ms(), _tell(output))
+        gone = catalogue.delete(
+            open_storage(place), backup_id, catalogue.machine_ms(), _tell(output)
+        )
     if output == "json":
         print_json({"deleted": [backup_id] if gone else []})
     elif not gone:
@@ -385,7 +386,3 @@ def _row(described: dict[str, Any]) -> list[object]:
         described["newBytes"] / _MIB,
         "salvaged" if described["salvaged"] else None,
     ]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -9,7 +9,6 @@ last. The brokers' side is ``orderlymq_broker/server/backups.py``.
 import asyncio
 import contextlib
 import hashlib
-import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
@@ -177,7 +176,7 @@ async def create(
         BackupError: it could not be made; nothing of it counts.
         OrderlyMQError: a broker refuses or does not answer.
     """
-    began_ms = _now_ms()
+    began_ms = catalogue.machine_ms()
     backup_id = catalogue.new_id(began_ms)
     brokers = await admin.brokers()
     if not brokers:
@@ -198,7 +197,7 @@ async def create(
                 id=backup_id,
                 cluster=made[0][0].cluster,
                 began_ms=began_ms,
-                ended_ms=_now_ms(),
+                ended_ms=catalogue.machine_ms(),
                 release=__version__,
                 new_bytes=sum(size for _, size in made),
                 parts=tuple(part for part, _ in made),
@@ -264,7 +263,7 @@ def _refuse_missing(found: Collection[str], newest: Backup) -> None:
 async def _wait_for_deletion(storage: Storage, tell: Tell) -> None:
     """Return when no deletion is under way; none begins while this backup has its mark."""
     reported = False
-    while mark := await asyncio.to_thread(catalogue.deletion, storage, _now_ms()):
+    while mark := await asyncio.to_thread(catalogue.deletion, storage, catalogue.machine_ms()):
         if not reported:
             tell(f"deletion {mark} is under way in {storage}; waiting until it has ended")
             reported = True
@@ -370,7 +369,3 @@ async def _store_file(group: GroupCopy, file: CopiedFile, storage: Storage) -> s
 def _add(write: Callable[[bytes], object], update: Callable[[bytes], object], data: bytes) -> None:
     write(data)
     update(data)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -10,7 +10,6 @@ identity and the members of the new cluster, a raft term above all of the former
 import hashlib
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -209,7 +208,7 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
         state = BrokerState.load(store)
         _refuse_loss(state, part, target)
         writes = TableWrites()
-        restored_ms = time.time_ns() // 1_000_000
+        restored_ms = catalogue.machine_ms()
         fence(state, writes, taken_ms=part.taken_ms, restored_ms=restored_ms)
         state.check_invariants()
         batch = Batch()

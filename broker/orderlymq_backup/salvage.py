@@ -10,7 +10,6 @@ entries are certain.
 
 import hashlib
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +61,7 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
         PlaceBusy: backups are being deleted there.
         StoreError: a directory cannot be read, or a process uses it.
     """
-    began_ms = time.time_ns() // 1_000_000
+    began_ms = catalogue.machine_ms()
     backup_id = catalogue.new_id(began_ms)
     of_group: dict[str, list[Survivor]] = {}
     for survivor in map(look, directories):
@@ -83,7 +82,7 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
             id=backup_id,
             cluster=clusters.pop(),
             began_ms=began_ms,
-            ended_ms=time.time_ns() // 1_000_000,
+            ended_ms=catalogue.machine_ms(),
             release=__version__,
             new_bytes=sum(part.size_bytes for part in parts),
             salvaged=True,
@@ -166,7 +165,7 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
         index=manifest.index,
         term=manifest.term,
         physical_end=manifest.physical_end,
-        taken_ms=time.time_ns() // 1_000_000,
+        taken_ms=catalogue.machine_ms(),
         files=tuple(stored),
     )
 

@@ -47,7 +47,7 @@ from orderlymq.producer.sendoutcome import (
     noted,
     refusals_of,
 )
-from orderlymq.producer.tracer import make_tracer
+from orderlymq.producer.tracer import make_tracer, wall_ms
 from orderlymq.settings import ClientSettings, ProducerSettings, settings_of
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -292,7 +292,7 @@ class Producer(Lifecycle):
             address = await self._instance.address(chosen.broker_name, chosen.topic)
             if address is None:
                 return
-            command = send_request(message, chosen, self._options, _wall_ms())
+            command = send_request(message, chosen, self._options, wall_ms())
             chosen_from(route, command)
             message.maybe_stored = True
             try:
@@ -429,7 +429,7 @@ class Producer(Lifecycle):
         with self._under_way():
             await self._delivery.route_of(message.topic)
             attempts = Attempts(self._delivery.deadline(timeout), message.topic)
-            command = send_request(message, queue, self._options, _wall_ms())
+            command = send_request(message, queue, self._options, wall_ms())
             answer = await self._delivery.attempt(queue, command, attempts)
         if answer is None or not is_stored(answer.code):
             raise attempts.error()
@@ -469,10 +469,10 @@ class Producer(Lifecycle):
 
         def build(target: MessageQueue) -> RemotingCommand:
             if as_batch or len(messages) > 1:
-                command = batch_request(messages, target, self._options, _wall_ms())
+                command = batch_request(messages, target, self._options, wall_ms())
                 check_batch_size(len(command.body), self.settings.max_message_size_bytes)
             else:
-                command = send_request(messages[0], target, self._options, _wall_ms())
+                command = send_request(messages[0], target, self._options, wall_ms())
             return chosen_from(route, command)
 
         ids = ",".join(message.unique_key for message in messages)
@@ -516,7 +516,7 @@ class Producer(Lifecycle):
     def _prepare(self, message: Message) -> None:
         check_message(message, self.settings.max_message_size_bytes, self.settings.compresses)
         if not message.unique_key:
-            message.unique_key = self._instance.unique_keys.next(_wall_ms())
+            message.unique_key = self._instance.unique_keys.next(wall_ms())
 
     def _check_running(self) -> None:
         if self._state == "CREATE_JUST":
@@ -528,10 +528,6 @@ class Producer(Lifecycle):
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic in the order that selectors see."""
         return (await self._delivery.route(topic)).publish
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _now_s() -> float:

@@ -11,7 +11,6 @@ the queues, `brokerrequests` answers brokers.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -66,7 +65,7 @@ from orderlymq.errors import (
 )
 from orderlymq.message import ReceivedMessage
 from orderlymq.ownedtasks import Lifecycle, OwnedTasks, Shutdown
-from orderlymq.producer.tracer import make_tracer
+from orderlymq.producer.tracer import make_tracer, wall_ms
 from orderlymq.settings import ClientSettings, settings_of
 from orderlymq_protocol.body.catalogue import ConsumerData
 from orderlymq_protocol.body.lanes import BY_KEY
@@ -241,7 +240,7 @@ class Consumer(Lifecycle):
             SettingError: The topic's name or the expression is not allowed.
         """
         topic = self._instance.whole(topic)
-        self._subscriptions[topic] = make_subscription(topic, expression, kind, _wall_ms())
+        self._subscriptions[topic] = make_subscription(topic, expression, kind, wall_ms())
         if self._state == "RUNNING":
             self._tasks.start(self._announce(), "announce subscription")
 
@@ -289,7 +288,7 @@ class Consumer(Lifecycle):
         self._state = "START_FAILED"
         if self._clustering and not self.by_key:
             own_retry = retry_topic(self.group)
-            self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", _wall_ms())
+            self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", wall_ms())
         await self._offsets.load()
         self._executor.listeners, self._loop = make_listeners(
             self.group, self.settings, self.listener, self._hooks, ordered=self.ordered
@@ -516,7 +515,7 @@ class Consumer(Lifecycle):
 
     def _make_lanes(self) -> LaneExecutor:
         workers = 1 if self.listener is None else self.settings.consume_thread_max
-        self._core = core = make_lane_core(self.settings, workers, _wall_ms())
+        self._core = core = make_lane_core(self.settings, workers, wall_ms())
         calls = LaneCalls(
             self._instance,
             self.group,
@@ -541,7 +540,3 @@ class Consumer(Lifecycle):
         await self._calls.find_routes()
         await self._instance.heartbeats.beat_all()
         self._rebalance.soon()
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -7,7 +7,7 @@ Rules: as those of `cluster`. A driver is only read: it has no rights, and nothi
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -134,7 +134,6 @@ class PipelineReconciler:
         policy: DriverPolicy,
         pull_policy: str,
         pull_secrets: Sequence[str] = (),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._inventory = inventory
@@ -145,7 +144,7 @@ class PipelineReconciler:
         self._writer = StatusWriter(api, inventory, metrics)
         self._session = aiohttp.ClientSession()
         self._reported_at: dict[PipelineKey, float] = {}
-        self._lists = Lister(api, clock)
+        self._lists = Lister(api, time.monotonic)
         self._backoff = Backoff()
         self._definition: tuple[float, Json | None] | None = None
 
