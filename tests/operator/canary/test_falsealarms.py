@@ -1,4 +1,4 @@
-"""What the promise allows is no alarm: leaders that are killed and rolled, consumers that come and go, a killed canary."""
+"""Events that the promise allows raise no alarm: leaders that are killed and rolled, consumers that come and go, a killed canary."""
 
 import asyncio
 import signal
@@ -59,7 +59,7 @@ async def test_kills_and_rolls_are_no_false_alarm(make_group: MakeGroup) -> None
 
 
 async def test_a_killed_canary_begins_again_and_accuses_nobody(make_group: MakeGroup) -> None:
-    """What the former run had sent and not consumed is not its own."""
+    """A run does not own the messages that the former run had sent and not consumed."""
     group = make_group()
     (port,) = free_ports(1)
     words = ["-m", "orderlymq_operator.canary", "--name-server", group.name_server_address]

@@ -243,7 +243,7 @@ TOLD: Final[dict[Plant, str]] = {
 async def test_each_planted_trouble_is_found(
     cluster: Group, plant: Plant, record_property: Property
 ) -> None:
-    """What broke the promise makes the verdict False, under a name that fits."""
+    """A broken promise makes the verdict False, under a name that fits."""
     async with running(cluster) as run:
         await plant(run)
         record_property(

@@ -1,4 +1,4 @@
-"""What processes of the demo hear from who started them."""
+"""Processes of the demo hear of the end of the process that started them."""
 
 import subprocess
 import sys

@@ -134,7 +134,7 @@ async def test_an_operator_at_rest_writes_nothing_and_asks_less_than_once_a_minu
 async def test_what_is_kept_is_read_again_after_a_watch_was_interrupted(
     small: SmallCluster,
 ) -> None:
-    """What vanished meanwhile is made again, though no watch has ever shown its end."""
+    """The operator makes an object again that vanished meanwhile, though no watch has ever shown its end."""
     audit = Audit(OperatorMetrics(), lambda: small.now[0])
     kept, gone = SERVICES.path(NAMESPACE, "demo-0-replicas"), SERVICES.path(NAMESPACE, "demo-0")
     for path in (kept, gone):
@@ -169,7 +169,7 @@ async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCl
 
 
 def test_a_change_makes_looks_frequent_again() -> None:
-    """What moves is worth a look."""
+    """A Cluster that moves is worth a look."""
     pace = Backoff()
     same = [pace.pause_s("demo", "waits") for _ in range(SOON_LOOKS + 10)]
 

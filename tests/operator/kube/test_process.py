@@ -122,7 +122,7 @@ def _held(small: SmallCluster) -> Json:
 async def test_a_cluster_made_again_under_its_name_has_only_what_is_its_own(
     small: SmallCluster,
 ) -> None:
-    """What belonged to the former one is collected some time later; nothing is made for the former, and nothing twice."""
+    """Objects of the former one are collected some time later; nothing is made for the former, and nothing twice."""
     await rests(small)
     former = small.server.drop(CLUSTERS, *KEY)
     small.server.put(CLUSTERS, custom("Cluster", "demo", spec=former["spec"], uid="made-again"))

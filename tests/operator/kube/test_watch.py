@@ -25,7 +25,7 @@ _LOOK_S = 0.02
 
 @dataclass
 class Watched:
-    """What watches have shown so far.
+    """The objects that watches have shown so far.
 
     Attributes:
         names: objects that are there, by kind.

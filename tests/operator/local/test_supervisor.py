@@ -75,7 +75,7 @@ def _running_leader_pid(supervisor: Supervisor) -> int:
 
 
 def _shared(directory: DataDirectory) -> dict[str, Any]:
-    """What the stand-in brokers of the group hold."""
+    """Return the state that the stand-in brokers of the group hold."""
     found: dict[str, Any] = json.loads((directory.path / "replicas/demo-0.shared").read_text())
     return found
 
@@ -380,7 +380,7 @@ async def test_a_stopped_leader_does_not_hold_the_port_for_ever(
 
 
 async def test_everything_goes_on_after_a_restart(directory: DataDirectory, ports: int) -> None:
-    """What stands on disk is enough; nothing is created a second time."""
+    """The state on disk is enough; nothing is created a second time."""
     async with _running(directory, ports) as supervisor:
         await _apply(supervisor, text(ports, replicas=5, extra=normal_topic(4)))
     before = _shared(directory)

@@ -6,7 +6,7 @@ from orderlymq_operator.plan.forecast.effects import Effect, Forecast
 from orderlymq_operator.resources.kinds import Desired
 
 Fact: TypeAlias = tuple[str, str, str]
-"""What became different: kind, what, where."""
+"""A difference: its kind, its object, its place."""
 
 
 def allows(said: Forecast, wanted: Desired, fact: Fact) -> bool:

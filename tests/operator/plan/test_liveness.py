@@ -1,4 +1,4 @@
-"""What several observations prove: virtual time, and looks that are blind at random."""
+"""Several observations prove that a process is lost: virtual time, and looks that are blind at random."""
 
 from dataclasses import replace
 from random import Random

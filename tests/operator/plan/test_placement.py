@@ -44,12 +44,12 @@ def test_eight_queues_on_three_groups_are_three_three_two() -> None:
 
 @given(st.dictionaries(st.sampled_from(_GROUPS), st.integers(1, 1024), min_size=1))
 def test_an_order_text_reads_back(layout: dict[str, int]) -> None:
-    """What is published on the name server is the layout, whole and unchanged."""
+    """The name server publishes the layout, whole and unchanged."""
     assert parse_order_text(order_text(layout)) == layout
 
 
 @pytest.mark.parametrize("text", ["demo-0", "demo-0:", ":4", "demo-0:x", "demo-0:-1"])
 def test_a_foreign_order_text_is_an_error(text: str) -> None:
-    """What somebody else wrote there is not guessed at."""
+    """The operator does not guess at a text that somebody else wrote there."""
     with pytest.raises(ValueError, match="not broker:queues"):
         parse_order_text(text)

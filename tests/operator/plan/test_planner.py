@@ -97,7 +97,7 @@ def test_a_group_that_exists_skips_nothing_in_a_raft_group_added_later() -> None
 
 
 def test_nothing_is_planned_for_topics_while_a_group_is_silent() -> None:
-    """What exists there is not known; a guess could spread queues twice."""
+    """The planner does not know which topics exist there; a guess could spread queues twice."""
     wanted = desired(topic(type="Normal"), groups=2)
     world = World()
     world.settle(desired(groups=2))
@@ -231,7 +231,7 @@ def test_a_concurrent_group_is_made_so_and_one_that_exists_is_left() -> None:
 
 
 def test_drift_is_repaired() -> None:
-    """What a tool changed, deleted or withdrew behind the planner's back comes back."""
+    """The planner restores settings that a tool changed, deleted or withdrew behind its back."""
     wanted = desired(topic(), group())
     world = _settled(wanted)
     world.groups["demo-0"].topics["orders"] = TopicConfig(8, 2, order=False)
@@ -299,7 +299,7 @@ def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:
 
 
 def test_the_queue_list_of_a_topic_stays_while_a_group_that_may_hold_queues_is_silent() -> None:
-    """What is left there would be seen as a part of the topic."""
+    """Clients would see queues that are left there as a part of the topic."""
     world = World()
     world.settle(desired(topic("orders"), groups=2))
     world.groups["demo-1"].leader = None

@@ -159,7 +159,7 @@ def test_a_topic_that_exists_as_something_else_is_a_conflict(
 
 @pytest.mark.parametrize("kind", ["Ordered", "Normal"])
 def test_queues_are_not_counted_while_a_group_is_silent(kind: str) -> None:
-    """What is missing may be there: a count of a part would refuse what is effective."""
+    """Missing queues may be there: a count of a part would refuse a change that is effective."""
     wanted = desired(topic(type=kind, queueChangePolicy="Reject"), groups=2)
     config = TopicConfig(4, 6, order=kind == "Ordered")
     answers = ObservedGroup(1, {}, {"orders": config}, {})

@@ -1,4 +1,4 @@
-"""What the API server warns of: each field of a Cluster that restarts something, and nothing that is live."""
+"""The API server warns of each field of a Cluster that restarts something, and of no field that is live."""
 
 from collections import Counter
 from typing import Any

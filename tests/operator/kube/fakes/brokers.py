@@ -42,7 +42,7 @@ def _place(address: str) -> tuple[int | None, int]:
 
 @dataclass
 class RaftGroup:
-    """What the replicas of a raft group agree upon; nodes count from 1."""
+    """The state on which the replicas of a raft group agree; nodes count from 1."""
 
     voters: set[int]
     learners: set[int] = field(default_factory=set)

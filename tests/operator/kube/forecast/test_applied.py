@@ -1,4 +1,4 @@
-"""What a manifest makes of an object, against kubectl and a real API server."""
+"""The merge of a manifest into an object, against kubectl and a real API server."""
 
 import copy
 import json

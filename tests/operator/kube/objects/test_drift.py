@@ -21,7 +21,7 @@ _JSON = st.recursive(
 
 @given(_JSON)
 def test_everything_contains_itself(value: Any) -> None:
-    """What was applied and came back unchanged is never applied again."""
+    """The operator never applies an object again that was applied and came back unchanged."""
     assert contains(copy.deepcopy(value), value)
 
 

@@ -1,4 +1,4 @@
-"""What the operator makes of a Pipeline: objects that the API server takes and that a driver can live with."""
+"""The operator makes objects of a Pipeline: the API server takes them, and a driver can live with them."""
 
 import json
 from typing import Any
@@ -44,7 +44,7 @@ def pod_of(made: Pipeline) -> Json:
 
 
 def told(made: Pipeline) -> Json:
-    """What the driver reads."""
+    """Return the manifest that the driver reads."""
     return manifest(made, AROUND)
 
 
@@ -87,7 +87,7 @@ def test_a_volume_goes_with_its_pipeline_only_where_that_is_said() -> None:
 def test_what_the_driver_reads_is_a_manifest_that_a_laptop_runs_as_well(
     spec: dict[str, Any],
 ) -> None:
-    """What only Kubernetes obeys is gone, the name servers of the Cluster stand in it."""
+    """Fields that only Kubernetes obeys are gone; the name servers of the Cluster stand in it."""
     made = pipeline(**spec)
     (settings,) = [item for item in everything(made) if item["kind"] == "ConfigMap"]
     text = settings["data"]["pipeline.json"]

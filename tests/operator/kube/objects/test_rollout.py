@@ -1,4 +1,4 @@
-"""What the schema says of each field against what decides which pods are replaced."""
+"""The schema's words about each field agree with the code that decides which pods are replaced."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is observed of a Cluster's pods: those that cannot start are distinguished from those that need not be replaced."""
+"""Observations of a Cluster distinguish pods that cannot start from pods that need not be replaced."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""What objects, pods and drivers say, and what a Pipeline's status makes of it."""
+"""A Pipeline's status shows the reports of objects, pods and drivers."""
 
 import json
 from typing import Any
@@ -179,7 +179,7 @@ def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("spec", [{}, {"trigger": "5s"}, {"schedule": "@daily"}])
 def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[str, Any]) -> None:
-    """What pauses it is looked at by itself."""
+    """The operator looks at the field that pauses it by itself."""
     made, pause = without_pause(pipeline_workload(pipeline(**spec), AROUND))
     wanted = stamped(made)
     form = made["kind"]

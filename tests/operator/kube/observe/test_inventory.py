@@ -102,7 +102,7 @@ async def test_the_last_pass_over_each_cluster_sees_its_last_change(seed: int) -
 
 
 async def test_a_caller_that_comes_while_a_list_is_read_waits_for_one_that_is_new_enough() -> None:
-    """What changed after the list began is in the next one."""
+    """The next list has the changes that came after this list began."""
     server, asked, go_on = ObjectServer(), asyncio.Event(), asyncio.Event()
     server.put(CLUSTERS, custom("Cluster", "demo"))
     looks = 0

@@ -266,7 +266,7 @@ def test_the_table_of_reasons_has_every_verdict() -> None:
 
 @dataclass
 class Page:
-    """What a canary says; None while it does not answer."""
+    """The status that a canary reports; None while it does not answer."""
 
     said: dict[str, Any] | None = None
 

@@ -246,7 +246,7 @@ async def test_a_step_waits_for_a_pod_that_is_away_and_for_a_paused_cluster(worl
 
 
 async def test_an_operator_that_ends_between_secret_and_stateful_set_goes_on(world: World) -> None:
-    """What it made is taken as it is; a set is signed by an authority that others trust."""
+    """The operator takes the secrets that it made as they are; an authority that others trust signs a set."""
     before = dict(world.live.made)
     await world.settle()
     world.live.made = before

@@ -1,4 +1,4 @@
-"""What is deleted waits neither for an operator that is uninstalled nor for rights that are gone."""
+"""A deleted object waits neither for an operator that is uninstalled nor for rights that are gone."""
 
 from typing import Any
 
@@ -111,7 +111,7 @@ async def test_a_namespace_that_cannot_be_read_keeps_no_other_from_letting_go() 
 async def test_only_what_is_accepted_is_held(
     topics: dict[str, TopicConfig] | None, refusal: str, before: list[str], after: list[str]
 ) -> None:
-    """What is refused goes without a word to the brokers; while they are silent nobody knows whether it is.
+    """A refused Topic goes without a word to the brokers; while they are silent nobody knows whether it is refused.
 
     Who was accepted once is held, also when the brokers have changed since.
     """

@@ -57,7 +57,7 @@ WORD: Json = {"phase": "Running", "ready": True, "last_batch": 7, "rows": 1234, 
 
 @dataclass
 class Driver:
-    """What a driver's pod serves: its report as JSON, or any bytes; None answers nothing till the end."""
+    """The page that a driver's pod serves: its report as JSON, or any bytes; None answers nothing till the end."""
 
     report: Json | bytes | None = None
     asked: int = 0
@@ -248,7 +248,7 @@ async def test_a_report_of_any_length_is_read_whole(world: World) -> None:
 async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
     world: World, report: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it said before stays true; that it is silent is no news of the pipeline and no error."""
+    """Its earlier figures stay true; its silence is no news of the pipeline and no error."""
     await world.hear()
     monkeypatch.setattr(module, "FIGURES_S", 0.0)
     world.driver.report = report

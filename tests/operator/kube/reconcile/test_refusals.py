@@ -1,4 +1,4 @@
-"""What the API server refuses of one object keeps no other object waiting."""
+"""An object that the API server refuses keeps no other object waiting."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What the API server refuses of the objects that are made for a Cluster keeps nothing else waiting."""
+"""An object made for a Cluster that the API server refuses keeps nothing else waiting."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a pod reads stays as it was made for the pod, whatever new pods get."""
+"""The files that a pod reads stay as they were made for the pod, whatever new pods get."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -41,7 +41,7 @@ def _written(reports: dict[str, ConditionReport], former: Json, now: str) -> Jso
 
 
 def test_a_status_is_written_once() -> None:
-    """What stands there already is not written again, whatever the time."""
+    """The operator does not write a status again that stands there already, whatever the time."""
     first = _written({"Ready": READY}, {}, NOW)
     assert first is not None
 

@@ -24,7 +24,7 @@ from tests.operator.kube.smallcluster import small_cluster
 async def test_a_broker_is_let_in_by_name_servers_all_the_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str, after: str, first: set[str]
 ) -> None:
-    """What comes second waits until all of the first have the new form; here none of them comes back."""
+    """The second kind of pod waits until all pods of the first have the new form; here none of them comes back."""
     tls = {"secretName": "pair"}
     async with small_cluster(monkeypatch.setattr, tls={**tls, "mode": before}) as small:
         small.server.put(SECRETS, pair(tmp_path))

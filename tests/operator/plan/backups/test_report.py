@@ -1,4 +1,4 @@
-"""What pods say is read as hostile."""
+"""The operator reads the reports of pods as hostile input."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What manifests may say of backups: exactly one place, no secrets, no way out of a folder."""
+"""Manifests may name exactly one place for backups, no secrets, and no way out of a folder."""
 
 from typing import Any
 

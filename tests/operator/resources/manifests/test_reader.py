@@ -295,6 +295,6 @@ def test_only_a_pruned_topic_with_policy_delete_is_deleted_and_remembered() -> N
 
 
 def test_the_examples_for_kubernetes_are_manifests() -> None:
-    """What the API server is shown to accept our own models accept, too."""
+    """Our own models accept every manifest that the API server is shown to accept."""
     for path in sorted(Path("examples/kubernetes").glob("*.yaml")):
         assert read([path])

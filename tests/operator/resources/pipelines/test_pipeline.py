@@ -38,7 +38,7 @@ def _fields(model: Any) -> dict[str, Any]:
 
 
 def test_the_types_are_those_that_run() -> None:
-    """What `orderlymq pipeline list` knows can be a resource, and nothing else."""
+    """Each type that `orderlymq pipeline list` knows can be a resource, and no other type can."""
     assert list(get_args(PipelineType)) == list(specs.SPECS)
     assert list(FIELDS) == list(REQUIRED) == list(specs.SPECS)
 

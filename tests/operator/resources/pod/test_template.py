@@ -1,4 +1,4 @@
-"""What a pod template may say, and which of the operator's own things it must leave alone."""
+"""Settings that a pod template may have, and things of the operator that it must leave alone."""
 
 from typing import Any
 

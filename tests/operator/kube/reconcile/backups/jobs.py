@@ -11,7 +11,7 @@ ID = "20260101T000000000Z-00000000"
 
 
 def report(**change: Any) -> Json:
-    """What a pod says that has made or found a backup."""
+    """Return the report of a pod that has made or found a backup."""
     return {
         "id": ID,
         "cluster": "demo",
