@@ -1,4 +1,4 @@
-"""What a child of this process says."""
+"""The answer of a child of this process."""
 
 import os
 import select

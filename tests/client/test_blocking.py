@@ -186,7 +186,7 @@ def test_a_loop_has_the_promises_of_the_async_one(cluster: FakeCluster) -> None:
 
 
 class _Interrupted(Exception):  # noqa: N818 - says what happened
-    """What the signal handler of a program raises, as Ctrl-C does."""
+    """The exception that the signal handler of a program raises, as Ctrl-C does."""
 
 
 @pytest.fixture

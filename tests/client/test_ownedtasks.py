@@ -27,7 +27,7 @@ from tests.client.messages import QUEUE, message
 
 
 class Bare(BaseException):
-    """What nobody expects."""
+    """An exception that nobody expects."""
 
 
 async def raising(error: BaseException) -> None:

@@ -19,7 +19,7 @@ def test_every_class_has_a_table() -> None:
 
 @pytest.mark.parametrize("name", list(CLASSES))
 def test_every_method_has_a_row_and_every_name_of_ours_exists(name: str) -> None:
-    """What is left out says why; what is named differently, too, unless it is Python's spelling."""
+    """A method that is left out has a reason; so has one that is named differently, unless it is Python's spelling."""
     found = rows(name)
 
     assert [row.method for row in found] == sorted(java_methods()[name])

@@ -1,4 +1,4 @@
-"""What the administrator says of messages when it cannot ask everybody."""
+"""The administrator's answers about messages when it cannot ask every broker."""
 
 from dataclasses import replace
 

@@ -138,7 +138,7 @@ def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -
     ],
 )
 def test_wrong_usage_ends_with_code_2_and_the_reason(arguments: list[str], text: str) -> None:
-    """What is not allowed is said before anything is asked."""
+    """The command reports wrong usage before it asks anything."""
     if "--name-server" not in arguments:
         arguments = [*arguments, "--name-server", NOBODY]
 

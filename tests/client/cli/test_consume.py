@@ -57,7 +57,7 @@ async def test_a_refusal_ends_it_immediately_with_the_brokers_words(
 
 
 async def test_a_lost_broker_is_a_warning_and_no_end() -> None:
-    """What comes when it is back is printed; it is warned of once."""
+    """The command prints messages that come when it is back, and warns of it once."""
     async with running(topics={"T": 1}) as cluster:
         cluster.append("T", 0, b"late")
 

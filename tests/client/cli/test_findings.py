@@ -1,4 +1,4 @@
-"""What `orderlymq group show` says about trouble."""
+"""`orderlymq group show` reports trouble."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What `group list` asks, and the lag of a group that has committed nothing: not known, and no zero."""
+"""`group list` asks few questions; the lag of a group that has committed nothing is not known, and no zero."""
 
 import asyncio
 import json

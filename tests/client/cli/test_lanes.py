@@ -1,4 +1,4 @@
-"""What `orderlymq group show` says of lanes."""
+"""`orderlymq group show` describes lanes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the commands do when nobody reads their output any more, as with `| head`."""
+"""The commands end when nobody reads their output any more, as with `| head`."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What messages and clients say reaches a terminal as text, and never as a command to it."""
+"""The texts of messages and clients reach a terminal as text, and never as a command to it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `orderlymq send` says of a message that it has sent, or not."""
+"""`orderlymq send` reports a message that it has sent, or not."""
 
 import asyncio
 

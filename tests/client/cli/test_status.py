@@ -1,4 +1,4 @@
-"""What `orderlymq status` says of a broker group that no name server has any more."""
+"""`orderlymq status` reports a broker group that no name server has any more."""
 
 import asyncio
 import json

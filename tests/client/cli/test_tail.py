@@ -1,4 +1,4 @@
-"""What `orderlymq tail` does when a queue cannot be read: it waits for a leader, and for nothing else."""
+"""`orderlymq tail` waits for a leader when a queue cannot be read, and for nothing else."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ async def test_a_topic_that_is_deleted_and_a_right_that_is_taken_end_it() -> Non
 
 
 async def test_a_lost_leader_is_reported_once_and_waited_for() -> None:
-    """What came meanwhile is printed when there is one again; here the topic is deleted after it."""
+    """The command prints messages that came meanwhile when there is one again; here the topic is deleted after it."""
     follower = refuse(ResponseCode.SYSTEM_ERROR, "this replica does not lead group g")
     deleted = refuse(ResponseCode.TOPIC_NOT_EXIST, "deleted")
     async with running(topics={"T": 1}) as cluster:

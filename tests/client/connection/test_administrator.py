@@ -1,4 +1,4 @@
-"""What administrators sign with: found where the cluster runs, and never in place of what was set."""
+"""Administrators sign with an account that they find where the cluster runs, and never in place of one that was set."""
 
 import asyncio
 import json

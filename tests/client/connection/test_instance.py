@@ -78,7 +78,7 @@ async def names(consumer: Consumer, producer: Producer) -> str:
 
 
 def test_a_client_may_be_named_by_its_host() -> None:
-    """What stands in its id is for people; its messages have keys all the same."""
+    """The name in its id is for people; its messages have keys all the same."""
     client = ClientInstance("127.0.0.1:9876", ClientSettings(client_ip="web-1"))
 
     assert client.client_id.startswith("web-1@")

@@ -1,4 +1,4 @@
-"""What lasts is logged once, every half minute, and when it ends."""
+"""A trouble that lasts is logged once, every half minute, and when it ends."""
 
 import pytest
 

@@ -117,7 +117,7 @@ def test_the_consistent_ring_is_rocketmqs() -> None:
 
 
 def test_a_leaving_member_moves_only_its_own_queues() -> None:
-    """What consistent hashing is for."""
+    """Consistent hashing exists for this."""
     queues = _queues(32)
     before = {
         member: set(assign(ConsistentHash(), "G", member, queues, ["a", "b", "c"]))

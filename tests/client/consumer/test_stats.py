@@ -1,4 +1,4 @@
-"""What a consumer counts of itself: RocketMQ's five rates, the histogram of its listener, and what counts as done."""
+"""A consumer counts its own work: RocketMQ's five rates, the histogram of its listener, and the results that count as done."""
 
 import asyncio
 

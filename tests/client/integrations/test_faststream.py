@@ -284,7 +284,7 @@ async def test_a_handler_decides_by_itself(orderlymq_cluster: Cluster) -> None:
 
 
 async def test_a_handler_stops_its_subscriber(orderlymq_cluster: Cluster) -> None:
-    """What it did not acknowledge comes again to the next member; stopping does not wait for itself."""
+    """Messages that it did not acknowledge come again to the next member; stopping does not wait for itself."""
     orderlymq_cluster.create_topic("orders", queues=1)
     broker, other = make(), make()
     got: list[str] = []

@@ -137,7 +137,7 @@ async def test_a_middleware_that_sends_a_failed_task_again_wins(orderlymq_cluste
 
 
 async def test_a_task_whose_worker_stops_comes_again(orderlymq_cluster: Cluster) -> None:
-    """What was taken and not acknowledged is not done; what was not taken is not lost."""
+    """A task that was taken and not acknowledged is not done; a task that was not taken is not lost."""
     orderlymq_cluster.create_topic("tasks", queues=1)
     broker = make(settings=LEAVING)
     ended: list[str] = []

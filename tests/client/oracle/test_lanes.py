@@ -95,7 +95,7 @@ def test_all_leases_of_a_client_in_a_queue_end_together() -> None:
 
 
 def test_an_attempt_is_given_once_and_later_ones_have_higher_numbers() -> None:
-    """What an earlier attempt delivers after a later one has begun is not its own any more."""
+    """A message that an earlier attempt delivers after a later one has begun is not its own any more."""
     begun = [*sent("a1"), given("a1", 0, 5), listened(Kind.FAILED, "a1", 0, 5)]
 
     assert defects([*begun, given("a1", 0, 4)]) == [Defect.OVERLAPPED]
@@ -121,7 +121,7 @@ def test_no_message_of_a_lane_is_jumped_over() -> None:
 
 
 def test_retention_and_a_late_start_are_no_jumps() -> None:
-    """What was dropped as reported, and what stood there before the group began, is not owed."""
+    """The broker owes neither a message that was dropped as reported nor one that stood there before the group began."""
     begun = [given("a1", 0, 1), done("a1", 0, 1)]
     dropped = event(Kind.DROPPED, "a2", 1)
 

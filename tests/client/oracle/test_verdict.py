@@ -245,7 +245,7 @@ def test_each_broken_promise_is_found_with_its_evidence(name: str) -> None:
 
 
 def test_a_dead_letter_makes_room() -> None:
-    """What comes after it is delivered when the broker has the dead letter."""
+    """The broker delivers the message after it when it has the dead letter."""
     history = [deliver("a", 0), failed("a", 0), dead("a", 0), deliver("b", 1), done("b", 1)]
 
     assert defects(history) == []

@@ -1,4 +1,4 @@
-"""What is known about a send while it is tried, and what may be sent."""
+"""Outcomes that a producer knows of a send while it is tried, and messages that it may send."""
 
 from datetime import datetime
 from enum import IntEnum

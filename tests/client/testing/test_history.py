@@ -1,4 +1,4 @@
-"""What the recording leaves open is no finding."""
+"""A question that the recording leaves open is no finding."""
 
 from collections.abc import Sequence
 from dataclasses import replace

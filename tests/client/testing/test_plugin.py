@@ -56,7 +56,7 @@ async def test_a_new_cluster_answers_without_waiting_for_brokers_that_may_come(
 
 
 async def test_clients_find_it_by_the_environment(orderlymq_cluster: Cluster) -> None:
-    """What is sent is consumed in order, and the verdict counts it."""
+    """The consumer gets the sent messages in order, and the verdict counts them."""
     orderlymq_cluster.create_topic("orders")
     async with Producer() as producer:
         for step in STEPS:

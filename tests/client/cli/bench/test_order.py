@@ -29,7 +29,7 @@ def test_a_message_before_its_predecessor_breaks_the_order() -> None:
 
 
 def test_what_was_acknowledged_and_never_came_is_missing() -> None:
-    """What was not acknowledged may come or not."""
+    """A message that was not acknowledged may come or not."""
     assert check([0, 1], 4).missing() == 2
     assert check([0, 1, 2], 2).missing() == 0
     assert check([], 1).missing() == 1

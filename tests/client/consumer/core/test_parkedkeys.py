@@ -211,7 +211,7 @@ def test_a_new_lock_reports_again_what_is_held() -> None:
 
 
 def test_offsets_that_are_set_back_leave_the_hold() -> None:
-    """What came before the first letter is consumed again, what came after is not."""
+    """The message before the first letter is consumed again, the message after it is not."""
     script = running("aa", parked={"a": ParkedFrom(1, "M1")})
     script.done()
 
@@ -224,7 +224,7 @@ def test_offsets_that_are_set_back_leave_the_hold() -> None:
 
 @dataclass
 class Broker:
-    """What survives crashes: parked keys, dead letters, the committed offset."""
+    """The state that survives crashes: parked keys, dead letters, the committed offset."""
 
     parked: dict[str, ParkedFrom] = field(default_factory=dict)
     letters: list[int] = field(default_factory=list)

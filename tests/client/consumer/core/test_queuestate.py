@@ -1,4 +1,4 @@
-"""What the log says of a queue that is consumed in order."""
+"""The log shows the state of a queue that is consumed in order."""
 
 from orderlymq.consumer.core.events import LocksAnswered
 from tests.client.consumer.core.orderedscript import Script

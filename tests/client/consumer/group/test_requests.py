@@ -1,4 +1,4 @@
-"""What a consumer reads from the answer of a pull."""
+"""A consumer reads messages from the answer of a pull."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""What a consumer by key says to brokers, and what it makes of their answers, against a broker whose answers a test chooses."""
+"""A consumer by key sends requests to brokers and reads their answers, against a broker whose answers a test chooses."""
 
 from collections.abc import AsyncIterator, Callable
 

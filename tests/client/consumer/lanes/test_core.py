@@ -87,7 +87,7 @@ def test_every_message_is_done_in_the_order_of_its_lane_whatever_is_lost(
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_a_member_that_dies_costs_its_own_lanes(seed: int) -> None:
-    """What it had comes again at another member, in order; nothing of the others is delivered again."""
+    """Its messages come again at another member, in order; nothing of the others is delivered again."""
     random = Random(seed)
     world = World(keys(random, queues=1, messages=40, distinct=10), random, rules=RULES, members=2)
     world.later(random.randint(0, 60), lambda: world.kill(world.members[0]))
@@ -337,7 +337,7 @@ def test_a_failure_says_what_was_done_before_it() -> None:
 
 
 def test_a_record_that_cannot_be_read_fails_alone() -> None:
-    """What stands before it is done, it counts as failed, and a lane behind it goes back untried."""
+    """The messages before it are done, it counts as failed, and a lane behind it goes back untried."""
     script = Script()
     bad = Given(Lane(0, 0, 1, "a", (0, 2)), (message(0),), 2, "unreadable record")
     behind = Given(Lane(0, 1, 2, "b", (1,)), (), 1)
@@ -465,7 +465,7 @@ def test_a_refused_completion_ends_what_it_spoke_of() -> None:
 
 
 def test_suspending_calls_and_fetches_nothing() -> None:
-    """What comes of a fetch that was under way waits."""
+    """The messages of a fetch that was under way wait."""
     script = Script()
     script.tell(1, Paused())
 
@@ -503,7 +503,7 @@ def test_what_a_fetch_brings_after_closing_goes_back_immediately() -> None:
 
 
 def test_closing_waits_for_no_fetch() -> None:
-    """What an idle member's fetch brings later goes back when the member leaves."""
+    """Messages that an idle member's fetch brings later go back when the member leaves."""
     script = Script()
 
     assert script.tell(1, Closing()) == []

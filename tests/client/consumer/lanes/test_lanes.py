@@ -300,7 +300,7 @@ async def test_a_slow_listener_keeps_its_lane(orderlymq_cluster: Cluster) -> Non
 async def test_closing_waits_for_listeners_and_gives_the_rest_back(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """What runs is done; what waits is with the next member immediately, from its first message that is not done."""
+    """Running messages are done; the next member has waiting lanes immediately, each from its first message that is not done."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(*plenty(keys=10, each=3))
     first, second = Work(takes=0.3), Work()
@@ -577,7 +577,7 @@ async def test_names_are_wrapped_in_the_namespace(orderlymq_cluster: Cluster) ->
 
 
 def test_the_command_consumes_by_key(orderlymq_cluster: Cluster) -> None:
-    """What was printed is complete; the rest stays for the next one."""
+    """The printed messages are complete; the rest stays for the next command."""
     orderlymq_cluster.create_topic("orders", queues=1)
     with blocking.Producer() as producer:
         for number in range(4):

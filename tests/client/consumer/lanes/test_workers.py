@@ -195,7 +195,7 @@ async def test_nothing_is_called_without_a_slot() -> None:
 
 
 async def test_stopping_cancels_what_runs_and_posts_what_has_ended() -> None:
-    """What has not begun never does."""
+    """A call that has not begun never begins."""
     cancelled: list[int] = []
 
     async def call(number: int) -> None:

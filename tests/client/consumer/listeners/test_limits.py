@@ -1,4 +1,4 @@
-"""What limits do to calls that outlive them, and to those that do not."""
+"""Limits cancel the calls that outlive them, and leave the others alone."""
 
 import asyncio
 

@@ -206,7 +206,7 @@ async def test_a_message_that_no_loop_has_taken_loses_no_try(
 
 
 async def test_run_consumes_until_it_is_cancelled_and_closes(cluster: FakeCluster) -> None:
-    """What the listener has done is committed, the locks are given back."""
+    """The consumer commits the messages that its listener has done, and gives the locks back."""
     fill(cluster, 2, queues=1)
     seen: list[str] = []
 

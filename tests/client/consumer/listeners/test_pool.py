@@ -80,7 +80,7 @@ async def test_a_listener_sees_no_context_variable_that_another_call_has_set(
 
 
 class Bare(BaseException):
-    """What nobody expects."""
+    """An exception that nobody expects."""
 
 
 def raise_it(error: BaseException) -> None:

@@ -115,7 +115,7 @@ async def test_what_is_no_place_is_refused_before_it_is_remembered(place: Any) -
 
 
 async def test_a_body_that_cannot_be_inflated_is_an_error_of_its_own_message() -> None:
-    """What stands before it is returned, and the error says where to go on; the iterator raises it, too."""
+    """A pull returns the message before it, and the error says where to go on; the iterator raises it, too."""
     async with (
         running(topics={"T": 1}) as cluster,
         PullConsumer("G", cluster.address) as reader,

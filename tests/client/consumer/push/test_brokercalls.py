@@ -1,4 +1,4 @@
-"""What a consumer asks brokers: how long it waits for an answer, and what must be answered before it goes on."""
+"""A consumer asks brokers: how long it waits for an answer, and which answers it needs before it goes on."""
 
 import asyncio
 import subprocess

@@ -258,7 +258,7 @@ async def test_a_broker_that_hangs_holds_up_neither_the_locks_of_others_nor_the_
 async def test_an_async_listener_that_is_cancelled_keeps_its_lock_until_it_has_ended(
     cluster: FakeCluster,
 ) -> None:
-    """What it does about the cancellation is done before another member has the message."""
+    """The listener ends its work on the cancellation before another member has the message."""
     fill(cluster, 1, queues=1)
     started, seen = asyncio.Event(), list[tuple[bool, bool]]()
 

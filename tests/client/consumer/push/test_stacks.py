@@ -1,4 +1,4 @@
-"""What the threads and tasks of a consumer do, as it reports them."""
+"""A consumer reports the stacks of its threads and tasks."""
 
 import asyncio
 import threading
