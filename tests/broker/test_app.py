@@ -93,7 +93,7 @@ async def test_what_was_sent_is_there_after_a_restart(settings: BrokerSettings) 
 
 
 async def test_a_refused_replica_leaves_no_address(settings: BrokerSettings) -> None:
-    """What is kept of requests is kept of those that were carried out."""
+    """A broker keeps data only from requests that it carried out."""
     async with running(settings) as process:
         await ready(settings)
         client = RemotingClient()

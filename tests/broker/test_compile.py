@@ -1,4 +1,4 @@
-"""What the modules that are compiled must not do, because mypyc takes it otherwise than Python or C cannot say it."""
+"""Compiled modules must avoid some constructs, because mypyc takes them otherwise than Python or C cannot say them."""
 
 import ast
 import importlib.util

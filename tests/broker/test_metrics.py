@@ -1,4 +1,4 @@
-"""What a scrape shows."""
+"""The series of a scrape."""
 
 from prometheus_client import generate_latest
 

@@ -81,7 +81,7 @@ def test_no_answer_to_a_further_listener_has_the_inner_address(leads: bool) -> N
     sorted({frame.code for frame in captured() if frame.code in REQUEST_HEADERS} - {317}),
 )
 def test_a_captured_request_without_its_header_is_refused(code: int) -> None:
-    """What requires fields says which is missing; an offset query is closed, for its sender would misread a code."""
+    """A command that requires fields names the missing one; an offset query is closed, for its sender would misread a code."""
     shell = Shell().lead()
     reply = shell.ask(code)
 

@@ -141,7 +141,7 @@ async def test_a_leader_that_cannot_bind_says_so_and_asks_to_be_replaced() -> No
 
 
 async def test_an_address_that_is_not_of_this_machine_is_complained_about() -> None:
-    """What is no busy port is tried again as well: an interface may come."""
+    """The broker also tries an address again that this machine lacks, not a busy port alone: an interface may come."""
     given_up = asyncio.Event()
     leader = LeaderAddress(
         RemotingServer(Silent()),

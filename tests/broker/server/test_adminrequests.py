@@ -1,4 +1,4 @@
-"""What an administrator writes is read strictly, and a mistake is named."""
+"""The broker reads an administrator's request strictly, and names a mistake."""
 
 import pytest
 

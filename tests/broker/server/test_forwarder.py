@@ -374,7 +374,7 @@ async def test_a_planned_move_holds_requests_back() -> None:
 
 
 async def test_a_move_begins_when_nothing_is_under_way() -> None:
-    """What has not reached the log when leadership goes could only be refused: it is waited for."""
+    """The broker could only refuse a request that is not in the log when leadership goes: it waits for such requests."""
     world = moved()
     looks: list[bool] = []
 

@@ -59,7 +59,7 @@ def test_waiting_ends_with_the_connection() -> None:
 
 
 def test_a_lost_client_waits_for_nothing() -> None:
-    """What it asked is not done for it any more, and the core hears of its end."""
+    """The router drops its requests, and the core hears of its end."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -325,7 +325,7 @@ def test_without_a_lease_requests_wait_for_one_confirmation_together() -> None:
 
 
 def test_a_confirmation_of_an_earlier_reign_is_asked_for_again() -> None:
-    """What waited while another led is confirmed by a round of this reign."""
+    """A round of this reign confirms a request that waited while another led."""
     world = World()
     router = world.routers[1]
     router.lead(1)

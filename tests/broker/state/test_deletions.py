@@ -1,4 +1,4 @@
-"""What goes with a topic and with a group: no row of a table is left that nobody would remove."""
+"""Rows that go with a topic and with a group: no row of a table is left that nobody would remove."""
 
 from orderlymq_broker.state.groups.lockrecords import LocksRequested
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked, KeyReleased

@@ -31,7 +31,7 @@ Place = tuple[str, str, int]
 
 @dataclass
 class Held:
-    """What the twin knows about a queue of a group that somebody has held."""
+    """The twin's knowledge about a queue of a group that somebody has held."""
 
     epoch: int
     client: str = ""

@@ -302,7 +302,7 @@ class CountingStore(MemoryStore):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_for_one_pair_reads_one_below_thousands_of_staged_ones(reverse: bool) -> None:
-    """What is stored may be megabytes; staged writes beside it mask nothing."""
+    """Stored pairs may be megabytes; staged writes beside them mask nothing."""
     store, stored, staged = CountingStore(), Batch(), Batch()
     for number in range(1_000):
         stored.put(Family.MESSAGES, b"%05d" % (2 * number), b"stored")

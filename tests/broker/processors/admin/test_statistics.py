@@ -122,7 +122,7 @@ def test_what_many_groups_were_sent_is_counted_in_steps(admin: AdminShell) -> No
 
 
 def test_a_reset_does_not_make_figures_negative(admin: AdminShell) -> None:
-    """What is read again counts again."""
+    """Messages that are read again count again."""
     create_topic(admin)
     for _ in range(10):
         send(admin, e=0)

@@ -411,7 +411,7 @@ def test_an_attribute_that_would_mean_nothing_is_refused_by_name(
 
 
 def test_an_attribute_that_changes_nothing_is_taken(admin: AdminShell) -> None:
-    """What a topic has, what it does anyway, and the removal of what it does not have."""
+    """The broker takes attributes that a topic has, behaviour that it has anyway, and the removal of an attribute that it lacks."""
     create(admin, TopicSet("orders", 4, 4, attributes={"old": "1"}))
 
     for attributes in ("", "+old=1", "-other", "+cleanup.policy=DELETE,+reserve.time=-1", "-old"):

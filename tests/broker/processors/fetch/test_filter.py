@@ -122,7 +122,7 @@ def test_a_client_may_not_have_more_sql_than_one_expression(shell: Shell) -> Non
 def test_a_subscription_has_a_limited_number_of_tags(
     shell: Shell, expression: str, fits: bool
 ) -> None:
-    """What pulls and heartbeats name is kept for later ones; thousands of large filters would fill the memory."""
+    """The broker keeps filters of pulls and heartbeats for later pulls; thousands of large filters would fill the memory."""
     create(shell, ORDERS, GroupSet("billing"))
     code, remark = ask(shell, "TAG", expression)
     beat = heartbeat(shell, "c1", tags=expression)
@@ -160,7 +160,7 @@ def test_lists_of_tags_are_limited_too(shell: Shell) -> None:
 
 
 def test_the_registered_expression_counts_when_the_pull_brings_none(orders: Shell) -> None:
-    """What Java's push consumer does."""
+    """Java's push consumer does this."""
     assert heartbeat(orders, "c1", kind="SQL92", tags="number = 7").code == 0
 
     reply = pull(orders, sysFlag=0, subVersion=1, expressionType="SQL92")

@@ -161,7 +161,7 @@ class Counting:
 
 
 def test_a_pull_reads_as_many_rows_at_any_depth() -> None:
-    """What is asked of the store depends neither on the backlog nor on where in it a consumer stands."""
+    """The number of rows that a pull asks of the store depends neither on the backlog nor on the consumer's place in it."""
     shell = Shell(settings(storage=StorageSettings(tail_cache_size=0))).lead()
     create(shell, ORDERS, GroupSet("billing"))
     for _ in range(40):

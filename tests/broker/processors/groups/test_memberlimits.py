@@ -1,4 +1,4 @@
-"""What heartbeats may leave in the memory of a replica, by connection and in all."""
+"""Heartbeats leave a limited amount in the memory of a replica, by connection and in all."""
 
 from orderlymq_broker.core.clientsessions import CLIENTS_MAX, SAID_MAX, SAID_OF_CONNECTION_MAX
 from orderlymq_broker.processors.groups.members import MEMBERS_SIZE_MAX

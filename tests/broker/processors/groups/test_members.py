@@ -377,7 +377,7 @@ def test_members_that_came_to_a_follower_are_known_when_it_leads(shell: Shell) -
 
 
 def test_who_left_at_a_follower_is_no_member_when_it_leads(shell: Shell) -> None:
-    """What it had said of its groups before counts no more."""
+    """Its earlier words about its groups count no more."""
     shell.follow()
     heartbeat(shell, "alice")
     assert shell.call(35, {"clientID": "alice", "consumerGroup": "billing"}).code == 0
@@ -462,7 +462,7 @@ def test_a_lock_from_elsewhere_that_is_not_applied_yet_saves_its_client(shell: S
 
 
 def test_the_shell_may_report_a_death_too(shell: Shell) -> None:
-    """What it saw itself: a local process that is gone."""
+    """The shell saw the death itself: a local process that is gone."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)

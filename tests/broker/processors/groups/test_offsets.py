@@ -410,7 +410,7 @@ def test_no_commit_makes_a_group_where_that_is_switched_off() -> None:
 
 
 def test_offsets_of_further_queues_are_refused_when_there_are_too_many(shell: Shell) -> None:
-    """What a group has goes on, by a commit of its own and with a pull; who is refused learns what to do."""
+    """Offsets that a group has go on, by a commit of its own and with a pull; a refused client learns how to help itself."""
     filled(shell)
     heartbeat(shell, "c1")
     assert shell.call(15, commit_ext(1)).code == 0

@@ -1,4 +1,4 @@
-"""What follows a dead letter of an ordered group: who decides, what is held, who learns it, who lets go."""
+"""Consequences of a dead letter of an ordered group: who decides, what is held, who learns it, who lets go."""
 
 from typing import Any
 

@@ -31,7 +31,7 @@ def trimmed(from_where: str) -> tuple[Shell, Member]:
 def test_the_first_fetch_says_where_a_trimmed_queue_begins(
     from_where: str, first: list[str]
 ) -> None:
-    """What comes after it is delivered, though nothing was there to hand out."""
+    """Messages that come after it are delivered, though nothing was there to hand out."""
     shell, member = trimmed(from_where)
 
     assert keys(member.fetch()) == first

@@ -291,7 +291,7 @@ def test_an_expression_passes_over_what_the_group_does_not_want() -> None:
 
 
 def test_a_filter_passes_over_what_the_group_does_not_want() -> None:
-    """What is not wanted is complete; the committed offset moves past it."""
+    """Messages that the group does not want are complete; the committed offset moves past them."""
     shell = lead()
     join(shell, "a", tags="a")
     join(shell, "b", tags="a")
@@ -437,7 +437,7 @@ def test_who_waits_learns_that_the_leader_changes() -> None:
 
 
 def test_a_closed_connection_waits_for_nothing() -> None:
-    """What comes later goes to somebody who is there."""
+    """Messages that come later go to a member that is there."""
     shell = lead()
     a = Member(shell)
     a.wait()

@@ -129,7 +129,7 @@ def test_lanes_of_who_is_no_member_any_more_are_perhaps_of_another_program() -> 
 
 
 def test_from_the_second_time_on_the_lane_is_parked_in_between() -> None:
-    """What kills its consumers does not kill all of them within a second; other keys go on."""
+    """A message that kills its consumers does not kill all of them within a second; other keys go on."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -211,7 +211,7 @@ def test_suspects_are_not_in_one_hand() -> None:
 
 
 def test_a_lane_of_which_everything_in_hand_is_complete_has_no_try() -> None:
-    """What follows was not handed out."""
+    """The broker did not hand out the message that follows."""
     shell = lead()
     produce(shell, "x", "x")
     a = Member(shell)

@@ -62,7 +62,7 @@ def test_a_million_keys_in_flight_are_as_many_lanes_as_there_may_be(
 def test_a_key_that_is_busy_is_taken_in_though_there_is_no_room_for_new_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What belongs to lanes that are there needs no new one, so the scan goes on up to the first new key."""
+    """Messages of lanes that are there need no new lane, so the scan goes on up to the first new key."""
     monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 2)
     shell = lead()
     produce(shell, "x", "y", "x", "y", "new", "x")

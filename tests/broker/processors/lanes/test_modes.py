@@ -318,7 +318,7 @@ def test_a_reset_to_the_committed_offset_brings_what_was_complete_behind_it(
 
 
 def test_a_reset_that_is_not_forced_moves_nothing_forward() -> None:
-    """What is owed stays owed when the time lies behind it."""
+    """Owed messages stay owed when the time lies behind them."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -399,7 +399,7 @@ def test_the_lane_of_a_key_is_named_however_many_others_there_are() -> None:
 
 
 def test_offsets_that_an_administrator_sets_are_where_the_lanes_begin() -> None:
-    """What was complete behind them comes again."""
+    """Complete messages behind them come again."""
     shell = lead()
     produce(shell, "x", "y", "z")
     a = Member(shell)

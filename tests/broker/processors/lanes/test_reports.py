@@ -1,4 +1,4 @@
-"""What members say about attempts: leases, failures, dead letters, and members that die."""
+"""Members report attempts: leases, failures, dead letters, and members that die."""
 
 import pytest
 
@@ -246,7 +246,7 @@ def test_a_held_lane_waits_for_an_administrator() -> None:
 
 
 def test_under_stop_queue_a_dead_message_stops_its_queue() -> None:
-    """What is in hand ends, nothing else is handed out until the message succeeds."""
+    """Attempts in hand end; nothing else is handed out until the message succeeds."""
     shell = lead(on_dead_letter="StopQueue")
     produce(shell, "x", "y")
     a = Member(shell)

@@ -188,7 +188,7 @@ def test_a_suspect_that_one_member_may_not_have_goes_to_the_next_in_the_round() 
 
 
 def test_a_step_hands_out_so_much_and_no_more() -> None:
-    """What is left of the ready lanes goes with the next step, and new messages are found in between."""
+    """The rest of the ready lanes goes with the next step, and new messages are found in between."""
     shell = lead()
     members = [Member(shell, client) for client in "abcdefg"]
     for member in members:

@@ -1,4 +1,4 @@
-"""What is read for lanes: messages of a queue in steps, and runs of a lane's index."""
+"""Reads for lanes: messages of a queue in steps, and runs of a lane's index."""
 
 from orderlymq_broker.processors.lanes.scan import run_at
 from orderlymq_broker.state.tables import encode_row
@@ -10,7 +10,7 @@ PLACE = ("g", "t", 0)
 
 
 def test_a_run_is_read_from_where_it_begins() -> None:
-    """What stands before it has left the index: a store goes over the remains of thousands of runs as over runs."""
+    """The rows before it have left the index: a store goes over the remains of thousands of runs as over runs."""
     store, batch = MemoryStore(), Batch()
     for lane, run in ((7, (0, 1)), (7, (2, 3)), (7, (4,)), (8, (5,))):
         key = table_key(Table.LANE_OFFSETS, *PLACE, lane, run[0])

@@ -1,4 +1,4 @@
-"""What a consumer says of its listener where a queue stands still: asked in time, shown, and never believed blindly."""
+"""A consumer describes its listener where a queue stands still: it is asked in time, and its words are shown and never believed blindly."""
 
 from typing import Any
 

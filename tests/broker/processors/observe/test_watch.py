@@ -1,4 +1,4 @@
-"""What users must watch: each trouble is made, shown, warned of once with a hint, and goes when it is over."""
+"""Users must watch some troubles: each is made, shown, warned of once with a hint, and goes when it is over."""
 
 from collections import Counter
 from typing import Any
@@ -339,7 +339,7 @@ def test_the_room_for_keys_finds_every_hot_one() -> None:
 
 
 def test_another_leader_looks_again(busy: AdminShell) -> None:
-    """What is found is a leader's own: the former one shows nothing any more."""
+    """The findings are a leader's own: the former one shows nothing any more."""
     busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
     assert watch(busy)["blocked"]
 

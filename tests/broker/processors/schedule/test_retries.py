@@ -491,7 +491,7 @@ def _told(shell: Shell, waiting: dict[int, bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_clock_that_was_ahead_delays_no_level(restarts: bool) -> None:
-    """What was sent then and after it waits its second from when a leader with the right clock sees it, and no less."""
+    """Messages that were sent then and after it wait their second from when a leader with the right clock sees them, and no less."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
     shell.set_clock(shell.wall_ms + DAY_MS)
@@ -512,7 +512,7 @@ def test_a_clock_that_was_ahead_delays_no_level(restarts: bool) -> None:
 
 
 def test_levels_that_were_shortened_hand_nothing_on_early() -> None:
-    """What waits keeps the delay it was sent with, on the replica that begins to lead with the new levels, too."""
+    """A waiting message keeps the delay it was sent with, on the replica that begins to lead with the new levels, too."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
     for level in ("18", "4"):

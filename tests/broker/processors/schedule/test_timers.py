@@ -207,7 +207,7 @@ def test_a_message_whose_topic_is_gone_is_dropped(timed: Shell) -> None:
 
 
 def test_a_new_leader_goes_on_with_the_timers() -> None:
-    """What waits is in the log: another replica delivers it, once and in time."""
+    """Messages that wait are in the log: another replica delivers them, once and in time."""
     timed = with_orders(Shell().lead())
     for number in range(5):
         send(timed, body=b"%d" % number, props=properties(TIMER_DELAY_MS=str(number * 1_000 + 500)))
@@ -220,7 +220,7 @@ def test_a_new_leader_goes_on_with_the_timers() -> None:
 
 
 def test_a_clock_that_is_set_back_forgets_no_timer(timed: Shell) -> None:
-    """What is opened after the change may be due before what was delivered."""
+    """A timer that is opened after the change may be due before messages that were delivered."""
     send(timed, body=b"1", props=properties(TIMER_DELAY_MS="1000"))
     timed.pass_time(1_500)
     send(timed, body=b"2", props=properties(TIMER_DELAY_MS="1000"))

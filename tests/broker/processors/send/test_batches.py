@@ -261,7 +261,7 @@ def test_messages_that_are_known_count_to_the_size_of_a_batch(shell: Shell) -> N
 
 
 def test_a_batch_as_large_as_may_be_is_known_when_it_is_repeated(shell: Shell) -> None:
-    """What was stored once is no larger at its repeat."""
+    """A batch that was stored once is no larger at its repeat."""
     create(shell, ORDERED)
     size = len(LARGE) + 500  # with fields, identity and the properties that brokers add
     keys = [b"UNIQ_KEY\x01%d" % number for number in range(PROPOSAL_SIZE_MAX // size)]
@@ -448,7 +448,7 @@ def test_a_repeat_of_a_batch_that_is_stored_in_part_is_not_refused(shell: Shell)
 
 
 def test_a_batch_that_is_known_in_part_is_not_refused_when_the_rest_is_lost(shell: Shell) -> None:
-    """What an earlier try has stored is there."""
+    """The message that an earlier try has stored is there."""
     create(shell, ORDERED)
     a, b = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "ab")
     shell.call(320, send_ext("orders", m="true"), batch_body(a))

@@ -215,7 +215,7 @@ def test_what_is_no_copy_of_the_queue_is_refused(
 
 
 def test_a_damaged_or_torn_copy_is_refused() -> None:
-    """What the source's disk or the network has changed does not spread."""
+    """Records that the source's disk or the network has changed do not spread."""
     mine, theirs = source(2), target()
     every = records(mine)
 

@@ -1,4 +1,4 @@
-"""What is a repeat, and what is another send of one ``Message`` object, to which Java and Go give their key once."""
+"""A repeat differs from another send of one ``Message`` object, to which Java and Go give their key once."""
 
 import pytest
 

@@ -14,7 +14,7 @@ BOB = AccountSet("bob", "secret")
 
 
 def test_accounts_and_addresses_change_once_and_move_the_version_by_one(replica: Replica) -> None:
-    """What is so already changes nothing; each answer says which it was."""
+    """A change that is effective already changes nothing; each answer tells whether it changed something."""
     script: list[tuple[Record, bool, int]] = [
         (BOB, True, 1),
         (BOB, False, 1),

@@ -1,4 +1,4 @@
-"""What follows a message that has failed too often: one policy for groups by queue and by key."""
+"""One policy decides about a message that has failed too often, for groups by queue and by key."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is answered about attempts that are over, and what becomes of a message that fails, stops its queue or dies."""
+"""Answers about attempts that are over, and the fate of a message that fails, stops its queue or dies."""
 
 import pytest
 

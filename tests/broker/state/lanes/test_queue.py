@@ -61,7 +61,7 @@ def test_messages_of_one_key_come_one_after_the_other_and_other_keys_beside_them
 
 
 def test_a_lane_that_owes_nothing_has_no_state(make: Make) -> None:
-    """What is complete leaves nothing but the place of the scan."""
+    """Complete messages leave nothing but the place of the scan."""
     world = make(["x", "y", "x"])
 
     for granted in world.fetch(scan=3, take=2):
@@ -120,7 +120,7 @@ def test_what_was_never_handed_out_is_nobodys_to_complete(make: Make) -> None:
 
 
 def test_a_failed_message_parks_its_lane_from_that_message_on(make: Make) -> None:
-    """What came before it in the attempt is complete, what came behind it waits with it."""
+    """Messages before it in the attempt are complete; messages behind it wait with it."""
     world = make(["x", "x", "x", "y"])
     x, y = world.fetch(scan=4, take=3)
 

@@ -65,7 +65,7 @@ def test_lanes_go_with_their_topic_and_their_group(record: Record, *, at_once: b
 
 
 def test_no_number_of_a_former_life_is_given_again() -> None:
-    """What a member says about an attempt of a deleted group reaches none of the group of now."""
+    """A member's report about an attempt of a deleted group reaches none of the group of now."""
     world = LaneWorld(["x", "y"])
     before = world.fetch(scan=2)
     world.take(GroupDeleted(GROUP, clean_offsets=True))

@@ -1,4 +1,4 @@
-"""What a queue of lanes counts: what is owed, what stops it, and where its first owed message is."""
+"""Counts of a queue of lanes: what is owed, what stops it, and where its first owed message is."""
 
 import tracemalloc
 

@@ -24,7 +24,7 @@ from tests.broker.state.lanes.world import GROUP, TOPIC, TRIES_MAX, LaneWorld
 
 @dataclass
 class Twin:
-    """What is complete and who has what, without numbers, heads, runs or indexes."""
+    """Complete offsets and holders alone, without numbers, heads, runs or indexes."""
 
     keys: list[str]
     scanned: int = 0
@@ -236,7 +236,7 @@ def test_lanes_do_what_a_list_of_messages_does(
 
 
 def test_a_reset_begins_again_where_it_says() -> None:
-    """What is behind the reset comes again, what is before it is owed no more."""
+    """Messages behind the reset come again; messages before it are owed no more."""
     world = LaneWorld(["x", "y", "x", "y"])
     for granted in world.fetch(scan=4):
         world.done(granted)

@@ -1,4 +1,4 @@
-"""What each record of an expansion does to a topic, and who is in its way."""
+"""The effect of each record of an expansion on a topic, and the obstacles in its way."""
 
 from typing import Any
 

@@ -70,7 +70,7 @@ def test_repeated_sends_are_looked_for_where_one_copy_is_promised(
 def test_a_name_says_what_kind_of_topic_it_is(
     name: str, is_retry: bool, timed: bool, sendable: bool
 ) -> None:
-    """What the broker keeps for itself nobody sends to."""
+    """Nobody sends to a topic that the broker keeps for itself."""
     topic = Topic(1, TopicSet(name, 1, 1))
 
     assert (topic.is_retry, topic.timed, topic.sendable) == (is_retry, timed, sendable)
@@ -119,7 +119,7 @@ def test_ids_begin_at_one_and_are_never_used_again() -> None:
 
 
 def test_a_configuration_does_not_say_how_it_came(replica: Replica) -> None:
-    """What was created in passing is the same as what was set, and setting it again changes nothing."""
+    """A topic or group created in passing equals one that was set, and setting it again changes nothing."""
     replica.take(TopicSet("t", 1, 1, only_if_absent=True), GroupSet("g", only_if_absent=True))
 
     assert replica.state.topics.by_name["t"].config == TopicSet("t", 1, 1)
