@@ -1,4 +1,4 @@
-"""What brokers say, as a test gives it: pages make the same of it as of real answers."""
+"""Brokers' answers that a test gives: pages make the same of them as of real answers."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any

@@ -389,7 +389,7 @@ async def progress(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
 async def test_a_reset_to_the_end_ends_where_it_was_shown(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
-    """What was sent after the plan was shown is delivered."""
+    """The broker delivers messages that were sent after the plan was shown."""
     troubled.create_topic("later", queues=1)
     path = "/groups/billing/reset?topic=later&to=latest"
     await sign_in(browser, guarded, ALICE)

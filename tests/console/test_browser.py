@@ -108,7 +108,7 @@ class Wire:
 
 
 class Complaints:
-    """What a browser complains of: refused by the policy, errors of scripts, failed requests."""
+    """The complaints of a browser: refused by the policy, errors of scripts, failed requests."""
 
     def __init__(self, page: Page) -> None:
         self.texts: list[str] = []

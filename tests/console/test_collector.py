@@ -240,7 +240,7 @@ async def test_no_answer_is_forgotten_before_it_is_asked_again(clock: Clock) -> 
 
 
 async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:
-    """What was not looked at for the longest time goes first."""
+    """The answer that was not looked at for the longest time goes first."""
     collector, broker = Collector(clock=clock, answers_max=2), Broker()
     for about in ("a", "b", "a", "c"):
         await collector.read(about, broker.ask)

@@ -97,7 +97,7 @@ async def test_every_answer_forbids_foreign_scripts_styles_and_frames(
 async def test_pages_hold_no_script_style_or_handler_of_their_own(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """What the policy forbids is not there."""
+    """Pages hold nothing that the policy forbids."""
     for view in VIEWS:
         path = view.path.replace("{topic}", "orders").replace("{group}", "billing")
         async with browser.get(lonely.url + path) as answer:

@@ -1,4 +1,4 @@
-"""What changed in the cluster, from what leaders say at two looks."""
+"""Changes in the cluster, from the reports of leaders at two looks."""
 
 from typing import Any
 

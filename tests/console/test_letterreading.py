@@ -1,4 +1,4 @@
-"""What one look at dead letters reads, what it asks, and which next steps it cannot know."""
+"""A look at dead letters: the messages that it reads, the questions that it asks, the next steps that it cannot know."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator

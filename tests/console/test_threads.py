@@ -71,7 +71,7 @@ def test_without_threads_of_a_listener_their_number_is_unknown() -> None:
 def test_messages_wait_when_each_thread_is_at_work(
     threads: int | None, busy: Figure, is_saturated: bool
 ) -> None:
-    """What is unknown is no saturation."""
+    """An unknown figure is no saturation."""
     page = MemberPage(group="billing", client_id="a", threads=threads, busy=busy)
 
     assert page.is_saturated is is_saturated

@@ -1,4 +1,4 @@
-"""What a broker group does not report is unknown on every page: never nobody, nothing or zero."""
+"""A value that a broker group does not report is unknown on every page: never nobody, nothing or zero."""
 
 import dataclasses
 from collections.abc import AsyncIterator

@@ -152,7 +152,7 @@ def test_a_rate_takes_two_looks_and_begins_again_with_a_new_leader() -> None:
 
 
 def test_another_leader_is_another_counter_also_when_it_has_counted_more() -> None:
-    """What two processes counted makes no rate."""
+    """The counts of two processes make no rate."""
     rates = Rates()
 
     def look(at_s: float, leader: int, count: int) -> Figure:

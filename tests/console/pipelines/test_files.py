@@ -1,4 +1,4 @@
-"""What manifests say and runs leave is read as it is; what cannot be read is unknown with a reason, never none."""
+"""The console reads manifests and the files of runs as they are; an unreadable one is unknown with a reason, never none."""
 
 import asyncio
 import fcntl
