@@ -1,4 +1,4 @@
-"""What a program in a pod says at its end: whole where it fits, bounded always, and an error with nothing beside it."""
+"""The report of a program in a pod at its end: whole where it fits, bounded always, and an error with nothing beside it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a restored cluster has, and what it refuses: the law of backups."""
+"""Contents of a restored cluster, and requests that it refuses: the law of backups."""
 
 import contextlib
 import random
