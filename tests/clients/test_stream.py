@@ -34,7 +34,7 @@ def stream(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[Pr
 
 
 def test_an_orderly_binding_gets_each_key_in_order(stream: Program) -> None:
-    """What a queue selector sent; the message that fails comes again before its successors."""
+    """Messages that a queue selector sent come in order; the message that fails comes again before its successors."""
     got = bodies(stream.heard("in-order", 12))
 
     assert bodies(stream.of("failed"))[:1] == ["key-1:4"]

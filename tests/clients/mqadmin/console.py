@@ -36,7 +36,7 @@ class Console(Program):
 
 @dataclass(frozen=True)
 class Scene:
-    """What the commands are about: a Normal topic that is sent to and consumed all the while.
+    """The objects of the commands: a Normal topic that is sent to and consumed all the while.
 
     Attributes:
         g: first number of *version*, for names.
