@@ -34,7 +34,7 @@ Fate = Literal["served", "slow", "busy", "answer lost", "cut", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the proxy sees."""
+    """A request that the proxy sees."""
 
     method: str
     path: str

@@ -120,7 +120,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
-    """What the stream writes there is reported as it is; how the driver itself is comes from the driver."""
+    """The driver reports the stream's figures as they are, and adds its own state itself."""
     report = begun(tmp_path)
     status_file(tmp_path, phase="Failed", last_batch=3, lag=0, rows=9, last_error="before")
 

@@ -1,4 +1,4 @@
-"""What stands in for what older Sparks lack."""
+"""Substitutes for features that older Sparks lack."""
 
 from datetime import UTC, datetime
 from typing import Any

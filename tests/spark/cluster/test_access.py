@@ -1,4 +1,4 @@
-"""What is waited out while a cluster changes, what is said when it lasts, and what its brokers report of an expansion."""
+"""Spark waits out a change of the cluster, reports one that lasts, and reads its brokers' reports of an expansion."""
 
 from typing import Any
 

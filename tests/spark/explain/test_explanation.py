@@ -1,4 +1,4 @@
-"""What a pipeline is said to do, cost and guarantee before it runs; against real brokers, without Spark."""
+"""An explanation states the work, cost and guarantees of a pipeline before it runs; against real brokers, without Spark."""
 
 import json
 from pathlib import Path

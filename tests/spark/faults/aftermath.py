@@ -1,4 +1,4 @@
-"""What must be true of archive, copy, load and audits after any number of kills."""
+"""Laws about archive, copy, load and audits that hold after any number of kills."""
 
 import fnmatch
 import hashlib

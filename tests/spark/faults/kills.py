@@ -60,7 +60,7 @@ _MOMENT_MAX_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What is to be killed, where."""
+    """A victim and the place of its death."""
 
     pipeline: str
     place: str

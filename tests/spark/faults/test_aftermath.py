@@ -1,4 +1,4 @@
-"""What is looked for after the kills would be found: each law broken once, on files and messages made by hand."""
+"""The checks after the kills find their faults: each law broken once, on files and messages made by hand."""
 
 from collections.abc import Callable
 from dataclasses import replace

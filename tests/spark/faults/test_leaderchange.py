@@ -60,7 +60,7 @@ def test_a_batch_whose_leader_dies_is_read_on_from_the_next_one(three: Group) ->
 
 
 def test_a_run_whose_leader_dies_is_stored_once_and_in_order(three: Group) -> None:
-    """What the dead leader had acknowledged, had only stored, or never saw: each message is there once."""
+    """Each message is there once, whether the dead leader had acknowledged it, had only stored it, or never saw it."""
     with AdminClient(three.name_server_address) as admin:
         topics = Topics(three.name_server_address, admin)
         topic = topics.make(queues=1)

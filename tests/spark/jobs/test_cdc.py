@@ -293,7 +293,7 @@ def test_a_row_that_no_table_can_hold_is_an_event_that_cannot_be_read(row: Row) 
 
 
 def test_an_event_that_heals_a_row_with_half_a_character_counts() -> None:
-    """What a row was before is only looked at for its key."""
+    """The job looks at the former row for its key only."""
     body = event("maxwell", {"id": 1, "name": "\ud800"}, {"id": 1, "name": "whole"})
 
     assert read_changes(body, "maxwell", ["id"], None, 7) == [
@@ -302,7 +302,7 @@ def test_an_event_that_heals_a_row_with_half_a_character_counts() -> None:
 
 
 def test_a_value_of_any_depth_is_a_text_or_reported() -> None:
-    """What is read without an error makes a row without one, also deeper in the stack."""
+    """An event that is read without an error makes a row without one, also deeper in the stack."""
     for depth in range(900, 1000, 2):
         body = b'{"op": "c", "after": {"id": 1, "name": %s}}' % (b"[" * depth + b"]" * depth)
         try:

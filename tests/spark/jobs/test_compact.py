@@ -31,7 +31,7 @@ class Narrow(LocalLocation):
 
 
 class Forbidden(Narrow):
-    """What is above."""
+    """A folder above such a place."""
 
     def __truediv__(self, name: str) -> "Forbidden":
         return Forbidden(str(Path(self.path) / name))

@@ -251,7 +251,7 @@ def test_a_mirror_chooses_no_messages(option: str, tmp_path: Path) -> None:
 
 
 def test_it_is_explained(clusters: Clusters, topic: str, tmp_path: Path) -> None:
-    """What waits is what the target lacks; nothing is changed."""
+    """The messages that wait are those that the target lacks; nothing is changed."""
     clusters.source.numbered(topic, 12)
 
     found = explain(Pipeline(name="dr", spec=spec(clusters, topic, tmp_path)))

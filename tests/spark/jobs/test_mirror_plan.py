@@ -1,4 +1,4 @@
-"""What a mirror copies next, and where a group begins at the target."""
+"""The plan of a mirror: its next copies, and the place where a group begins at the target."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_a_target_with_more_than_the_source_is_no_mirror_of_it() -> None:
     end=st.integers(0, 100),
 )
 def test_what_is_due_keeps_the_prefix(low: int, kept: int, end: int) -> None:
-    """What comes next begins at the target's end, or the target has had nothing; else it has a name."""
+    """The next part begins at the target's end, or the target has had nothing; else the error has a name."""
     has = Bounds(low, low + kept)
     try:
         parts = due({A: A}, {A: has}, {A: end})
@@ -105,7 +105,7 @@ def test_a_target_with_other_queues_is_refused(theirs: list[MessageQueue]) -> No
 
 @pytest.mark.parametrize("topic", ["%RETRY%billing", "%DLQ%billing", "SCHEDULE_TOPIC_XXXX"])
 def test_topics_of_the_clusters_own_work_are_refused(topic: str) -> None:
-    """What waits there means something to its own cluster alone."""
+    """Messages that wait there mean something to their own cluster alone."""
     check_topics(["orders"])
     with pytest.raises(OptionError, match="does not copy"):
         check_topics(["orders", topic])

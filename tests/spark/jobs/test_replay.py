@@ -1,4 +1,4 @@
-"""What a replay refuses before it starts Spark; against real brokers."""
+"""A replay refuses some settings before it starts Spark; against real brokers."""
 
 from pathlib import Path
 from typing import Any

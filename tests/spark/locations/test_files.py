@@ -1,4 +1,4 @@
-"""What a place promises, alike on a file system and against a server of S3 that slows, refuses and loses answers."""
+"""A place keeps its promises alike on a file system and against a server of S3 that slows, refuses and loses answers."""
 
 import pickle
 import threading

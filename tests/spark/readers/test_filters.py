@@ -1,4 +1,4 @@
-"""What a batch reader leaves out for Spark's filters; against real brokers."""
+"""A batch reader leaves rows out for Spark's filters; against real brokers."""
 
 import operator
 from collections.abc import Callable
@@ -96,7 +96,7 @@ MIDDLE = datetime(2000, 1, 1, tzinfo=UTC)  # stands for the store time of a mess
 def test_what_is_left_out_is_what_the_filters_forbid(
     topics: Topics, topic: str, filters: tuple[Any, ...], left: int, *, all_needed: bool
 ) -> None:
-    """What passes is always read; when no filter is left to Spark nothing else is."""
+    """The reader always reads rows that pass; when no filter is left to Spark it reads nothing else."""
     everything, _, _ = read(topics, topic)
     middle = sorted(row["store_ts"] for row in everything)[30]
     filters = tuple(

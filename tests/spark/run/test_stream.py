@@ -26,7 +26,7 @@ from tests.spark.topics import Topics
 
 
 class Query:
-    """What Spark starts: it reads on until a signal stops it."""
+    """The query that Spark starts: it reads on until a signal stops it."""
 
     def __init__(self, progress: list[dict[str, Any]]) -> None:
         self.recentProgress = progress

@@ -107,7 +107,7 @@ def test_rows_in_another_order_are_the_same_messages(
 def test_how_many_rows_a_task_holds_changes_nothing(
     rows: list[Row], order_by: tuple[str, ...], task: int | None, held_max: int
 ) -> None:
-    """What is sorted in files has the same identities, queues and order."""
+    """Rows that are sorted in files have the same identities, queues and order."""
     assert sent(rows, order_by, task=task, held_max=held_max) == sent(rows, order_by, task=task)
 
 

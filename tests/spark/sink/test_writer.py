@@ -1,4 +1,4 @@
-"""What the ordered sink sends of a run that is stored in part; against real brokers, without Spark."""
+"""The ordered sink sends the missing rows of a run that is stored in part; against real brokers, without Spark."""
 
 import pickle
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a stream plans when queues come, go, or are not what they were; against real brokers, without Spark."""
+"""A stream plans its batches when queues come, go, or are not what they were; against real brokers, without Spark."""
 
 import json
 import threading
@@ -140,7 +140,7 @@ def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(
 
 
 def test_a_mark_proves_nothing_when_retention_has_taken_its_message(passing: Topics) -> None:
-    """What the stream has read may go: only another message at the place of the last one is another topic."""
+    """Messages that the stream has read may go: only another message at the place of the last one is another topic."""
     topic = passing.make(queues=1)
     low, (queue,) = age(passing, topic), passing.queues(topic)
     gone, there = (to_json({queue: at}, marks={queue: 1}) for at in (low, low + 1))
@@ -155,7 +155,7 @@ def test_a_mark_proves_nothing_when_retention_has_taken_its_message(passing: Top
 def test_a_topic_that_a_stream_takes_in_begins_at_its_first_message(
     passing: Topics, least: str
 ) -> None:
-    """What it lost before is no loss of the stream. It is written down first, however little waits; a later loss is reported."""
+    """Its earlier losses are no loss of the stream. They are written down first, however little waits; a later loss is reported."""
     old, topic = passing.make(queues=1), passing.make(queues=1)
     low, begun = age(passing, topic), {old: {"g": {"0": 0}}}
     given = {"minOffsetsPerTrigger": least} if least else {}
@@ -220,7 +220,7 @@ def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) ->
 def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """What it still holds is not skipped in silence; with failOnDataLoss=false it is written down."""
+    """The stream does not silently skip messages that the queue still holds; with failOnDataLoss=false it writes them down."""
     topic = topics.make(queues=2, ordered=False)
     some(topics, topic, 4, 1)
     strict = reader(topics, topic, retryTimeout="300ms")

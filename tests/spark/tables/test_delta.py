@@ -172,7 +172,7 @@ def test_a_table_whose_log_was_cleaned_up_is_continued(root: Location, batch: in
 def test_another_checkpoint_is_refused_also_when_the_log_was_cleaned_up(
     root: Location, batch: int, start: int, end: int
 ) -> None:
-    """What the rows say of a queue contradicts it: it would drop messages or have them twice."""
+    """The rows of a queue contradict it: it would drop messages or have them twice."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])
     clean_up(root)

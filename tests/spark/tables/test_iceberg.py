@@ -226,7 +226,7 @@ def test_a_commit_that_has_lost_against_the_same_batch_adds_nothing(lake: Lake) 
 
 
 def test_a_commit_that_has_lost_against_another_checkpoint_is_refused(lake: Lake) -> None:
-    """What the winner has brought is looked at before the next attempt."""
+    """The writer looks at the winner's rows before the next attempt."""
     other = lake.another()
     lake.append(0, lake.write(0, 5))
     lake.catalog.before = lambda: other.append(1, other.write(5, 12))

@@ -293,7 +293,7 @@ def test_options_name_what_is_allowed() -> None:
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_events_go_through_spark(spark: "SparkSession", topics: Topics) -> None:
-    """What a job writes as events is read as events; a message that is none keeps its row."""
+    """A job reads the events that another job wrote as events; a message that is none keeps its row."""
     topic = topics.make(queues=1)
     value = "named_struct('id', id, 'source', '/shop', 'type', 'paid', 'data', cast('x' as binary))"
     rows = spark.createDataFrame([("e-1",), ("e-2",)], ["id"]).selectExpr(

@@ -1,4 +1,4 @@
-"""What the trials said, as docs/evidence/spark-versions.md."""
+"""The results of the trials, as docs/evidence/spark-versions.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
