@@ -34,7 +34,7 @@ from orderlymq_broker.server.leadership import Leadership
 from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
-from orderlymq_broker.server.router import PULL_CODES, Line, Router
+from orderlymq_broker.server.router import PULL_CODES, Line, Router, Service
 from orderlymq_broker.server.settingsreload import SettingsReload
 from orderlymq_broker.server.status import Reporter
 from orderlymq_broker.server.transfer import LeadershipTransfer
@@ -261,7 +261,7 @@ class BrokerProcess:
         events = WriterEvents(full=self._disk_full, failed=self._store_failed)
         environment = Environment(self._peers, self._router, self, self._clock, events)
         self.instance = Instance(settings, self._replica.store, environment)
-        self._router.service = self.instance.loop
+        self._router.service = self.service()
         self._metrics.watch(self.instance.figures)
         self._sender = SnapshotSender(
             self._peer_identity,
@@ -352,6 +352,10 @@ class BrokerProcess:
             self._compaction.step()
         except StoreError as error:
             self._store_failed(error)
+
+    def service(self) -> Service:
+        """Return who answers the requests of clients while the present instance lasts."""
+        return self.instance.loop
 
     # -- what the request router notices ---------------------------------------------------------
 

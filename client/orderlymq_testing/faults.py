@@ -6,12 +6,14 @@ counts as dead, an answer that comes late.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from orderlymq_broker.app import EXIT_BROKEN_INVARIANT, BrokerProcess
 from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.server.router import Service
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
@@ -27,6 +29,18 @@ class Delay:
     code: int
     wait_s: float
     times: int
+
+
+class _Interposed:
+    """The service of a replica whose requests go through *handle* first."""
+
+    def __init__(self, service: Service, handle: Callable[[RemotingCommand, Peer], None]) -> None:
+        self.handle = handle
+        self.refusal = service.refusal
+        self.may_answer = service.may_answer
+        self.request_confirmation = service.request_confirmation
+        self.is_confirmed = service.is_confirmed
+        self.connection_closed = service.connection_closed
 
 
 class Replica(BrokerProcess):
@@ -50,12 +64,15 @@ class Replica(BrokerProcess):
         """End without a word to anybody."""
         self._end(EXIT_BROKEN_INVARIANT)
 
-    def handle(self, request: RemotingCommand, peer: Peer) -> None:
-        """Serve a request, late if that was asked for."""
+    def service(self) -> Service:
+        """Return who answers clients, late if that was asked for."""
+        return _Interposed(super().service(), self._handle)
+
+    def _handle(self, request: RemotingCommand, peer: Peer) -> None:
         self._record(request)
         delay = next((each for each in self._delays if each.code == request.code), None)
         if delay is None:
-            super().handle(request, peer)
+            self.instance.loop.handle(request, peer)
             return
         delay.times -= 1
         if not delay.times:
@@ -77,4 +94,4 @@ class Replica(BrokerProcess):
 
     def _late(self, request: RemotingCommand, peer: Peer) -> None:
         if self.serves:
-            super().handle(request, peer)
+            self.instance.loop.handle(request, peer)
