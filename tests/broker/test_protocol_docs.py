@@ -21,6 +21,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 # Answered by the broker's process before its core is asked.
 PROCESS_CODES: Final = {
     RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.ORDERLYMQ_PING,
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
     RequestCode.ORDERLYMQ_BACKUP_BEGIN,
@@ -126,6 +127,7 @@ REMARKS: Final = {
     RequestCode.ORDERLYMQ_FETCH_LANES: f"our own: {_LANES} of a topic over all its queues for a member; held until there is one",
     RequestCode.ORDERLYMQ_COMPLETE_LANES: f"our own: what became of attempts at {_LANES}: done, renew, retry or release, as JSON",
     RequestCode.ORDERLYMQ_LANES: f"our own: {_LANES} of a group in figures, and those in trouble or of a `key`, as JSON",
+    RequestCode.ORDERLYMQ_PING: "our own: 0 as soon as the process reads it, whatever its disk and its group do",
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
     RequestCode.ORDERLYMQ_BACKUP_BEGIN: (

@@ -205,6 +205,10 @@ class Router:
         """Handle a request; one of a line that was forgotten is dropped."""
         if not self._is_here(line):
             return
+        if command.code == RequestCode.ORDERLYMQ_PING:
+            # Whether this process is there is no secret, and overtakes what waits for the disk or the group.
+            _answer(line, command.reply(), command)
+            return
         if self.admission is Admission.SERVE and not self._waiting and self.service.may_answer():
             self._serve(line, command)
             return

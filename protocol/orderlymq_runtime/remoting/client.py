@@ -14,7 +14,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.connectiontable import ConnectionLimits, ConnectionTable
@@ -30,11 +31,11 @@ CONNECT_TIMEOUT_S: Final = 3.0  # RocketMQ's connectTimeoutMillis
 # so long; without it the kernel would resend for a quarter of an hour.
 _USER_TIMEOUT_MS: Final = 10_000
 # A proxy or sidecar that has lost its other side acknowledges everything, so the kernel notices nothing. RocketMQ's
-# clients close a connection with the first answer that is missing. Here a server may be late that answers anything
-# meanwhile; one that answers nothing, because its disk stands still for example, is taken for a lost one, too.
+# clients close a connection with the first answer that is missing. Here a server may be late, because its disk stands
+# still for example, if it answers anything: after so long it is asked whether it is there.
 SILENCE_MAX_S: Final = 3.0
-# What has arrived while this process stood still is read after the timers that are due.
-_READ_GRACE_S: Final = 0.1
+# How long a server has for that answer. What has arrived while this process stood still is read meanwhile, too.
+_PONG_MAX_S: Final = 1.0
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 _NOT_SUPPORTED: Final = 3
 
@@ -120,7 +121,7 @@ class RemotingClient:
         if link is None or not link.is_usable:
             link = await self._connect(address, timeout_s)
 
-        opaque = self._next_opaque(link)
+        opaque = self.next_opaque(link)
         link.send(command, opaque)
         answer: asyncio.Future[RemotingCommand] = loop.create_future()
         link.waiting[opaque] = answer
@@ -142,7 +143,7 @@ class RemotingClient:
         link = self._links.get(address)
         if link is None or not link.is_usable:
             link = await self._connect(address, CONNECT_TIMEOUT_S)
-        link.send(command, self._next_opaque(link), oneway=True)
+        link.send(command, self.next_opaque(link), oneway=True)
 
     def connection(self, address: str) -> Connection | None:
         """Return the open connection to *address*, if there is one."""
@@ -224,8 +225,8 @@ class RemotingClient:
             del self._links[link.address]
         return failure
 
-    def _next_opaque(self, link: "_Link") -> int:
-        # Wraps within positive int32; a number still waited for after 2^31 calls is passed over.
+    def next_opaque(self, link: "_Link") -> int:
+        """Return the number of the next request on *link*: it wraps within positive int32, past those still waited for."""
         opaque = (self._opaque + 1) & _OPAQUE_MASK
         while opaque in link.waiting:
             opaque = (opaque + 1) & _OPAQUE_MASK
@@ -274,6 +275,7 @@ class _Link:
 
     __slots__ = (
         "_client",
+        "_pinged_since",
         "_silent_since",
         "address",
         "attempt",
@@ -291,6 +293,8 @@ class _Link:
         self._client = client
         # When the peer had the first call that has expired since it was heard last; void once it is heard again.
         self._silent_since = 0.0
+        # For which silence the peer has been asked whether it is there.
+        self._pinged_since: float | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -326,8 +330,11 @@ class _Link:
             self._silent_since = max(asked_at, conn.taken_at)
         since = self._silent_since
         loop = asyncio.get_running_loop()
-        if loop.time() - since >= silence_max_s:
-            loop.call_later(_READ_GRACE_S, self._give_up, conn, since)
+        if loop.time() - since >= silence_max_s and since != self._pinged_since:
+            self._pinged_since = since
+            # Whatever it answers: RocketMQ's servers do not know the code, and say so.
+            self.send(request(RequestCode.ORDERLYMQ_PING), self._client.next_opaque(self))
+            loop.call_later(_PONG_MAX_S, self._give_up, conn, since)
 
     def _give_up(self, conn: Connection, silent_since: float) -> None:
         if conn.heard_at <= silent_since:

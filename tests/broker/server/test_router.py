@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core.bodylimits import body_size_max
-from orderlymq_broker.server.router import WAITING_BYTES_MAX, WAITING_MAX
+from orderlymq_broker.server.router import WAITING_BYTES_MAX, WAITING_MAX, Admission
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.broker.server.router import Client, World, ask, told
@@ -222,6 +222,19 @@ def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
     router.refused.add(stranger.id)
     world.ask(1, stranger, ask(RequestCode.ORDERLYMQ_GROUP_STATUS, 1))
     assert told(stranger) == [(1, 1, "no right")]
+
+
+@pytest.mark.parametrize("admission", Admission)
+def test_a_ping_is_answered_before_whatever_waits(admission: Admission) -> None:
+    """Law: a process that is there says so, whatever its disk, its group and its access control do."""
+    world = World()
+    world.routers[1].clients.set_admission(admission)
+    client = world.connect(1)
+    world.routers[1].refused.add(client.id)
+
+    world.ask(1, client, ask(PULL, 1), ask(RequestCode.ORDERLYMQ_PING, 2))
+
+    assert (2, 0, None) in told(client)
 
 
 def test_an_open_follower_without_a_leader_lets_the_core_answer() -> None:

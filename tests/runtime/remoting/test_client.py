@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.client import (
     ConnectFailed,
@@ -232,6 +233,25 @@ async def test_a_connection_on_which_something_comes_is_kept_however_late_its_an
                 await client.invoke(address, request(1), 0.1)
 
         assert len(handler.made) == 1
+
+
+async def test_a_connection_is_kept_while_its_server_says_that_it_is_there() -> None:
+    """Law: a server whose disk stands still keeps its clients, as soon as it has answered one question."""
+
+    def answer_pings(conn: Connection, command: RemotingCommand) -> None:
+        if command.code == RequestCode.ORDERLYMQ_PING:
+            conn.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+
+    client = RemotingClient(silence_max_s=0.1)
+    async with pair(answer_pings, client) as (_, address, handler, _server):
+        waiting = asyncio.create_task(client.invoke(address, request(1), 60))
+        for _ in range(4):
+            with pytest.raises(RequestTimeout):
+                await client.invoke(address, request(2), 0.5)
+
+        assert (len(handler.made), waiting.done()) == (1, False)
+        assert client.traffic.errors["late_response"] >= 1
+        waiting.cancel()
 
 
 async def test_a_connection_is_kept_while_calls_expire_behind_what_it_still_sends() -> None:
