@@ -61,7 +61,8 @@ _ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     DEDUP_ATTRIBUTE: ("true", "false"),
     _MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", _IN_ORDER, "DELAY", "TRANSACTION", "MIXED"),
     "cleanup.policy": ("DELETE",),
-    "queue.type": ("SimpleCQ",),
+    # The messages of a batch have offsets of their own here: all that BatchCQ shows to a client.
+    "queue.type": ("SimpleCQ", "BatchCQ"),
     "reserve.time": ("-1",),
 }
 

@@ -414,7 +414,14 @@ def test_an_attribute_that_changes_nothing_is_taken(admin: AdminShell) -> None:
     """The broker takes attributes that a topic has, behaviour that it has anyway, and the removal of an attribute that it lacks."""
     create(admin, TopicSet("orders", 4, 4, attributes={"old": "1"}))
 
-    for attributes in ("", "+old=1", "-other", "+cleanup.policy=DELETE,+reserve.time=-1", "-old"):
+    for attributes in (
+        "",
+        "+old=1",
+        "-other",
+        "+cleanup.policy=DELETE,+reserve.time=-1",
+        "-old",
+        "+queue.type=BatchCQ",
+    ):
         assert create_topic(admin, attributes=attributes).code == 0, attributes
 
     assert "old" not in admin.read(351, topic="orders")["attributes"]
