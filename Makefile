@@ -135,8 +135,8 @@ COMPILED_ROOMS := tests/raft tests/protocol/frame tests/protocol/message tests/r
   tests/broker/processors/schedule tests/broker/processors/send tests/broker/replication tests/broker/state tests/broker/store
 
 .PHONY: test-compiled
-test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy; SHORT=1 those of compiled modules, with fewer examples
-	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m tests.compiled
+test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy; SHORT=1 those of compiled modules, with fewer seeds and examples
+	@PYTHONPATH=$(CURDIR)/build/compiled $(if $(SHORT),ORDERLYMQ_SEEDS=8) $(BIN)/python -m tests.compiled
 	@PYTHONPATH=$(CURDIR)/build/compiled $(if $(SHORT),ORDERLYMQ_EXAMPLES=25) $(BIN)/python -m pytest -q \
 	  $(if $(SHORT),$(COMPILED_ROOMS),tests/raft tests/protocol tests/runtime tests/broker) \
 	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope $(AGAIN)

@@ -16,7 +16,7 @@ from rich.console import Console
 from tests.broker.test_compile import MODULES
 from tests.sim.runner import run_seeds
 
-SEEDS: Final = range(1_000, 1_020)
+SEEDS: Final = range(1_000, 1_000 + int(os.environ.get("ORDERLYMQ_SEEDS", "20")))
 BROKEN: Final = "broken:"
 
 
