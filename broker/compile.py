@@ -51,7 +51,6 @@ MODULES: Final = (
     "orderlymq_broker/core/messagedraft.py",
     "orderlymq_broker/core/entrybuilder.py",
     "orderlymq_broker/core/uncommitted.py",
-    "orderlymq_broker/core/duplicatesends.py",
     "orderlymq_broker/server/router.py",
     "orderlymq_broker/processors/dispatch.py",
     "orderlymq_broker/processors/fetch/pull.py",

@@ -4,19 +4,67 @@ The leader's view: what is on its way into the log, beyond the applied state.
 The rules: when leadership is lost the whole view is thrown away, never repaired. Calls that were under
 way keep the view they were made with, so nothing of an old term leaks into a new one. Which offsets are
 given: ``entrybuilder.py``.
+
+A repeat of a send has no outcome of its own; refused for certain while the first may still be stored, it would lie.
+So it waits for the first and is answered as that one is. The window of known sends: ``state/send/duplicates.py``.
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from orderlymq_broker.core.duplicatesends import First, PendingSend, Place
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Effect, Peer
+from orderlymq_broker.state.records import Append, Refused
 from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.frame.command import RemotingCommand
 
 # The kind and name of each thing that a request needs.
 Creation: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class Place(NamedTuple):
+    """Where a message is, as the answer to its sender says."""
+
+    queue_id: int
+    queue_offset: int
+    physical: int
+
+
+@dataclass(slots=True)
+class PendingSend:
+    """A send of a deduplicated topic on its way into the log.
+
+    Attributes:
+        outcome: where it is stored, or why it is not; None as long as nobody knows.
+        waiters: what answers its repeats, once the outcome is known.
+    """
+
+    outcome: Append | Refused | None = None
+    waiters: list[Callable[[], list[Effect]]] = field(default_factory=list)
+
+    def end(self, outcome: Append | Refused) -> list[Effect]:
+        """Note what became of the send; return the answers of those that waited for it."""
+        self.outcome = outcome
+
+        return [effect for answer in self.waiters for effect in answer()]
+
+
+First: TypeAlias = PendingSend | Place
+
+
+def when_known(firsts: Sequence[First], then: Callable[[], list[Effect]]) -> list[Effect]:
+    """Return what *then* returns, or call it when the last of *firsts* has its outcome."""
+    pending = {id(first): first for first in firsts if type(first) is PendingSend}
+
+    def known() -> list[Effect]:
+        return [] if any(first.outcome is None for first in pending.values()) else then()
+
+    for first in pending.values():
+        first.waiters.append(known)
+
+    return [] if pending else then()
 
 
 class Waiter(NamedTuple):
@@ -28,7 +76,7 @@ class Waiter(NamedTuple):
 
 
 class LeaderView:
-    """Offsets that one term of leadership has handed out.
+    """What one term of leadership has proposed and not applied yet.
 
     Attributes:
         sends: uncommitted sends by identity.

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.core.duplicatesends import Place
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import Built, EntryBuilder
 from orderlymq_broker.core.leaseclocks import LeaseClocks
+from orderlymq_broker.core.uncommitted import Place
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.processors.groups import locks as locking
 from orderlymq_broker.processors.groups.fence import Fence, Verdict

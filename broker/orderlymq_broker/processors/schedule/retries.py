@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.duplicatesends import First, PendingSend, Place, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, properties_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
+from orderlymq_broker.core.uncommitted import First, PendingSend, Place, when_known
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.schedule.deadletters import known_group, target_topic, tries_max

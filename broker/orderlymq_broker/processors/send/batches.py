@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from orderlymq_broker.core.capacity import BUSY
-from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.core.uncommitted import LeaderView
+from orderlymq_broker.core.uncommitted import First, LeaderView, PendingSend, when_known
 from orderlymq_broker.processors.schedule.delays import Wait, put
 from orderlymq_broker.processors.send.checks import check_cancelled, check_target, illegal
 from orderlymq_broker.processors.send.responses import (

@@ -8,10 +8,10 @@ true, so its connection is closed. Answers of request-reply calls are in ``repli
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.duplicatesends import First, PendingSend, Place
 from orderlymq_broker.core.effects import Close, Effect, Peer, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, answer, answer_lost
+from orderlymq_broker.core.uncommitted import First, PendingSend, Place
 from orderlymq_broker.processors.schedule.delays import Wait
 from orderlymq_broker.state.records import Append, Refused
 from orderlymq_protocol.codes import ResponseCode

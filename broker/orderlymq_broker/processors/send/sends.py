@@ -11,10 +11,10 @@ from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, answer, unanswered
+from orderlymq_broker.core.uncommitted import First, PendingSend, when_known
 from orderlymq_broker.processors.schedule.deadletters import target_of_send
 from orderlymq_broker.processors.schedule.delays import (
     NO_WAIT,

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.duplicatesends import Place
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
+from orderlymq_broker.core.uncommitted import Place
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delays import name_target, put, real_queue, wait_of
 from orderlymq_broker.processors.transactions.checks import CheckService, with_checks
