@@ -110,7 +110,7 @@ class LeaderView:
 
         if first is None or first.cancelled_ms or first.physical in self.taken_back:
             return None
-        return Place(*first[:3])
+        return Place(first.queue_id, first.queue_offset, first.physical)
 
     def cancelled_ms(self, identity: bytes, window: DedupWindow) -> int:
         """Return when the first send of an identity was cancelled, 0 if it was not."""

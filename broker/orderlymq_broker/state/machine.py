@@ -70,7 +70,8 @@ from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionPropagated,
     ExpansionSwitched,
 )
-from orderlymq_broker.state.topics.queues import TailEntry, write_floor
+from orderlymq_broker.state.topics.queues import write_floor
+from orderlymq_broker.state.topics.rows import TailEntry
 from orderlymq_broker.state.transactions.halfrecords import (
     HalfEnded,
     HalfGivenUp,
@@ -78,7 +79,7 @@ from orderlymq_broker.state.transactions.halfrecords import (
     HalfResumed,
     HalvesChecked,
 )
-from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
+from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, Buffer, EntryParts
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import (
     INDEX_TEXT_SIZE_MAX,
@@ -129,27 +130,27 @@ class Machine:
             f"entry {index} does not follow the applied index {state.applied_index}"
         )
         outcomes: list[Outcome] = []
-        blob = parts.blob
-        position = 0
+        data, position = parts.data, parts.blob_start
+        end = len(data)
+        shift = parts.physical_start - position
         self._spare_keys = _SPARE_KEYS
-        if len(blob):
+        if position < end:
             assert parts.physical_start == state.physical_end, (
                 f"messages at {parts.physical_start}, the log ends at {state.physical_end}"
             )
         for record in decode_records(parts.meta):
             if type(record) is Append:
-                end = position + record.size
-                assert record.physical == parts.physical_start + position, (
-                    f"{record} does not stand at {parts.physical_start + position}"
+                assert record.physical == shift + position, (
+                    f"{record} does not stand at {shift + position}"
                 )
-                outcomes.append(self._append(record, blob[position:end], batch))
-                position = end
+                outcomes.append(self._append(record, data, position, batch))
+                position += record.size
             elif outcomes and type(outcomes[-1]) is Refused and _is_of_message(record):
                 outcomes.append(outcomes[-1])
             else:
                 outcomes.append(self._apply_other(record, index, parts.wall_ms, batch))
-        assert position == len(blob), f"{len(blob) - position} bytes of messages without a record"
-        state.physical_end += len(blob)
+        assert position == end, f"{end - position} bytes of messages without a record"
+        state.physical_end += end - parts.blob_start
         self._finish(index, term, batch)
 
         return outcomes
@@ -168,7 +169,7 @@ class Machine:
 
     # -- the hot path ------------------------------------------------------------------------------
 
-    def _append(self, record: Append, message: memoryview, batch: Batch) -> Outcome:
+    def _append(self, record: Append, data: Buffer, start: int, batch: Batch) -> Outcome:
         state = self.state
         topic_id, queue_id = record.topic_id, record.queue_id
         queue_offset, physical = record.queue_offset, record.physical
@@ -183,9 +184,9 @@ class Machine:
             queue.next_offset = queue.min_offset = queue_offset
             write_floor(queue, self._writes)
         assert store_timestamp >= queue.last_timestamp, f"{record} is older than {queue}"
-        size = len(message)
-        assert size >= MESSAGE_SIZE_MIN, f"{record} has no whole message"
-        assert _POSITIONS.unpack_from(message) == (size, queue_offset, physical), (
+        size = record.size
+        assert MESSAGE_SIZE_MIN <= size <= len(data) - start, f"{record} has no whole message"
+        assert _POSITIONS.unpack_from(data, start) == (size, queue_offset, physical), (
             f"the stored message does not stand where {record} says"
         )
         queue.next_offset = queue_offset + 1
@@ -212,7 +213,8 @@ class Machine:
             state.dedup.add(record, batch)
         if topic.timed:
             state.timers.open(record, self._writes)
-        state.tail.add(queue, TailEntry(physical, record.tags_code, store_timestamp, message))
+        entry = TailEntry(physical, record.tags_code, store_timestamp, data, start, size)
+        state.tail.add(queue, entry)
 
         return record
 

@@ -40,21 +40,28 @@ class EntryParts:
     """An entry taken apart without copying its bodies.
 
     Attributes:
-        physical_start: physical offset of the first byte of *blob*.
+        physical_start: physical offset of the first byte of the messages.
         wall_ms: the leader's wall clock when it built the entry.
         meta: the encoded records.
-        blob: stored messages back to back, each beginning with its own u32 size.
+        data: the whole entry.
+        blob_start: where in *data* the stored messages begin, back to back, each with its own u32 size first.
     """
 
     physical_start: int
     wall_ms: int
     meta: Buffer
-    blob: View
+    data: Buffer
+    blob_start: int
+
+    @property
+    def blob(self) -> View:
+        """The stored messages."""
+        return memoryview(self.data)[self.blob_start :]
 
     @property
     def physical_end(self) -> int:
-        """Physical offset of the byte after *blob*."""
-        return self.physical_start + len(self.blob)
+        """Physical offset of the byte after the messages."""
+        return self.physical_start + len(self.data) - self.blob_start
 
 
 def encode_entry(
@@ -70,15 +77,15 @@ def encode_entry(
 
 
 def split_entry(data: Buffer) -> EntryParts:
-    """Take an entry apart; *meta* and *blob* are views of *data*.
+    """Take an entry apart; *meta* is a view of *data*.
 
     Raises:
         EntryCorrupt: the head is cut short, of another version, or its lengths do not fit.
     """
     head_length, physical_start, wall_ms = _split_head(data)
-    view = memoryview(data)
+    meta = memoryview(data)[HEAD_SIZE:head_length]
 
-    return EntryParts(physical_start, wall_ms, view[HEAD_SIZE:head_length], view[head_length:])
+    return EntryParts(physical_start, wall_ms, meta, data, head_length)
 
 
 def head_length(data: Buffer) -> int:

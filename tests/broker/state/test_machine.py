@@ -47,7 +47,6 @@ from orderlymq_broker.state.records import (
     Trimmed,
     encode_records,
 )
-from orderlymq_broker.state.topics.queues import TailEntry
 from orderlymq_broker.state.transactions.halfrecords import (
     HalfChange,
     HalfEnded,
@@ -336,7 +335,9 @@ def test_an_append_without_key_or_identity_leaves_its_message_in_its_queue_alone
     assert isinstance(record, Append)
     message = stored(0, 0)
     (queue,) = replica.state.topics.queues()
-    assert list(queue.tail) == [TailEntry(0, 7, WALL_MS, memoryview(message))]
+    [entry] = queue.tail
+    assert (entry.physical, entry.tags_code, entry.store_timestamp) == (0, 7, WALL_MS)
+    assert entry.message == message
     assert (keys(replica, Family.KEY_INDEX), keys(replica, Family.DEDUP)) == ([], [])
     assert len(replica.state.dedup) == 0
     assert list(replica.state.timers.rows()) == [(0, 0)]

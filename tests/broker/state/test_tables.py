@@ -38,12 +38,13 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.send.duplicates import (
     DedupWindow,
-    FirstSend,
     send_identity,
     with_origin,
 )
+from orderlymq_broker.state.send.firstsend import FirstSend
 from orderlymq_broker.state.tables import TableWrites, read_pairs, read_rows
-from orderlymq_broker.state.topics.queues import Queue, TailCache, TailEntry
+from orderlymq_broker.state.topics.queues import Queue, TailCache
+from orderlymq_broker.state.topics.rows import TailEntry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import Table, table_bounds, table_key
 from orderlymq_broker.store.pendingwrites import Layer
@@ -334,7 +335,7 @@ def test_the_tail_keeps_the_newest_messages_of_all_queues() -> None:
         queue = queues[number % 2]
         queue.next_offset += 1
         queue.last_timestamp = number
-        cache.add(queue, TailEntry(number, 0, number, memoryview(bytes(100))))
+        cache.add(queue, TailEntry(number, 0, number, bytes(100), 0, 100))
 
     assert [entry.physical for queue in queues for entry in queue.tail] == [4, 5]
     assert [(queue.tail_start, queue.next_offset) for queue in queues] == [(2, 3), (2, 3)]

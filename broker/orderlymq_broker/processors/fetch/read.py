@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from orderlymq_broker.state.topics.queues import Queue, TailEntry
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.state.topics.rows import TailEntry
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import message_key, queue_bounds, queue_key
 from orderlymq_protocol.codes import ResponseCode

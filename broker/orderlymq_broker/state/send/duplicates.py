@@ -16,9 +16,12 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import takewhile
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from orderlymq_broker.state.records import Append, Trimmed
+from orderlymq_broker.state.send.firstsend import FirstSend
 from orderlymq_broker.state.tables import read_pairs
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import decode_u64, dedup_key
@@ -60,16 +63,6 @@ _VALUE: Final = Struct(">iQQ")
 _END: Final = b"\xff" * 9
 # Stands for the queue of a send that was cancelled; its time is in the place of the offset.
 _CANCELLED: Final = -1
-
-
-class FirstSend(NamedTuple):
-    """Where the first send of an identity went, as the answer to its sender said."""
-
-    queue_id: int
-    queue_offset: int
-    physical: int
-    store_timestamp: int
-    cancelled_ms: int = 0  # when it was taken back, by the leader's clock; 0 as long as it stands
 
 
 def send_identity(
@@ -220,7 +213,7 @@ class DedupWindow:
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield sends for the digest."""
         for physical, identity in self._order.items():
-            yield (physical, identity, *self.sends[identity])
+            yield (physical, identity, *msgspec.structs.astuple(self.sends[identity]))
 
     def check(self) -> None:
         """Assert what always holds."""

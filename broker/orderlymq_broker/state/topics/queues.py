@@ -7,13 +7,12 @@ over all queues, so that a consumer that keeps up never touches the store.
 """
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from orderlymq_broker.state.tables import TableWrites, read_rows
-from orderlymq_broker.state.topics.rows import FloorRow
-from orderlymq_broker.store.entry import View
+from orderlymq_broker.state.topics.rows import FloorRow, TailEntry
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import (
     Table,
@@ -25,15 +24,6 @@ from orderlymq_broker.store.layout import (
 
 DEFAULT_TAIL_SIZE: Final = 64 << 20
 _KEYS_END: Final = b"\xff" * 17
-
-
-class TailEntry(NamedTuple):
-    """One message at the end of a queue, as a pull needs it."""
-
-    physical: int
-    tags_code: int
-    store_timestamp: int
-    message: View
 
 
 # That of every queue without a message in memory: an own one takes 600 bytes, and there may be hundreds of thousands.
@@ -113,7 +103,7 @@ class TailCache:
             queue.tail = deque()
         queue.tail.append(entry)
         self._order.append(queue)
-        self.size += len(entry.message)
+        self.size += entry.size
         if self.size > self.size_max:
             self._shrink()
 
@@ -126,7 +116,7 @@ class TailCache:
         order = self._order
         while self.size > self.size_max and order:
             queue = order.popleft()
-            self.size -= len(queue.tail.popleft().message)
+            self.size -= queue.tail.popleft().size
             if not queue.tail:
                 queue.tail = _NO_TAIL
 

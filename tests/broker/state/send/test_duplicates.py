@@ -6,9 +6,9 @@ from orderlymq_broker.state.records import DedupTrimmed, TopicSet, Trimmed
 from orderlymq_broker.state.send.duplicates import (
     UNIQUE_KEY_LENGTH_MAX,
     DedupWindow,
-    FirstSend,
     send_identity,
 )
+from orderlymq_broker.state.send.firstsend import FirstSend
 from orderlymq_broker.store.kv import Batch, Family
 from tests.broker.state.entries import WALL_MS, Replica
 

@@ -6,7 +6,8 @@ import tracemalloc
 import pytest
 
 from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicSet
-from orderlymq_broker.state.topics.queues import Queue, TailCache, TailEntry
+from orderlymq_broker.state.topics.queues import Queue, TailCache
+from orderlymq_broker.state.topics.rows import TailEntry
 from tests.broker.state.entries import WALL_MS, Replica
 
 
@@ -32,7 +33,7 @@ def test_a_restarted_replica_finds_each_queue_where_it_was(replica: Replica, flo
 
 
 def entry(number: int, size: int) -> TailEntry:
-    return TailEntry(number, 0, number, memoryview(bytes(size)))
+    return TailEntry(number, 0, number, bytes(size), 0, size)
 
 
 def test_what_fits_exactly_is_kept_and_one_byte_more_lets_the_oldest_go() -> None:
