@@ -38,13 +38,13 @@ _BOMB_SIZES: Final = (100_000, 1 << 20, 5 << 20, 64 << 20)
 # Nearly the largest frame, of many small parts or of one; a few of a million cases, for each takes a second to send.
 _HUGE: Final = 5_400_000
 _HUGE_SHARE: Final = 0.005
-# What is repeated may be repeated again: a few times in a million cases that makes 100 GB of a name.
+# A repeated text may be repeated again: a few times in a million cases that makes 100 GB of a name.
 _FIELD_MAX: Final = 8 << 20
 _PLACES_MAX: Final = 1_000
 
 
 class CaseKind(StrEnum):
-    """What was done to a request."""
+    """The treatment of a request."""
 
     VALID = "valid"
     FIELD = "a field spoiled"
@@ -105,7 +105,7 @@ class Generator:
     def __init__(self, seed: int, *, servers: tuple[Server, ...] = tuple(Server)) -> None:
         self._seed = seed
         self._questions = [each for each in questions() if each.server in servers]
-        # What nobody serves is asked now and then; what is served is asked often.
+        # A request that nobody serves is asked now and then; a served one is asked often.
         self._weights = [
             4 if each.fields or each.model or each.bodies else 1 for each in self._questions
         ]
@@ -149,7 +149,7 @@ class _Draft:
         self._kind = kind
         self._model_names = model_names
         self._code = question.code
-        # What is swept is spoiled in one place, and most handlers end at the first place that is wrong.
+        # A swept request is spoiled in one place, and most handlers end at the first place that is wrong.
         taste = rng if sweep is None or rng.random() < 0.2 else FirstChoice()
         self._ext: dict[str, Any] = {
             wire: plausible(taste, *about) for wire, about in question.fields.items()
@@ -169,7 +169,7 @@ class _Draft:
                 self._spoil_command()
         opaque = FIRST_OPAQUE + number % (_INT32 - FIRST_OPAQUE)
         flag = FLAG_ONEWAY if rng.random() < 0.03 else FLAG_RESPONSE if rng.random() < 0.02 else 0
-        # What is swept shall pass the gate wherever there is one.
+        # A swept request shall pass the gate wherever there is one.
         signer = rng.choice(_SIGNERS) if self._sweep is None else Signer.STRONG
         self._sign(signer, body)
         command = {

@@ -1,5 +1,5 @@
 """
-What can be asked, and what each request reads: observed, not listed.
+Requests that can be asked, and the fields that each reads: observed, not listed.
 
 Every code of `RequestCode` and every code that a core serves is asked of a broker and a name server without sockets.
 A header that notes which fields are read shows those that no table declares; a body of `[]` makes the reader of a
@@ -40,12 +40,12 @@ _BY_HAND: Final[dict[int, tuple[bytes, ...]]] = {
     ),
 }
 _WANTED: Final = re.compile(r"^(\w+) is not a JSON object")
-# How often a request is asked again with the fields that the last answer was about.
+# The number of times a request is asked again with the fields that the last answer was about.
 _ROUNDS: Final = 4
 
 
 class Server(StrEnum):
-    """Who is asked."""
+    """The server that is asked."""
 
     BROKER = "broker"
     NAME_SERVER = "name server"
@@ -53,7 +53,7 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one request code reads.
+    """The fields and bodies that one request code reads.
 
     Attributes:
         fields: wire name of a header field -> the name of its content, and its type.
@@ -126,7 +126,7 @@ def _observe(server: Server, code: int, ask: Ask) -> Question:
     rng = random.Random(code)
     for _ in range(_ROUNDS):
         noted = _NotedFields({wire: plausible(rng, *about) for wire, about in fields.items()})
-        # What a spoiled request does here is found, and reported, by a run; this only looks.
+        # A run finds and reports the effect of a spoiled request; this only looks.
         try:
             reply = ask(RemotingCommand(code, 1, 0, noted, b"[]"))
         except Exception:

@@ -1,4 +1,4 @@
-"""Which answers belong to some requests alone: a client that gets one for another request does the wrong thing next."""
+"""Answers that belong to some requests alone: a client that gets one for another request does the wrong thing next."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,7 +22,7 @@ _ONLY_FOR: Final[Mapping[int, frozenset[int]]] = {
     ResponseCode.FLUSH_DISK_TIMEOUT: _SENDS,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: _SENDS,
     ResponseCode.SLAVE_NOT_AVAILABLE: _SENDS,
-    # What clients say of a transaction, never a broker.
+    # Clients say these of a transaction, never a broker.
     ResponseCode.TRANSACTION_SHOULD_COMMIT: _NOBODY,
     ResponseCode.TRANSACTION_SHOULD_ROLLBACK: _NOBODY,
     ResponseCode.TRANSACTION_STATE_UNKNOW: _NOBODY,

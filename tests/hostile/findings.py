@@ -1,4 +1,4 @@
-"""What a run has found: one line per kind of trouble, with the first case that shows it and the command that repeats it."""
+"""Findings of a run: one line per kind of trouble, with the first case that shows it and the command that repeats it."""
 
 import re
 import traceback

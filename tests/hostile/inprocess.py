@@ -35,7 +35,7 @@ _SHARED: Final = 7
 # Longer than any request may wait, with what a leader does on its own in that time.
 _PATIENCE_MS: Final = 60_000
 _STEP_MS: Final = 500
-# What an operator has that took over some hundred times, or that came ten minutes after the first.
+# The token of an operator that took over some hundred times, or that came ten minutes after the first.
 _OPERATOR_TOKEN: Final = "600"
 
 

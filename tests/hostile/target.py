@@ -50,7 +50,7 @@ _STALLS: Final = re.compile(
 # A page needs the event loop. One that gives none for so long serves nobody, however busy the machine is.
 _HUNG_S: Final = 15.0
 _DUMPED_S: Final = 20.0
-# What one batch may write.
+# The bytes that one batch may write.
 _LOG_END: Final = 2 << 20
 # `faulthandler` writes the frames of each thread, the innermost first and the main thread last.
 _DUMPED: Final = re.compile(r'^  File "[^"]*/((?:broker|protocol)/[^"]+)", line \d+ in (\S+)')
@@ -62,7 +62,7 @@ _ERROR: Final = re.compile(
 
 @dataclass(slots=True)
 class Stalls:
-    """How many stalls of an event loop were longer than STALL_S, by clock, and what the worst was below.
+    """The number of stalls of an event loop longer than STALL_S, by clock, and a bound of the worst.
 
     Attributes:
         worst_cpu_s: the bound of the histogram that all stalls by the CPU clock are below.
@@ -93,7 +93,7 @@ class Target:
         overrides: dict[str, Any] = {
             "cluster": CLUSTER,
             "group": BROKER,
-            # What is kept for speed must not hide what is kept for good.
+            # The caches must not hide what is kept for good.
             "storage": {"tail_cache_size": 8 << 20, "block_cache_size": 8 << 20},
         }
         if self.guarded:
@@ -269,7 +269,7 @@ class Target:
         except TimeoutError:
             return False
         except OSError as error:
-            # Who refuses has not opened its port yet, or has ended.
+            # A server that refuses has not opened its port yet, or has ended.
             return not isinstance(getattr(error, "reason", error), TimeoutError)
 
     def end_hung(self, name: str) -> tuple[str, str]:
