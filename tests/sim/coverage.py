@@ -1,5 +1,5 @@
 """
-What a run of the suite must have reached at least once.
+The situations that a run of the suite must have reached at least once.
 
 The rule: a simulator that never comes to a situation proves nothing about it. A name that is missing fails
 the suite; a new situation that matters gets its name here.

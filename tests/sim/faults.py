@@ -1,5 +1,5 @@
 """
-What goes wrong, and when: faults drawn from the seed, and the end of all trouble.
+Faults drawn from the seed, and the end of all trouble.
 
 The rule: a fault may hurt what one failure at a time may hurt. At most a minority of the replicas has lost
 its disk and not caught up; everything else (crashes of all, pauses, partitions) may come together. After
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 
-# How long some faults wait for a group that serves nobody: a restart, an election and a little work.
+# The time that some faults wait for a group that serves nobody: a restart, an election and a little work.
 PATIENCE_US: Final = 3 * SECOND
 PATIENCE_STEP_US: Final = 100 * MS
 # By how much a wrong clock is wrong at most: no two of them agree within a minute but by a rare chance.
@@ -111,7 +111,7 @@ class Faults:
             return
         acknowledged = self._world.laws.acknowledgements
         if self._patience_us > 0 and acknowledged == self._acknowledged:
-            # What hits a group that serves nobody breaks little that is not broken already.
+            # A fault of a group that serves nobody breaks little that is not broken already.
             self._patience_us -= PATIENCE_STEP_US
             self._world.timeline.after(PATIENCE_STEP_US, "fault", self._strike)
             return
@@ -500,7 +500,7 @@ class Faults:
     # -- members of the group by key
 
     def lost_answers(self) -> None:
-        """What brokers answer the members does not arrive for a while; what these ask does."""
+        """Lose the brokers' answers to the members for a while; the members' requests arrive."""
         world = self._world
         replicas = [each.name for each in world.replicas.values()]
         cut = {(replica, each.name) for each in world.lane_members for replica in replicas}
@@ -589,7 +589,7 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "operator": Faults.operator,
 }
 
-# What only some plans have: it fits no others.
+# Troubles of some plans alone: they fit no others.
 RARE_TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "links": Faults.links,
     "lost answers": Faults.lost_answers,

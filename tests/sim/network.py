@@ -22,13 +22,13 @@ DELAY_MAX_US: Final = 1_500
 RESET_DELAY_US: Final = 500
 KERNEL_TIMEOUT_US: Final = 3 * SECOND  # TCP_USER_TIMEOUT of the links between replicas
 REDIAL_US: Final = 100 * MS
-# Who has stood still finds data on all its connections, and reads them in no particular order.
+# A process that has stood still finds data on all its connections, and reads them in no particular order.
 WAKE_MAX_US: Final = 3 * MS
 
 
 @dataclass(slots=True)
 class Weather:
-    """How bad the network is: shares of messages, and the longest extra delay."""
+    """The trouble of the network: shares of messages, and the longest extra delay."""
 
     loss: float = 0.0
     repeat: float = 0.0
@@ -44,9 +44,9 @@ class Network:
     weather: Weather = field(default_factory=Weather)
     blocked: set[tuple[str, str]] = field(default_factory=set)
     connections: int = 0
-    # How much longer than usual the way between two replicas takes, by direction.
+    # The extra time of the way between two replicas, by direction.
     ways_us: dict[tuple[str, str], int] = field(default_factory=dict)
-    # What a fault loses of what replicas say to each other.
+    # The messages between replicas that a fault loses.
     loses: Callable[["Message"], bool] | None = None
 
     def heal(self) -> None:

@@ -1,4 +1,4 @@
-"""What one seed decides before the run begins: sizes, habits and which kinds of trouble it will see."""
+"""The decisions of one seed before the run begins: sizes, habits and the kinds of trouble it will see."""
 
 import random
 from collections.abc import Mapping
@@ -159,7 +159,7 @@ STORMS: Final[Mapping[str, Mapping[str, Any]]] = {
             "weather",
         ),
     },
-    # What a replica is rebuilt from, by all ways at once.
+    # A replica is rebuilt by all ways at once.
     "rebuild": {
         "every_us": 400_000,
         "troubles": ("coup", "crash", "membership", "partition", "rot", "transfer", "wipe"),

@@ -11,7 +11,7 @@ from tests.sim.world import Result, simulate
 
 @dataclass(slots=True)
 class Summary:
-    """What many runs came to."""
+    """The sum of many runs."""
 
     seeds: int = 0
     steps: int = 0

@@ -48,7 +48,7 @@ from tests.sim.timeline import MS, SECOND, Process, Timeline
 
 TOPIC: Final = "orders"
 LIVENESS_US: Final = 60 * SECOND
-# What a letter behind a parked key takes: the broker is asked, then the copy leaves, and on slow links the leader lets a
+# Steps of a letter behind a parked key: the broker is asked, then the copy leaves, and on slow links the leader lets a
 # majority confirm it before it commits each of the two.
 LETTER_ROUND_TRIPS: Final = 4
 _Starter = (
@@ -60,7 +60,7 @@ START_MAX_US: Final = 30 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one seed; *check* is empty when all laws held."""
+    """The result of one seed; *check* is empty when all laws held."""
 
     seed: int
     check: str
@@ -94,7 +94,7 @@ class World:
         self.network = Network(self.timeline)
         self.history = History(self.timeline)
         self.address = GroupAddress() if self.plan.bind else None
-        # What only operators may ask is signed, whatever the others have to sign.
+        # Requests of operators alone are signed, whatever the others have to sign.
         self.secrets = {OPERATOR: OPERATOR_SECRET}
         if self.plan.access:
             self.secrets |= {each: f"secret of {each}" for each in ACCOUNTS}

@@ -23,7 +23,7 @@ FULL_RETRY_US: Final = 200 * MS
 
 @dataclass(slots=True)
 class DiskState:
-    """What is wrong with the machine's disk; it outlives the process."""
+    """The trouble of the machine's disk; it outlives the process."""
 
     slow_max_us: int = 0
     full: bool = False

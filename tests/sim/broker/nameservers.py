@@ -122,7 +122,7 @@ class NameServer(ServerProcess):
 
 
 class Lookup(Errand):
-    """How a client process learns where its topic is: it asks any name server, again and again."""
+    """A client process's search for its topic: it asks any name server, again and again."""
 
     def __init__(self, world: "World", owner: Process, host: str) -> None:
         super().__init__(world, owner, host)

@@ -1,5 +1,5 @@
 """
-How a replica registers its group at the name servers: what ``server/registration.py`` does with tasks, on events.
+The registration of a replica's group at the name servers: ``server/registration.py`` does it with tasks, this module on events.
 
 The request is the real one; its repetition, the retries and the connection that keeps it alive are here.
 """

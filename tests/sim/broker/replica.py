@@ -142,7 +142,7 @@ class Replica(ServerProcess):
     state: BrokerState
     node: Node
     log: RaftLogStore
-    # How often a tail of the log was cut, in this life.
+    # The number of times a tail of the log was cut, in this life.
     cuts: int
 
     def __init__(self, world: "World", node: int, *, joins: bool = False) -> None:
@@ -533,7 +533,7 @@ class Replica(ServerProcess):
             self.world.coverage["process ended by its disk"] += 1
             rotten = isinstance(error, StoreRotten)
             if rotten:
-                # What a person does on the doctor's advice: an empty disk, and the peers' state.
+                # A person does this on the doctor's advice: an empty disk, and the peers' state.
                 self.world.coverage["rotten byte noticed"] += 1
             elif self.store.unreadable:
                 self.world.coverage["failed read ended the process"] += 1

@@ -33,7 +33,7 @@ class GroupAddress:
 
 
 class _Binding:
-    """What `LeaderAddress` does, for one life of a process."""
+    """The stand-in of `LeaderAddress`, for one life of a process."""
 
     def __init__(self, address: GroupAddress, replica: "Replica") -> None:
         self._address = address

@@ -34,7 +34,7 @@ OnAnswer = Callable[[RemotingCommand | RemotingError], None]
 
 
 class ServerProcess(Process):
-    """What a client may connect to: a broker replica or a name server."""
+    """A server that a client may connect to: a broker replica or a name server."""
 
     def line_made(self, line: Line) -> None:
         """Take note of a client."""

@@ -1,5 +1,5 @@
 """
-What a listener must see next: an account of each queue in one generation of its fetcher.
+The message that a listener must see next: an account of each queue in one generation of its fetcher.
 
 The rule (law 4): the offsets under one lock follow each other from the one that the broker named on; only a
 ROLLBACK goes back, to the first that was not committed. Shares no code with the SDK's core.

@@ -1,5 +1,5 @@
 """
-What becomes of a dead letter at its consumer: the broker is asked, then the copy leaves.
+The end of a dead letter at its consumer: the broker is asked, then the copy leaves.
 
 The steps are those of the SDK's ``brokercalls.py``: a hold whose answer was lost counts as held, and a letter leaves
 only when the broker has said what is to follow it.

@@ -71,7 +71,7 @@ class LaneAdministrator(Client):
         random = self.timeline.random
         if self.world.calm:
             for lane in held:
-                # What kills its consumers is held again.
+                # A message that kills its consumers is held again.
                 is_deadly = self.world.plan.lane_deadly and random.random() < 0.5
                 self._free(lane, "skip" if is_deadly else "retry")
         elif held or (parked and random.random() < 0.3):

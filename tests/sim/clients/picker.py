@@ -34,7 +34,7 @@ class Picker(Client):
     def __init__(self, world: "World") -> None:
         super().__init__(world, "picker", "10.0.11.1")
         self.account = OPERATOR
-        # What it will say of a topic, from when on, and the topic's number when it got the attempt.
+        # The topic, the report, the time from which on it is sent, and the topic's number when it got the attempt.
         self._says: list[tuple[str, LaneReport, int, int | None]] = []
         self._sequence = 0
 

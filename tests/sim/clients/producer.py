@@ -150,7 +150,7 @@ class Producer(Client):
         if isinstance(answer, RemotingError):
             attempts.note_failure(ADDRESS, answer)
             if world.plan.has_small_window:
-                # Who repeats behind the window may store a second copy.
+                # A producer that repeats behind the window may store a second copy.
                 self._give_up(message, attempts.error())
                 return
         elif is_stored(answer.code):
@@ -197,7 +197,7 @@ class Producer(Client):
         if message.delay_level or message.delay:
             world.laws.waiting_acknowledged(unique, message.delay_level, result.queue_offset)
             if unique == self._doomed:
-                # Whether it comes is open until its cancellation is acknowledged.
+                # Its delivery is open until its cancellation is acknowledged.
                 self._tell(Kind.UNKNOWN)
                 self._doomed_waits = True
             elif message.cancels:

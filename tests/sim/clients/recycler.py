@@ -48,7 +48,7 @@ _OPTIONS: Final = SendOptions(
     ),
 )
 Answer = RemotingCommand | RemotingError | None
-# What it does next: ask, or wait so many microseconds.
+# The next step: ask, or wait so many microseconds.
 Steps = Generator[RemotingCommand | int, Answer, None]
 Asking = Generator[RemotingCommand | int, Answer, RemotingCommand | None]
 
@@ -98,7 +98,7 @@ class Recycler(Client):
                 leaving = DeleteSubscriptionGroupHeader(GROUP, clean_offset=random.random() < 0.5)
                 command = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, leaving.to_ext())
                 yield from self._ask(command)
-            # What is under way when its life has ended comes now.
+            # The commit that is under way when its life has ended comes now.
             yield from self._commit(topic, epochs)
 
     def _ask(self, command: RemotingCommand) -> Asking:

@@ -26,7 +26,7 @@ TIMEOUT_US: Final = SECOND
 
 
 class Zombie(Client):
-    """What is left of a member that held *queue* under *epoch* (None: an unmodified client)."""
+    """The remains of a member that held *queue* under *epoch* (None: an unmodified client)."""
 
     def __init__(
         self,

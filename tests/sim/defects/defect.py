@@ -1,4 +1,4 @@
-"""How a defect is planted and taken out again."""
+"""The planting of a defect, and its removal."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,5 +1,5 @@
 """
-Which seed catches each defect: ``python -m tests.sim.defects.search`` finds them again.
+The search for the seed that catches each defect: ``python -m tests.sim.defects.search`` finds them again.
 
 A defect that is still caught at its seed on record is left there, which takes one run. For the others it tries seeds
 one after the other until a law is broken, writes what it found to ``caught.json`` (used by the tests) and the table
@@ -30,7 +30,7 @@ END: Final = "<!-- defects: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """What caught a defect: the check, the seed, and how many seeds it took from 0 on."""
+    """The catch of a defect: the check, the seed, and how many seeds it took from 0 on."""
 
     name: str
     check: str

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from tests.sim.broker.replica import Replica
     from tests.sim.invariants.safety import Laws
 
-# What an operator does to a growth, or the leader in its place.
+# The steps of an operator in a growth, or of the leader in its place.
 _STEPS: Final = (ExpansionFenced, ExpansionAborted, ExpansionSwitched, ExpansionPropagated)
 
 
 class GrowthLaws:
-    """What must hold while the topic of a run gets more queues."""
+    """The laws that hold while the topic of a run gets more queues."""
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
         self._world = laws.world
-        # How many queues the topic had, the present number last; how its growth stood after the last entry.
+        # The numbers of queues that the topic had, the present one last; the state of its growth after the last entry.
         self._totals = [laws.world.plan.queues]
         self._announced: set[int] = set()
         self._growth: Expansion | None = None
@@ -80,7 +80,7 @@ class GrowthLaws:
         for group in sorted({consumer.group for consumer in world.consumers}):
             has_locked = any(key[0] == group for key in model.locks)
             if not (has_locked or replica.state.members.of_group(group)):
-                # Who comes later reads both lists side by side (docs/explanation/guarantees.md, clause 12).
+                # A group that comes later reads both lists side by side (docs/explanation/guarantees.md, clause 12).
                 world.coverage["growth before a group came"] += 1
                 continue
             for queue in range(self.queues):

@@ -1,5 +1,5 @@
 """
-What must hold of key lanes, seen from the members and from the log.
+The invariants of key lanes, seen from the members and from the log.
 
 The laws: a key has one listener at a time, by the leases that members count themselves; messages of a key begin in
 their order, and none before those that are owed; the committed offset passes nothing that is owed: no listener has finished
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.sim.invariants.safety import Laws
 
 GROUP: Final = "shippers"
-# What the group allows where messages may become dead letters.
+# The tries that the group allows where messages may become dead letters.
 TRIES_MAX: Final = 3
 
 _Lane = tuple[int, str]
@@ -47,7 +47,7 @@ _Lane = tuple[int, str]
 
 @dataclass(slots=True)
 class _Working:
-    """Who works on a lane, until when at most, in simulated time."""
+    """The client that works on a lane, until when at most, in simulated time."""
 
     client: str
     until_us: int
@@ -55,7 +55,7 @@ class _Working:
 
 @dataclass(slots=True)
 class _Lives:
-    """What is known of one queue since its lanes last began: at first, after a reset or a deletion.
+    """The facts known of one queue since its lanes last began: at first, after a reset or a deletion.
 
     Attributes:
         number: of the life; attempts of an earlier one say nothing about this one.
@@ -89,7 +89,7 @@ class _Lives:
 
 
 class LaneLaws:
-    """What members have done, and what the log lets them do."""
+    """The acts of members, and what the log lets them do."""
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
@@ -280,7 +280,7 @@ class LaneLaws:
         if record.clean_offsets:
             self._set_again = set()
         else:
-            # What was finished in the life that ends may have moved offsets that nobody has compared yet.
+            # Messages finished in the life that ends may have moved offsets that nobody has compared yet.
             self._note_offsets(replica)
 
     def _note_offsets(self, replica: "Replica") -> None:

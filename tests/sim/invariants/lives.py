@@ -22,7 +22,7 @@ RECYCLED: Final = ("scrap-1", "scrap-2")
 
 
 class Lives:
-    """Which topics live, and what has gone with those that do not."""
+    """The topics that live, and what has gone with those that do not."""
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LockLaws:
-    """Who holds what, by the log alone."""
+    """The holders of locks, by the log alone."""
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws

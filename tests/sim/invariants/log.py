@@ -1,4 +1,4 @@
-"""What the committed log says, read once in its order by a reader that shares no code with the state machine."""
+"""The committed log, read once in its order by a reader that shares no code with the state machine."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ Key = tuple[str, str, int]  # group, topic, queue
 
 @dataclass(slots=True)
 class ModelLock:
-    """What the log says of one lock; free when *client* is empty."""
+    """The state of one lock, by the log; free when *client* is empty."""
 
     client: str = ""
     epoch: int = 0

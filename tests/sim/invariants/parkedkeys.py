@@ -1,5 +1,5 @@
 """
-What must hold of parked keys (``onDeadLetter: HoldKey``): an own reading of the log, compared with what is done.
+The invariants of parked keys (``onDeadLetter: HoldKey``): an own reading of the log, compared with what is done.
 
 The law: from the dead letter that began a hold until its release no listener of the group sees a later message of
 that key; a release is not undone by a letter that was held, asked for late; and every replica knows the same holds.

@@ -30,7 +30,7 @@ _Queue = tuple[str, int]
 
 @dataclass(slots=True)
 class _Life:
-    """What is known of a queue since its topic was made.
+    """The facts known of a queue since its topic was made.
 
     Attributes:
         attempts: what each attempt has in hand.
@@ -45,7 +45,7 @@ class _Life:
 
 
 class PickLaws:
-    """What the log says of the lanes of these topics."""
+    """The laws of the lanes of these topics, by the log."""
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws

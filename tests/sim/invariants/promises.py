@@ -1,5 +1,5 @@
 """
-What replicas say to each other that only their disks can make true: terms, votes, and what a log holds.
+The promises between replicas that only their disks can make true: terms, votes, and what a log holds.
 
 The rules (raft, sections 5.1 to 5.4): a vote and the term it is in are durable before they are sent; a log is
 cut only where a leader of a newer term has something else. They are watched from outside, message by message.

@@ -1,5 +1,5 @@
 """
-What must always hold, checked while a run goes on (the numbers are those of the invariants in
+The invariants that always hold, checked while a run goes on (the numbers are those of the invariants in
 ``docs/explanation/guarantees.md``).
 
 The rule: a check knows nothing of how the cores do it. A small model reads the committed log once, in
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 DIGEST_EVERY: Final = 16
-# What needs a right that can be taken away, and is answered by a leader alone.
+# Requests that need a right that can be taken away, and that a leader alone answers.
 _GUARDED: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE_V2,
@@ -85,7 +85,7 @@ class Laws:
         self.world = world
         self.model = Model()
         self.refused: set[str] = set()
-        # What clients learned of offsets. What followers have applied already does not count:
+        # Offsets that clients learned. Offsets that followers have applied already do not count:
         # a leader whose own disk is slow may be behind them, and nobody has heard of it.
         self.observed: Counter[Key] = Counter()
         self.observed_ends: Counter[int] = Counter()  # by queue of the topic
@@ -271,7 +271,7 @@ class Laws:
                 for commit in record.commits:
                     self._read_commit(commit)
             case OffsetsReset():
-                # What a tool says when nobody is online; here a client that is no member any more.
+                # A tool sends this when nobody is online; here a client that is no member any more.
                 for commit in (each for each in record.commits if each.group != LANE_GROUP):
                     model.offsets[commit.group, commit.topic, commit.queue_id] = commit.offset
                     self.lives.committed((commit.group, commit.topic, commit.queue_id))
