@@ -27,7 +27,7 @@ from tests.nemesis.invariants.transactions import DEALS
 
 TOPIC: Final = "orders"
 QUEUES: Final = 8
-#: What is sent beside the traffic whose order is judged, a few messages per second each.
+#: The topics beside the traffic whose order is judged, and their queues; a few messages per second go to each.
 BESIDES: Final[Mapping[str, int]] = {DEALS: 4, LATER: LATER_QUEUES, GUARDED: 1}
 _READ_WRITE: Final = 6
 _ORDERED: Final = GroupConfig(

@@ -1,5 +1,5 @@
 """
-What each kind of fault does to a group of processes, and how it is healed.
+The effect of each kind of fault on a group of processes, and its healing.
 
 `perform` blocks for as long as the fault lasts. Who is hit is decided when it begins: "the leader" is who
 leads then. Whatever goes wrong with the fault itself is reported in its outcome; only what the product does
@@ -22,7 +22,7 @@ from tests.nemesis.ground.ground import CLIENTS, Namespaces
 from tests.nemesis.invariants.rights import Denial
 from tests.nemesis.schedule import Fault, Kind
 
-# How long a replica may need for its part of a rolling restart, or to catch up from nothing. A
+# The time that a replica may need for its part of a rolling restart, or to catch up from nothing. A
 # group that needs longer is reported, not waited for: other faults go on.
 WELL_S: Final = 90.0
 # A process that fails needs a moment to end, on a busy machine seconds.
@@ -35,7 +35,7 @@ DELAY_MAX_S: Final = 0.25
 
 @dataclass(slots=True)
 class Outcome:
-    """What a fault did: when, to whom, and what was noticed on the way."""
+    """The times and the target of a fault, and what was noticed on the way."""
 
     fault: Fault
     began: int

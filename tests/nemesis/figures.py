@@ -1,4 +1,4 @@
-"""What a run's history says in numbers: rates, gaps, and how long clients waited after each fault. Pure."""
+"""A run's history in numbers: rates, gaps, and how long clients waited after each fault. Pure."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict

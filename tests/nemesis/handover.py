@@ -62,7 +62,7 @@ WELL_S: Final = 60.0
 
 CAUSES: Final = ("leader-killed", "leader-moved", "consumer-killed", "consumer-stopped")
 
-#: What issue and design promise. A Java client's own waits are in its targets.
+#: The promises of issue and design. A Java client's own waits are in its targets.
 TARGETS: Final = {
     "leader killed: SDK send": Target(0.5, 1.5),
     "leader killed: Java 4 send": Target(0.5, 1.5),

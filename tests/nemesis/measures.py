@@ -1,4 +1,4 @@
-"""How long a hand-over took, read from a history. Pure: events in, seconds out."""
+"""The time that a hand-over took, read from a history. Pure: events in, seconds out."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -10,7 +10,7 @@ from typing import Final
 from orderlymq.oracle.verdict import Event, Kind
 
 SECOND: Final = 1_000_000_000
-#: How far after its cause a hand-over is looked for; a client that needs longer is counted so.
+#: The time after its cause in which a hand-over is looked for; a client that needs longer is counted so.
 WINDOW_S: Final = 90.0
 #: A queue to which nothing is sent for so long has nothing to take over.
 BUSY_S: Final = 4
@@ -18,7 +18,7 @@ BUSY_S: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a measure should keep to, in seconds; None where there is no target."""
+    """The limits that a measure should keep to, in seconds; None where there is no target."""
 
     median: float | None = None
     worst: float | None = None

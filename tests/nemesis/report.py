@@ -13,7 +13,7 @@ from tests.nemesis.picture import draw
 from tests.nemesis.run import Record
 from tests.nemesis.schedule import Ability, Kind
 
-# How long after its end a fault may still be felt.
+# The time after its end in which a fault may still be felt.
 _AFTER_NS: Final = 5 * SECOND
 _FINDINGS_SHOWN: Final = 20
 

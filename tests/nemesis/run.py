@@ -41,7 +41,7 @@ from tests.nemesis.watch import Watch
 # asks every 20 s.
 DRAIN_TIMEOUT_S: Final = 240.0
 WELL_TIMEOUT_S: Final = 60.0
-# What is open is asked about every two seconds, and decided at the first answer.
+# An open transaction is asked about every two seconds, and decided at the first answer.
 DECIDED_TIMEOUT_S: Final = 60.0
 # A half is sent for three seconds at most.
 DECIDED_FOR_S: Final = 5.0
@@ -74,7 +74,7 @@ class Record:
 
     @property
     def kept(self) -> bool:
-        """Whether nothing was found, by the oracle or by anybody else."""
+        """Return whether nothing was found, by the oracle or by anybody else."""
         broken = any(ruling.breaches for ruling in self.rulings)
         return self.verdict.kept and not self.findings and not broken
 
@@ -178,7 +178,7 @@ class Run:
             late = max(time.monotonic() - began - fault.begin_s, 0.0)
             if time.monotonic() - started > self.plan.seconds:
                 break
-            # What took longer than planned moves the rest, so that it does not come all at once.
+            # A fault that took longer than planned moves the rest, so that it does not come all at once.
             began += late
             thread = threading.Thread(
                 target=self._perform, args=(nemesis, fault), name=fault.kind.value, daemon=True

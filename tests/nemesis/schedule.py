@@ -1,5 +1,5 @@
 """
-What goes wrong when: a schedule of faults from a seed. Pure.
+A schedule of faults from a seed. Pure.
 
 The same seed, plan and version of this module give the same schedule. It names faults and leaves
 open who they hit (``pick`` is a number that the executor turns into a replica or a client that
@@ -17,7 +17,7 @@ from typing import Final
 
 
 class Ability(Flag):
-    """What this machine lets us break."""
+    """An ability of this machine that kinds of faults need."""
 
     NONE = 0
     NETWORK = auto()  # a network namespace for each replica
@@ -60,7 +60,7 @@ class Kind(StrEnum):
 
 
 class Track(Enum):
-    """What is hit; kinds of one track come one after the other."""
+    """The target of a kind; kinds of one track come one after the other."""
 
     REPLICAS = "replica"
     CLIENTS = "client"
@@ -69,7 +69,7 @@ class Track(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a kind behaves in time.
+    """The timing and the needs of a kind.
 
     Attributes:
         seconds: the range from which its length is drawn; for a kind that takes as long as it
@@ -134,7 +134,7 @@ OVERLAP: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a schedule is made for; faults begin and end within *seconds*."""
+    """The basis of a schedule; faults begin and end within *seconds*."""
 
     replicas: int
     seconds: float

@@ -1,4 +1,4 @@
-"""What is measured is what a client waited for: checked on histories of a few events."""
+"""A measured time is the time that a client waited: checked on histories of a few events."""
 
 from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.figures import Gap, figures, gaps, lags_s, rates

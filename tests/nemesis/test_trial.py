@@ -29,7 +29,7 @@ def part(seen: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_a_cut_drops_and_heals(seen: dict[str, Any]) -> None:
-    """What one sends to the other vanishes without an error, until it is healed."""
+    """A packet from one to the other vanishes without an error, until the cut is healed."""
     network = part(seen, "network")
 
     assert (network["open"], network["cut"], network["healed"]) == ("node 1", "nothing", "node 1")

@@ -16,14 +16,14 @@ from tests.nemesis.cluster import Cluster
 PERIOD_S: Final = 0.1
 RESTART_AFTER_S: Final = 1.0
 EXIT_STORE_FAILED: Final = 70
-#: What a replica may end with by itself while its disk is broken on purpose: its store failed, or
+#: Exit codes that a replica may end with by itself while its disk is broken on purpose: its store failed, or
 #: could not be opened. Anything else, and these at any other time, is a finding.
 EXCUSED: Final = (EXIT_STORE_FAILED, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was seen at one time; *roles* by node, absent where there was no answer."""
+    """A view of the group at one time; *roles* by node, absent where there was no answer."""
 
     at: int
     leader: int | None

@@ -24,9 +24,9 @@ from tests.nemesis.cluster import Cluster, NoLeaderError
 from tests.nemesis.ground.processes import wait_until
 from tests.nemesis.invariants.rights import GUARDED, Act, Denial
 
-#: How long a change of rights is asked for; longer than a group needs after the power was lost.
+#: The time for which a change of rights is asked for; longer than a group needs after the power was lost.
 CHANGE_S: Final = 60.0
-#: How long it is waited for that the client was served, before its account is denied or left.
+#: The longest wait for the client to be served, before its account is denied or left.
 SERVED_S: Final = 20.0
 _AGAIN_S: Final = 0.2
 

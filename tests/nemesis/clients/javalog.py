@@ -1,4 +1,4 @@
-"""What Java programs print, as events of the history. Pure, but for reading their logs."""
+"""The output of Java programs, as events of the history. Pure, but for reading their logs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +74,7 @@ def event_of(line: dict[str, Any], process: str, group: str) -> tuple[Kind, Fact
     return (Kind.REFUSED if definite else Kind.UNKNOWN), {**sent, "detail": line["text"][:200]}
 
 
-#: What Java calls the outcome of a local transaction.
+#: Java's names for the outcome of a local transaction.
 _STATES: Final = {
     "COMMIT_MESSAGE": Step.COMMIT,
     "ROLLBACK_MESSAGE": Step.ROLLBACK,

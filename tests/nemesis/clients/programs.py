@@ -37,7 +37,7 @@ from tests.nemesis.invariants.transactions import DEALS, Step, Word
 JAVA_4: Final = "4.9.8"
 JAVA_5: Final = "5.4.0"
 
-#: What a client may believe at most after it was stopped. The SDK counts 15 s from before it asked and
+#: The longest time that a client may believe in its lock after it was stopped. The SDK counts 15 s from before it asked and
 #: asks every 5 s, so that the broker may free a lock 10 s after the client was stopped; a Java client
 #: counts 30 s, the broker 60 s.
 SDK_BELIEVES_S: Final = 10.0
@@ -46,7 +46,7 @@ JAVA_BELIEVES_S: Final = 30.0
 TOGETHER: Final = "together"  # Java and SDK consumers in one group
 PYTHON: Final = "python"
 BY_KEY: Final = "by-key"
-#: What each consumer group consumes.
+#: The topic that each consumer group consumes.
 GROUPS: Final[Mapping[str, str]] = {
     TOGETHER: TOPIC,
     PYTHON: TOPIC,
@@ -59,7 +59,7 @@ PROBERS: Final = "probers"
 
 
 class Trade(Enum):
-    """What a client that is no consumer does."""
+    """The work of a client that is no consumer."""
 
     SENDING = auto()  # messages in the order of their keys
     DEALING = auto()  # transactions
@@ -70,7 +70,7 @@ class Trade(Enum):
 _FOR_EVER: Final = 10**9
 #: A Java producer's local transaction: long enough to be killed in.
 _JAVA_WORK_MS: Final = 150
-#: How much of a program's output is looked at for its first words; a library may say some before.
+#: The part of a program's output that is looked at for its first words; a library may say some before.
 _BEGINNING: Final = 10_000
 _TAIL: Final = 1 << 16
 
@@ -103,7 +103,7 @@ class Client:
 
     @property
     def is_producer(self) -> bool:
-        """Whether it sends and is asked nothing."""
+        """Return whether it sends and is asked nothing."""
         return not self.group and self.trade in (Trade.SENDING, Trade.DELAYING)
 
     @property

@@ -1,4 +1,4 @@
-"""What Java programs print becomes the history that the oracle reads."""
+"""The output of Java programs becomes the history that the oracle reads."""
 
 from orderlymq.oracle.verdict import Kind
 from tests.nemesis.clients.javalog import deal_of, event_of

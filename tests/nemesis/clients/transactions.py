@@ -28,7 +28,7 @@ from tests.nemesis.invariants.transactions import Step, checked_step, first_step
 
 #: A new leader must know soon which producers it can ask; RocketMQ's 30 s are longer than a run's calm.
 HEARTBEAT_S: Final = 1.0
-#: How long the local transaction takes, by turns: long enough to be killed in.
+#: The time that the local transaction takes, by turns: long enough to be killed in.
 WORK_S: Final = (0.0, 0.3, 0.1)
 
 _STATES: Final = {

@@ -1,6 +1,6 @@
 """
-What the processes of a run stand on: addresses, links, disks, namespaces.
+The ground of a run's processes: addresses, links, disks, namespaces.
 
-Which fault comes when is decided in `schedule`.
+`schedule` decides which fault comes when.
 Begin with `ground`.
 """

@@ -31,7 +31,7 @@ NAME_SERVER_PORT: Final = 9876
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one replica is: host and ports for its peers, for us, and what it binds for clients."""
+    """The place of one replica: host and ports for its peers, for us, and what it binds for clients."""
 
     host: str
     raft_port: int
@@ -40,7 +40,7 @@ class Place:
 
 
 class Ground(Protocol):
-    """What a group needs of the machine."""
+    """The parts of the machine that a group needs."""
 
     name: str
     bind: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-# What Kubernetes gives a pod.
+# The time that Kubernetes gives a pod.
 END_TIMEOUT_S: Final = 30.0
 
 

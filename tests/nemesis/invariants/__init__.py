@@ -1,5 +1,5 @@
 """
-What must hold beside the order, read from a history; the order is the oracle's.
+The invariants beside the order, read from a history; the order is the oracle's.
 
 Pure: no process and no clock.
 Begin with `breaches`.

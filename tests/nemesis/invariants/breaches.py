@@ -22,7 +22,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What is to be said about one feature.
+    """The ruling on one feature.
 
     Attributes:
         name: of the feature.

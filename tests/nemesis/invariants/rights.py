@@ -24,12 +24,12 @@ GUARDED: Final = "guarded"
 RETURN_S: Final = 15.0
 _SECOND: Final = 1_000_000_000
 _RETURN: Final = int(RETURN_S * _SECOND)
-#: What the broker's refusals for want of a right begin with.
+#: The beginning of the broker's refusals for want of a right.
 _ACCESS: Final = "AclException"
 
 
 class Denial(StrEnum):
-    """How rights are taken away."""
+    """A way to take rights away."""
 
     PERMISSION = "permission DENY"
     DELETED = "account deleted"
@@ -37,7 +37,7 @@ class Denial(StrEnum):
 
 
 class Act(StrEnum):
-    """What the administrator notes; the account stands in the event's client."""
+    """A note of the administrator; the account stands in the event's client."""
 
     GRANTED = "granted"
     DENYING = "denying"
@@ -49,7 +49,7 @@ class Act(StrEnum):
 
 @dataclass(slots=True)
 class _Account:
-    """What an administrator did to one account, and what its holder asked."""
+    """The acts of an administrator on one account, and the questions of its holder."""
 
     name: str
     granted: Event | None = None

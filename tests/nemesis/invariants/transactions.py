@@ -22,7 +22,7 @@ _LATER: Final = "later-"
 
 
 class Word(StrEnum):
-    """What a transaction's text says of it: decided immediately, or not known until somebody asks."""
+    """The decision in a transaction's text: made immediately, or not known until somebody asks."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -31,7 +31,7 @@ class Word(StrEnum):
 
 
 class Step(StrEnum):
-    """What producers note of a transaction, before they send it to the broker."""
+    """A producer's note of a transaction, made before the broker hears of it."""
 
     HALF = "half"  # stored unseen, the local transaction begins
     COMMIT = "commit"
@@ -95,7 +95,7 @@ class _Deal:
 
     @property
     def was_left_open(self) -> bool:
-        """Whether its producer died, or did not know, before it could decide."""
+        """Return whether its producer died, or did not know, before it could decide."""
         return self.first(Step.COMMIT, Step.ROLLBACK) is None
 
 
