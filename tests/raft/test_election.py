@@ -1,4 +1,4 @@
-"""Who stands for election, who may be voted for, and when a leader speaks."""
+"""Elections: who stands, who may be voted for, and when a leader speaks."""
 
 import pytest
 
@@ -198,7 +198,7 @@ def test_a_leader_speaks_once_in_a_heartbeat_interval() -> None:
 
 
 def test_a_new_reign_begins_with_a_whole_heartbeat_interval() -> None:
-    """What was left of the last one does not count."""
+    """The ticks that were left of the last one do not count."""
     replica = solo(heartbeat_ticks=3)
     lead(replica)
     replica.tick()

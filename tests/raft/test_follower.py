@@ -1,4 +1,4 @@
-"""What a follower takes over from its leader, and what it answers."""
+"""The state that a follower takes over from its leader, and its answers."""
 
 from orderlymq_raft import (
     AppendResponse,
@@ -128,7 +128,7 @@ def test_who_sends_a_snapshot_leads() -> None:
 
 
 def test_a_snapshot_brings_its_membership() -> None:
-    """Who was added or removed before it stands nowhere else."""
+    """Members that were added or removed before it stand nowhere else."""
     replica = solo(1)
     members = Membership(frozenset({ME, PEER}), frozenset({OTHER}))
 

@@ -267,7 +267,7 @@ def test_a_truncation_keeps_what_stands_before_it() -> None:
 
 
 def test_an_older_snapshot_that_lands_leaves_the_newer_one() -> None:
-    """What is not durable yet still answers for its index."""
+    """A snapshot that is not durable yet still answers for its index."""
     log = opened()
     first, second = (SnapshotMeta(Index(at), Term(at), Membership()) for at in (5, 9))
     log.restore(first)

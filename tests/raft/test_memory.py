@@ -70,7 +70,7 @@ def test_only_what_is_applied_is_compacted() -> None:
 
 
 def test_a_snapshot_names_the_applied_state_and_replaces_all() -> None:
-    """What one storage gives, another can take."""
+    """One storage can take the snapshot of another."""
     meta = filled().snapshot()
     other = MemoryLogStorage()
     other.append([entry(1, 9), entry(2, 9), entry(3, 9)])

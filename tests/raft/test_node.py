@@ -1,4 +1,4 @@
-"""What the shell may rely on: Readys, refusals, reports."""
+"""The promises of a node to its shell: Readys, refusals, reports."""
 
 import pytest
 
@@ -185,7 +185,7 @@ def test_a_message_to_somebody_else_is_refused() -> None:
 
 
 def test_an_unreachable_peer_is_probed_again() -> None:
-    """What was sent ahead is sent again."""
+    """Entries that were sent ahead are sent again."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1))
@@ -346,7 +346,7 @@ def test_entries_alone_need_a_sync() -> None:
 
 
 def test_a_leader_does_not_forget_itself() -> None:
-    """What it knows of its own disk is true."""
+    """Its knowledge of its own disk is true."""
     replica = solo()
     lead(replica)
 
@@ -436,7 +436,7 @@ def test_only_a_leader_with_others_steps_down() -> None:
 
 
 def test_an_older_pre_vote_is_answered_with_the_term() -> None:
-    """Who asks from behind the times learns of it, and gets no vote."""
+    """A candidate behind the times learns of it, and gets no vote."""
     replica = solo(1, term=5)
 
     sent = say(replica, PreVote(PEER, ME, Term(3), Index(9), Term(3)))
@@ -458,5 +458,5 @@ def test_a_membership_change_that_cannot_be_meant_is_refused() -> None:
 
 
 def test_a_round_trip_that_was_not_measured_is_none() -> None:
-    """Who waits for company asks before anything was committed, too."""
+    """A caller may ask before anything was committed, too."""
     assert solo().node.round_trip_ticks == 0

@@ -251,7 +251,7 @@ class TestReplication:
         assert replica.node.commit == 1
 
     def test_an_append_that_reaches_below_the_commit_index_still_adds(self) -> None:
-        """What is committed need not be looked at, and may be compacted."""
+        """Committed entries need not be looked at, and may be compacted."""
         replica = solo(1, 1, 1, commit=2)
         work(replica)
         replica.storage.compact(Index(2))
@@ -379,7 +379,7 @@ class TestSnapshots:
         assert replica.storage.first_index() == 1
 
     def test_an_old_snapshot_changes_nothing(self) -> None:
-        """What is committed stays."""
+        """Committed entries stay."""
         replica = solo(2, 2, 2, 2, 2, 2, commit=6)
 
         answers = say(replica, InstallSnapshot(PEER, ME, Term(2), self.META))

@@ -1,4 +1,4 @@
-"""What a leader concludes about a peer from its answers."""
+"""A leader's conclusions about a peer from its answers."""
 
 from orderlymq_raft import Index, Membership, ProgressState, SnapshotMeta, Term
 from orderlymq_raft.progress import Progress

@@ -51,7 +51,7 @@ def test_two_majorities_share_a_voter(
 def test_majorities_of_neighbouring_memberships_share_a_voter(
     voters: frozenset[int], newcomer: int
 ) -> None:
-    """Why one server at a time is safe without joint consensus (thesis 4.1)."""
+    """This makes one server at a time safe without joint consensus (thesis 4.1)."""
     grown = voters | {newcomer}
     smallest = len(voters) // 2 + 1 + len(grown) // 2 + 1
 

@@ -1,4 +1,4 @@
-"""What a leader sends to a peer, by what the peer has answered."""
+"""The messages that a leader sends to a peer, by what the peer has answered."""
 
 from orderlymq_raft import (
     Append,

@@ -1,4 +1,4 @@
-"""What a replica forgets, keeps and begins with when its role changes."""
+"""The state that a replica forgets, keeps and begins with when its role changes."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ ids = st.integers(1, 2**64 - 1).map(NodeId)
 def test_a_membership_survives_encoding(
     voters: frozenset[NodeId], learners: frozenset[NodeId]
 ) -> None:
-    """What is written is what is read, whatever the ids."""
+    """A membership is read as it was written, whatever the ids."""
     membership = Membership(voters, learners - voters)
 
     assert Membership.decode(membership.encode()) == membership
@@ -57,6 +57,6 @@ def test_nobody_is_voter_and_learner() -> None:
 
 
 def test_errors_say_what_to_do_next() -> None:
-    """Where to go with the request, or to wait."""
+    """They name the node to ask, or say to try again."""
     assert "ask node 2" in str(NotLeader(NodeId(2)))
     assert "retry" in str(NotLeader(None))

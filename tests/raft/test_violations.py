@@ -48,7 +48,7 @@ def config(index: int, data: bytes) -> Entry:
     return Entry(T2, Index(index), data, EntryKind.CONFIG)
 
 
-#: What no follower of node 2 in term 2, with entries of terms 1, 1, 2 of which two are committed, may receive.
+#: Messages that no follower of node 2 in term 2, with entries of terms 1, 1, 2 of which two are committed, may receive.
 TO_FOLLOWER: dict[str, Message] = {
     "to somebody else": Heartbeat(PEER, OTHER, T2, Index(0), 1),
     "in our own name": Heartbeat(ME, ME, T2, Index(0), 1),
@@ -75,7 +75,7 @@ TO_FOLLOWER: dict[str, Message] = {
     "a pre-vote whose log is ahead of it": PreVote(OTHER, ME, T3, Index(9), Term(4)),
 }
 
-#: What no leader of term 1, which has two entries and has sent no heartbeat, may receive.
+#: Messages that no leader of term 1, which has two entries and has sent no heartbeat, may receive.
 TO_LEADER: dict[str, Message] = {
     "a heartbeat of a second leader": Heartbeat(PEER, ME, T1, Index(0), 1),
     "an append of a second leader": append((1, 1), term=1),

@@ -41,7 +41,7 @@ HEALING_ROUNDS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What goes wrong for a while; the first five are probabilities per step or message."""
+    """Trouble for a while; the first five are probabilities per step or message."""
 
     loss: float
     doubling: float
