@@ -113,7 +113,7 @@ class Replica:
         self.loop = ReplicationLoop(parts, ports, limits)
         self.loop.start()
 
-    # What the loop acts upon.
+    # The ports that the loop acts upon.
 
     def send(self, first: Any, command: RemotingCommand | None = None) -> None:
         """Take messages for peers (one argument) or an answer for a client (two)."""

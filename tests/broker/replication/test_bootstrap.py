@@ -1,4 +1,4 @@
-"""How a group begins, and how a replica that has lost its disk comes back to it."""
+"""The beginning of a group, and the return of a replica that has lost its disk."""
 
 from orderlymq_broker.replication.bootstrap import BOOTSTRAP_WAIT_S
 from orderlymq_raft import (
@@ -18,7 +18,7 @@ def serving(group: SimulatedGroup) -> list[int]:
 
 
 def test_a_new_group_serves_when_all_its_replicas_have_met(group: SimulatedGroup) -> None:
-    """Who never heard of a leader cannot vote: the first one is not to be relied on before."""
+    """A replica that never heard of a leader cannot vote: the first leader is not to be relied on before."""
     group.cut = {3}
     group.pass_time(4 * ELECTION_S)
     (leader,) = [each for each in group.replicas.values() if each.node.is_leader]

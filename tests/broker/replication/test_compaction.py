@@ -33,7 +33,7 @@ class Store:
 
 
 class Replica:
-    """What compaction looks at: a state whose messages were dropped up to *floor*."""
+    """A state for compaction, whose messages were dropped up to *floor*."""
 
     def __init__(self, store: Any = None) -> None:
         self.store: Any = store or Store()

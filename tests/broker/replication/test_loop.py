@@ -370,7 +370,7 @@ def test_a_restart_applies_again_what_was_only_staged(group: SimulatedGroup) -> 
 
 
 def test_a_leader_that_cannot_read_its_disk_leads_no_more(group: SimulatedGroup) -> None:
-    """What it can still do without reading would keep its place and serve nobody."""
+    """A leader that cannot read would keep its place and serve nobody."""
     leader = group.elect()
     leader.store.unreadable = True
 

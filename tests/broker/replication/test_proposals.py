@@ -21,7 +21,7 @@ def test_an_entry_of_the_same_term_is_the_proposal() -> None:
 
 
 def test_an_entry_of_another_term_means_that_the_proposal_is_lost() -> None:
-    """What is committed at its index can never be replaced by it."""
+    """The proposal can never replace the entry that is committed at its index."""
     pending = PendingProposals()
     pending.add(5, 2, [A])
     pending.add(6, 2, [B])
@@ -53,7 +53,7 @@ def test_what_a_snapshot_passes_stays_unknown() -> None:
 
 
 def test_copies_that_do_not_follow_are_refused_alone() -> None:
-    """What shares their entry is stored; an entry of nothing else is not made at all."""
+    """Other proposals of their entry are stored; an entry of nothing but refused copies is not made at all."""
     group = SimulatedGroup()
     leader = group.elect()
     leader.loop.submit([Propose([TopicSet("orders", 1, 1)])])

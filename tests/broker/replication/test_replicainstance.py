@@ -1,4 +1,4 @@
-"""What a replica writes at its very first start."""
+"""The writes of a replica at its very first start."""
 
 from pathlib import Path
 

@@ -67,7 +67,7 @@ def ticket(store: MemoryStore, key: bytes) -> WriteTicket:
 def test_tickets_are_committed_in_order(
     loop: Loop, make_writer: Callable[[MemoryStore], WriterThread]
 ) -> None:
-    """Who was submitted first is durable first."""
+    """The ticket that was submitted first is durable first."""
     store = MemoryStore()
     writer = make_writer(store)
     for name in ("a", "b", "c"):

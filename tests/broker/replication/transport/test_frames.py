@@ -1,4 +1,4 @@
-"""What replicas write to each other comes out as it went in, and garbage ends in one named error."""
+"""Messages between replicas come out as they went in, and garbage ends in one named error."""
 
 import contextlib
 from typing import Any
@@ -107,7 +107,7 @@ def test_frames_survive_any_cutting(step: int, body: bytes) -> None:
 
 @given(st.data(), st.integers(1, 40))
 def test_a_flipped_bit_is_never_taken(data: st.DataObject, step: int) -> None:
-    """What TCP's own sum has let through ends the connection, or waits for bytes that never come."""
+    """A flipped bit that TCP's own sum has let through ends the connection, or waits for bytes that never come."""
     sent = [*encode_messages(EVERY_MESSAGE), *encode_frame(FrameKind.FORWARD, [4], [b"body"])]
     stream = bytearray(b"".join(sent))
     bit = data.draw(st.integers(0, 8 * len(stream) - 1))

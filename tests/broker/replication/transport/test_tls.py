@@ -37,7 +37,7 @@ async def hear(receiver: Peer, sender: Peer) -> None:
 async def test_replicas_speak_tls_with_certificates_of_both(
     make_peer: MakePeer, files: TlsFiles
 ) -> None:
-    """Where it is enforced: messages arrive, and the connection is encrypted."""
+    """With TLS enforced, messages arrive, and the connection is encrypted."""
     one = await make_peer(1, tls=between(files))
     two = await make_peer(2, tls=between(files))
 
