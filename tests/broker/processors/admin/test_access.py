@@ -294,7 +294,7 @@ def test_a_waiting_message_is_not_read_by_its_place(guarded: Shell) -> None:
 
 
 def test_dead_letters_are_their_groups(guarded: Shell) -> None:
-    """Who may consume for the group may read what it gave up, and who is given the topic by name; a default is no such right."""
+    """Consumers of the group may read its dead letters, and so may accounts that have the topic by name; a default is no such right."""
     dead, group = "%DLQ%billing", {"tools": "SUB"}
     create(
         guarded,

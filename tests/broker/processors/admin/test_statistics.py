@@ -279,7 +279,7 @@ def test_the_disk_is_reported_as_rocketmqs_exporter_reads_it(
     assert [words[0], words[4]] == ["Total", "Free"]
     assert [float(words[2]) >= 0, float(words[6]) >= 0] == [True, True]
     assert [words[3][-1], words[7][-1]] == [",", "."]
-    # What BrokerRuntimeStats reads as numbers.
+    # Values that BrokerRuntimeStats reads as numbers.
     whole = [name for name in table if name.startswith("msg")]
     whole += ["bootTimestamp", "brokerVersion", "commitLogMinOffset", "commitLogMaxOffset"]
     whole += ["putMessageTimesTotal", "putMessageSizeTotal", "earliestMessageTimeStamp"]

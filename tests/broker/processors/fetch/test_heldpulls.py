@@ -129,7 +129,7 @@ def test_a_message_is_judged_once_for_all_that_wait_with_one_filter(shell: Shell
 
 
 def test_many_filters_take_no_more_of_a_turn_than_one_pull_may(shell: Shell) -> None:
-    """Who waits with one that was not asked any more pulls again, is judged in a turn of its own, and waits."""
+    """A client whose filter was not asked any more pulls again, is judged in a turn of its own, and waits."""
     create(shell, ORDERS, GroupSet("billing"))
     send(shell)
     expressions = [f"price > {number}" for number in range(40)]
@@ -344,7 +344,7 @@ def test_many_held_pulls_are_answered_in_turns(shell: Shell, event: str) -> None
 
 
 def test_pulls_that_wait_for_their_answer_are_not_judged_by_a_former_leader(shell: Shell) -> None:
-    """Who was woken and has no answer yet when leadership ends is sent to the next leader, like those that wait."""
+    """A pull that was woken and has no answer yet when leadership ends is sent to the next leader, like those that wait."""
     create(shell, ORDERS, GroupSet("billing"))
     opaques = [shell.submit(11, pull_ext(sysFlag=6)) for _ in range(300)]
     shell.submit(310, send_ext("orders"), b"x")

@@ -181,7 +181,7 @@ def test_a_pull_reads_as_many_rows_at_any_depth() -> None:
 
 
 def test_a_reader_of_ranges_gets_more_immediately() -> None:
-    """Who asks for it gets up to 512 messages and 1 MiB, from memory and from the store alike."""
+    """A reader that asks for it gets up to 512 messages and 1 MiB, from memory and from the store alike."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 3, 3), GroupSet("billing"))
     for _ in range(600):

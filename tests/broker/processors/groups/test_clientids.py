@@ -1,4 +1,4 @@
-"""Who may speak for a client id, in virtual time: what RocketMQ's own clients do must go on working (ADR 22)."""
+"""The right to speak for a client id, in virtual time: RocketMQ's own clients must go on working (ADR 22)."""
 
 import pytest
 

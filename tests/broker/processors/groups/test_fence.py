@@ -239,7 +239,7 @@ def test_commits_of_the_holder_count_and_those_of_others_are_dropped(shell: Shel
 
 
 def test_a_late_commit_of_a_former_holder_does_not_move_the_new_ones_offset(shell: Shell) -> None:
-    """Whether it arrives late, or was gathered before the queue changed hands."""
+    """A commit after the release moves nothing; one that was gathered before it counts."""
     ordered(shell)
     commit(shell, 1, ALICE)
     shell.submit(15, commit_ext(2), peer=ALICE, oneway=True)
@@ -332,7 +332,7 @@ def test_a_commit_on_its_way_when_the_queue_changes_hands_is_void(shell: Shell) 
 
 
 def test_an_epoch_ends_with_its_group(shell: Shell) -> None:
-    """Who held a queue before the group was deleted moves no offset of its next life."""
+    """A client that held a queue before the group was deleted moves no offset of the group's next life."""
     ordered(shell)
     mine = {"omqClientId": "alice", "omqEpoch": "1"}
     create(shell, GroupDeleted("billing", clean_offsets=True))

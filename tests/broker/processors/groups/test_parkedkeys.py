@@ -325,7 +325,7 @@ def test_a_hand_over_of_a_parked_key_is_no_news() -> None:
 
 
 def test_stop_queue_refuses_dead_letters_of_every_client() -> None:
-    """Who is refused tries the message again; a group that is not ordered is let alone.
+    """A refused client tries the message again; a group that is not ordered is left alone.
 
     With 13: after 1, 14, 16 and 17 Java sends again immediately, without the count of tries.
     """

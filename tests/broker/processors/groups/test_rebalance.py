@@ -142,7 +142,7 @@ def test_members_are_notified_twice_more_of_a_queue_that_nobody_takes(shell: She
 
 
 def test_members_are_no_longer_notified_of_a_queue_that_was_taken_or_deleted(shell: Shell) -> None:
-    """Who has taken one of two learns of the other; nobody of what does not exist."""
+    """A member that has taken one of two queues is notified of the other; nobody is notified of a deleted one."""
     ordered(shell)
     close(shell, ALICE)
     close(shell, BOB)

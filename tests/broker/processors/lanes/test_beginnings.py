@@ -1,4 +1,4 @@
-"""Where the lanes of a group begin that has committed nothing, by what its members say."""
+"""Beginnings of the lanes of a group that has committed nothing, by what its members say."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_a_fetch_that_waits_at_the_end_of_a_trimmed_queue_gets_what_comes() -> N
 
 
 def test_a_beginning_is_written_once() -> None:
-    """Who looks again at an idle queue writes nothing."""
+    """A second look at an idle queue writes nothing."""
     shell, member = trimmed(LAST)
     member.fetch()
     entries = len(shell.log)

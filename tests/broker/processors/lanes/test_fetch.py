@@ -258,7 +258,7 @@ def test_an_answer_has_a_limit_of_bytes() -> None:
 
 
 def test_delayed_messages_and_committed_halves_join_the_lane_of_their_key() -> None:
-    """When they come to their queue, behind what was there before; a half is in no lane."""
+    """They join when they come to their queue, behind what was there before; a half is in no lane."""
     shell = lead()
     a = Member(shell)
     half = begin(shell, b"half", __SHARDINGKEY="x")

@@ -194,7 +194,7 @@ def test_two_deaths_prove_nothing_whatever_the_maximum() -> None:
 
 
 def test_suspects_are_not_in_one_hand() -> None:
-    """Who has a lane that ended so twice gets no other such lane: the deadly message takes no other with it."""
+    """A member with a lane that ended so twice gets no other such lane: the deadly message takes no other with it."""
     shell = lead(retry_max_times=3)
     produce(shell, "x", "y")
     a, b = Member(shell), Member(shell, "b")

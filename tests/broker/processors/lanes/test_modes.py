@@ -74,7 +74,7 @@ def test_what_nobody_by_key_can_consume_is_not_handed_back() -> None:
 
 
 def test_another_group_reads_the_same_topic_as_ever() -> None:
-    """How one group consumes is nobody else's business."""
+    """One group's way of consuming does not affect another group."""
     shell = lead()
     produce(shell, "x")
 
@@ -462,7 +462,7 @@ def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
 
 
 def test_a_heartbeat_changes_no_group_that_exists() -> None:
-    """How a group consumes is the administrator's choice."""
+    """The administrator decides how a group consumes."""
     shell = lead()
 
     shell.call(34, {}, _heartbeat("c", GROUP, "Queue"), peer=peer_of("c"))

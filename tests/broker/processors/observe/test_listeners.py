@@ -119,7 +119,7 @@ def test_the_first_warning_shows_tries_and_error(still: AdminShell) -> None:
 
 
 def test_rocketmqs_clients_report_what_they_have(still: AdminShell) -> None:
-    """When the listener was called last and how much is cached; tries and errors they do not know."""
+    """They know the last call of the listener and the number of cached messages, but neither tries nor errors."""
     question = first_question(still)
 
     say(still, question, info(lastConsumeTimestamp=CALLED_MS, cachedMsgCount=7, locked=True))

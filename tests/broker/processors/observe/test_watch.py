@@ -263,7 +263,7 @@ def test_one_client_id_on_two_connections_is_reported_with_both_addresses(
 def test_members_that_want_different_things_are_reported(
     admin: AdminShell, other: dict[str, Any], difference: str
 ) -> None:
-    """Which two, and in what they differ; members that agree are no finding."""
+    """The report names two members and their difference; members that agree are no finding."""
     create_topic(admin)
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB)

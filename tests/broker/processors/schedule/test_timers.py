@@ -315,7 +315,7 @@ def test_timers_of_a_batch_that_were_due_before_it_was_read_are_delivered(
     assert timed.state.timers.count == 1
 
     if under_way:
-        # What the tick hands on shares the entry of the batch, which it has not seen.
+        # The tick's message shares the entry of the batch, which it has not seen.
         timed.wall_ms += 600
         timed.monotonic_ms += 600
         timed.run(timed.core.tick(timed.now))

@@ -25,7 +25,7 @@ OTHERS = [
     {"colour": "red"},
     KEYED,
 ]
-# What client libraries and tracers write anew at a try, or a batch leaves out.
+# Properties that client libraries and tracers write again at a try, or a batch leaves out.
 SAME = [
     {"WAIT": "false"},
     {"traceparent": "00-1-2-01", "tracestate": "a=1", "baggage": "a=1"},

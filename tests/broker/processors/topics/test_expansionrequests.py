@@ -139,7 +139,7 @@ def test_nothing_gets_between_the_proposal_of_a_fence_and_its_barriers(topic: Sh
 
 
 def test_a_fence_that_was_lost_with_its_leader_refuses_nobody(topic: Shell) -> None:
-    """What was never in the log leaves no trace."""
+    """A fence that was never in the log leaves no trace."""
     topic.submit(
         CHANGE,
         {
@@ -204,7 +204,7 @@ def test_a_topic_that_is_created_again_is_another_one(topic: Shell) -> None:
 
 
 def test_since_when_a_list_is_valid_is_reported_whatever_is_given_up_later(topic: Shell) -> None:
-    """Who reads a topic asks for it, to read no message of a list before."""
+    """A reader of a topic asks for this time, to read no message of a list before."""
     assert expansion(topic)["grownMillis"] == 0
     for step in ("fence", "switch", "publish"):
         assert change(topic, step).code == 0
@@ -355,7 +355,7 @@ def test_what_a_holder_may_have_at_hand_is_not_consumed_because_retention_took_i
 
 
 def test_a_group_without_members_is_in_the_way_too(topic: Shell) -> None:
-    """Who comes back later must find its tail before anything of the new list."""
+    """A member that comes back later must find the queue's tail before anything of the new list."""
     send(topic, e=0)
     unlock(topic, "one@1", 0, 1, 2, 3)
     topic.call(35, {"clientID": "one@1", "consumerGroup": "billing"})

@@ -1,4 +1,4 @@
-"""What waits for a retry is read in steps that hold nobody up."""
+"""Messages that wait for a retry are read in steps that hold nobody up."""
 
 from orderlymq_broker.processors.topics.pendingretries import SIZE_MAX, RetryWatch
 from orderlymq_broker.state.records import GroupSet, TopicSet
@@ -8,7 +8,7 @@ from tests.broker.store.memory import MeasuringStore
 
 
 def test_large_messages_are_looked_at_a_few_at_a_time() -> None:
-    """What was not looked at yet counts as waiting."""
+    """A message that was not looked at yet counts as waiting."""
     store = MeasuringStore()
     shell = Shell(store=store).lead()
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))

@@ -91,7 +91,7 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_where_it_was() -> None:
 
 @pytest.mark.parametrize("from_the_start", [True, False])
 def test_a_leader_whose_clock_is_ahead_drops_nothing_too_early(*, from_the_start: bool) -> None:
-    """What came before it is kept for the whole retention of its leadership at most; what comes then, for the retention."""
+    """Messages from before it are kept for the whole retention of its leadership at most; later ones, for the retention."""
     storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
     former = Shell(settings(storage=storage)).lead()
     create(former, TopicSet("orders", 1, 1, order=True))
@@ -116,7 +116,7 @@ def test_a_leader_whose_clock_is_ahead_drops_nothing_too_early(*, from_the_start
 
 
 def test_leader_that_leads_twice_by_an_unconfirmed_clock_drops_nothing_too_early() -> None:
-    """What it has stored itself by a clock ahead says that the former messages are old; no majority says so."""
+    """Its own message, stored by a clock ahead, says that the former ones are old; no majority says so."""
     storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
     former = Shell(settings(storage=storage)).lead()
     create(former, TopicSet("orders", 1, 1, order=True))
@@ -176,7 +176,7 @@ def test_what_waits_for_its_delay_is_kept_and_delivered() -> None:
 
 @pytest.mark.parametrize("kind", ["level", "timer", "timer whose turn is before", "half"])
 def test_a_full_disk_hands_on_what_keeps_retention_from_making_room(kind: str) -> None:
-    """What waits elsewhere in the log goes on waiting; and nothing is stored when nothing can be written at all."""
+    """Messages that wait elsewhere in the log go on waiting; and nothing is stored when nothing can be written at all."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("orders", 2, 2), GroupSet("billing"))
     topic = "TRANS_CHECK_MAX_TIME_TOPIC" if kind == "half" else "orders"

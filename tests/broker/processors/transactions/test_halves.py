@@ -352,7 +352,7 @@ def test_an_end_that_retention_overtakes_in_the_log_is_carried_out(
     half = begin(orders)
     orders.run([Propose([HalfGivenUp(half[0])])])
     orders.settle()
-    # What is kept is applied first, though the end was asked for while the half was there.
+    # Retention is applied first, though the end was asked for while the half was there.
     orders.run([Propose([RetentionAdvanced((), orders.state.physical_end)])])
 
     assert end(orders, half, choice).code == 0
