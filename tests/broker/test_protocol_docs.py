@@ -28,7 +28,7 @@ PROCESS_CODES: Final = {
     RequestCode.ORDERLYMQ_BACKUP_READ,
     RequestCode.ORDERLYMQ_BACKUP_END,
 }
-# What the broker sends to clients, over the connection the client has opened.
+# Requests of the broker to clients, over the connection the client has opened.
 TO_CLIENTS: Final = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "oneway, to the members of a group that changed",
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "oneway, to the members of a group that is reset (222)",

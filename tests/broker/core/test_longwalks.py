@@ -26,7 +26,7 @@ def test_all_items_are_looked_at_in_their_order_some_at_a_time(shell: Shell) -> 
 
 
 def test_a_walk_ends_with_the_leadership(shell: Shell) -> None:
-    """Who leads again begins its own; what the former one knew may be otherwise by now."""
+    """The next leadership begins its own walk; the knowledge of the former one may be out of date."""
     seen: list[int] = []
 
     def judge(items: list[int], _: Now) -> list[Effect]:

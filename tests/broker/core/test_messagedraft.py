@@ -185,7 +185,7 @@ def test_removing_leaves_every_other_character(text: str, name: str) -> None:
 
 @given(TEXTS)
 def test_what_is_added_is_found(text: str) -> None:
-    """Whether the text before ends with a separator or not, in the text and by name."""
+    """A property is found in the text and by name, whether or not the text before ends with a separator."""
     properties = Properties(text)
 
     properties.add("TAGS", "new")

@@ -1,4 +1,4 @@
-"""How many bytes a proposal counts, for how long, and how many an entry takes."""
+"""The bytes that a proposal counts, the time for which it counts, and the bytes that an entry takes."""
 
 import re
 from collections import deque

@@ -1,4 +1,4 @@
-"""How many topics there may be: as many as name servers take, in one registration."""
+"""The limit on topics: as many as name servers take, in one registration."""
 
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import ROWS_SIZE_MAX, ROWS_SIZE_RESERVED
@@ -52,5 +52,5 @@ def test_the_topics_of_a_group_fit_into_one_registration(shell: Shell) -> None:
     create(shell, *map(TopicDeleted, names[:5]))
     assert entries.admit(make(names[-1])) is None
     shell.state.topics.check()
-    # What is beside the topics: a header and the names of cluster and group.
+    # Room beside the topics: a header and the names of cluster and group.
     assert ROWS_SIZE_MAX + ROWS_SIZE_RESERVED < codec.FRAME_SIZE_MAX - 100_000

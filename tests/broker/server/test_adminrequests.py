@@ -39,7 +39,7 @@ def test_each_action_is_a_change() -> None:
         (b'{"action":"add-learner","node":4}', "with the address"),
         (b'{"action":"add-learner","node":4,"address":"here"}', "not host:port"),
         (b'{"action":"add-learner","node":4,"address":":7000"}', "not host:port"),
-        # What a restart could not read would keep the replica from starting for good.
+        # An address that a restart could not read would keep the replica from starting for good.
         (b'{"action":"add-learner","node":4,"address":"here:0"}', "a port is"),
         (b'{"action":"add-learner","node":4,"address":"here:70000"}', "not host:port"),
         ('{"action":"add-learner","node":4,"address":"here:²"}'.encode(), "not host:port"),

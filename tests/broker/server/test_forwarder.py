@@ -227,7 +227,7 @@ def test_requests_of_unknown_fate_end_with_the_connection() -> None:
 
 
 def test_a_replica_that_does_not_lead_sends_the_client_away() -> None:
-    """Who was passed on by somebody behind the times must ask again."""
+    """A client that was passed on by a replica behind the times must ask again."""
     world = moved()
     client = world.connect(1)
     world.routers[1].follow(2, 2)

@@ -1,4 +1,4 @@
-"""Who answers a request: this replica when it is certain, later when it is not, never by guess."""
+"""Answers to requests: by this replica when it is certain, later when it is not, never by guess."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ def test_requests_wait_in_order_while_the_leader_is_not_certain() -> None:
     router.certain = False
     world.ask(1, client, ask(SEND, 1))
     router.certain = True
-    # What came first goes first, also before what comes when certainty is back.
+    # The first request goes first, also before those that come when certainty is back.
     world.ask(1, client, ask(SEND, 2))
 
     assert told(client) == [(1, 0, "node 1"), (2, 0, "node 1")]
@@ -105,7 +105,7 @@ def test_who_holds_the_waiting_room_leaves_it(node: int, size: int, count: int) 
     world.ask(node, largest, *(replace(ask(SEND, 1), body=body) for _ in range(count)))
     for at, other in others.items():
         world.ask(at, other, ask(SEND, 2))
-    # What it sends before it knows of its end is nobody's.
+    # A request that it sends before it knows of its end is nobody's.
     world.ask(node, largest, ask(SEND, 2))
     router.certain = True
     router.clients.retry()

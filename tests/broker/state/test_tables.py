@@ -51,7 +51,7 @@ from orderlymq_broker.store.pendingwrites import Layer
 from tests.broker.state.entries import WALL_MS, Replica
 from tests.broker.store.memory import MemoryStore
 
-# What locks and offsets need to be kept for.
+# The records that locks and offsets need.
 KNOWN = (TopicSet("t", 16, 16), GroupSet("g"))
 
 

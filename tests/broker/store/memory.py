@@ -115,7 +115,7 @@ class MemoryStore:
 
     @property
     def at_risk(self) -> int:
-        """How many tickets a crash may lose: written without sync, or not yet written."""
+        """Return the number of tickets that a crash may lose: written without sync, or not yet written."""
         return len(self._tickets_at_risk())
 
     def crash(self, kept: int = 0) -> "MemoryStore":

@@ -24,7 +24,7 @@ class Stage:
     ranges: list[tuple[Family, bytes, bytes]]
     changes: dict[tuple[Family, bytes], bytes | None]
     dropped: bytes = b""
-    # What the same batch puts before its ranges go.
+    # The values that the same batch puts before its ranges go.
     before: dict[tuple[Family, bytes], bytes | None] = field(default_factory=dict)
 
     def above(self, floor: bytes) -> "Stage":

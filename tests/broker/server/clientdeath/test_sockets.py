@@ -27,7 +27,7 @@ from tests.broker.server.clientdeath.children import (
 
 NOBODY = 2**22 + 1
 
-# What a program does that carries the bytes of another one, by the way in which it gets them.
+# Programs that carry the bytes of another one, by the way in which they get them.
 FORWARDERS = {
     "accepts": "served = socket.create_server(('127.0.0.1', 0))",
     "accepted and does not listen": """

@@ -97,7 +97,7 @@ def test_what_goes_takes_its_assignments_along(
         ({0: "a"}, {"b": 1}, {0: "b", 1: "b", 2: "b"}),
         # Of equally many the newest takes, then the next one.
         ({}, {"old": 1, "new": 2}, {0: "new", 1: "old", 2: "new"}),
-        # Who has fewest, whatever its age.
+        # The member that has fewest, whatever its age.
         ({0: "new"}, {"old": 1, "new": 2}, {0: "new", 1: "old", 2: "new"}),
         ({2: "old"}, {"old": 1, "new": 2}, {2: "old", 0: "new", 1: "new"}),
         # Of the same age the first by name; what was decided for a queue that is gone counts for nobody.
