@@ -23,13 +23,13 @@ _REFERENCE: Final = ROOT / "docs" / "reference"
 MANIFESTS: Final = _REFERENCE / "manifests.md"
 CONDITIONS: Final = _REFERENCE / "conditions.md"
 ALERTS: Final = _REFERENCE / "alerts.md"
-# What a description says at its end about a change of the field and of all below it.
+# The end of a description that speaks of a change of the field and of all below it.
 _RESTARTS: Final = re.compile("(?:Live: a|A) change restarts [^A-Z]*$")
 _ALARMS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
 
 
 def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    # What an object is by default says what its fields are; a field's own default counts where the object is given.
+    # The default of an object gives those of its fields; a field's own default counts where the object is given.
     given = schema.get("default", {})
     for name, own in schema.get("properties", {}).items():
         here = f"{path}.{name}"

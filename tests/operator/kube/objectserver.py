@@ -24,7 +24,7 @@ from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.kube.rights import granted, needed
 
 _IDENTITY = {"apiVersion", "kind", "metadata"}
-# What ends a watch: quietly, or as when a machine goes down.
+# The two ends of a watch: quietly, or as when a machine goes down.
 END, BREAK = object(), object()
 _RESOURCES = [each for each in vars(resources).values() if isinstance(each, Resource)]
 _PLURALS = {each.plural for each in _RESOURCES}

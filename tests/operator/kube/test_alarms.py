@@ -107,7 +107,7 @@ def test_an_outage_of_everything_is_loud() -> None:
 
 
 def test_a_group_that_lost_its_leader_is_reported_by_its_brokers_alone() -> None:
-    """Where no operator runs."""
+    """The alarm fires where no operator runs."""
     assert "OrderlyMQGroupWithoutLeader" in _firing(_brokers([0, 0]))
 
 

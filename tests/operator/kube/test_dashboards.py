@@ -15,7 +15,7 @@ FILES = ROOT / "charts" / "orderlymq" / "files"
 DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
 # Grafana puts times in their place.
 _TIMES = re.compile(r"\$__\w+")
-# What Prometheus makes of a histogram.
+# The parts that Prometheus makes of a histogram.
 _PARTS = re.compile(r"_(bucket|sum|count)$")
 METRICS = set(
     re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE)

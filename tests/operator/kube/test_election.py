@@ -188,7 +188,7 @@ async def test_who_leads_alone_renews_by_one_write(
 async def test_a_token_that_nobody_gave_costs_one_renewal(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who holds the lease takes a greater one than any broker has seen; who does not, does not."""
+    """The holder of the lease takes a greater token than any broker has seen; another operator does not."""
     monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
     first, led = _election(api, "a")
     task = await _lead(first, led)
@@ -234,7 +234,7 @@ async def _until(seen: Callable[[], bool]) -> None:
 async def test_an_operator_of_another_release_that_serves_the_same_stands_by_and_says_so(
     api: Api,
 ) -> None:
-    """Who was there first acts; the second one names it, and follows with a higher token when it is gone."""
+    """The operator that was there first acts; the second one names it, and follows with a higher token when it is gone."""
     first, led = _election(api, "a")
     task = await _lead(first, led)
     token = first.token

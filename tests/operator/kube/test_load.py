@@ -1,4 +1,4 @@
-"""How many requests the operator makes of the API server, counted by one of our own; HTTP is real, the clock is not."""
+"""The operator's requests to the API server, counted by one of our own; HTTP is real, the clock is not."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -25,7 +25,7 @@ from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, custom, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
-# What docs/explanation/operator.md says of one Cluster: each kind that is made for it, its claims and its pods.
+# Counts of docs/explanation/operator.md for one Cluster: each kind that is made for it, its claims and its pods.
 _ALL, _CHANGING = 12, 2
 # Before a pass that changes something: the Cluster itself, and all of them.
 _WHOLE = 1 + _ALL

@@ -36,7 +36,7 @@ async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     """A Cluster that an operator has made and looks after, beside a namespace that is gone and one that it served before."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with small_cluster(monkeypatch.setattr) as found:
-        # What the Role in it had granted; our own kinds can be listed everywhere.
+        # The Role in it had granted this; our own kinds can be listed everywhere.
         for api in ("api/v1", "apis/apps/v1"):
             found.server.refused[f"/{api}/namespaces/gone/"] = (403, "not granted")
         held = custom("Topic", "held", "left", finalizers=[FINALIZER])

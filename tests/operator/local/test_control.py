@@ -1,4 +1,4 @@
-"""How commands reach a supervisor."""
+"""Commands to a supervisor."""
 
 from pathlib import Path
 

@@ -171,7 +171,7 @@ def _sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
-# What stands among the records and is none of ours.
+# Records that stand among ours and are none of ours.
 _FOREIGN = {
     "damaged": "{",
     "other": '{"pid": 1}',

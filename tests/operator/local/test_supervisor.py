@@ -52,7 +52,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 def _probes(directory: DataDirectory) -> list[int]:
-    """How often each replica was asked whether it lives, the fewest first; the second is asked after the first answer."""
+    """Return the number of probes of each replica, the fewest first; the second is asked after the first answer."""
     return sorted(path.stat().st_size for path in directory.path.rglob("PROBES"))
 
 

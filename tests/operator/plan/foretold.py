@@ -1,4 +1,4 @@
-"""Whether a forecast said that something may become different; the tests of forecasts share it."""
+"""A check that a forecast said what may become different; the tests of forecasts share it."""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""Who takes which queue, and what is wrong with how queues are held."""
+"""Assignments of queues to members, and what is wrong with how queues are held."""
 
 from collections import Counter
 from random import Random
@@ -152,7 +152,7 @@ def test_a_zone_takes_its_own_queues_first() -> None:
 
 
 def test_an_empty_group_keeps_its_last_owners_in_mind() -> None:
-    """Who comes back takes up where it was."""
+    """Members that come back take up where they were."""
     found = queues(4)
     before = assign_queues("Sticky", "billing", AssignmentInput(found, members("a", "b")))
     nobody = assign_queues("Sticky", "billing", AssignmentInput(found, [], before))

@@ -226,7 +226,7 @@ def test_keys_keep_their_order_through_any_growth(
 
 
 def test_a_growth_in_peace_refuses_senders_who_know_the_list_only_while_it_drains() -> None:
-    """Who says from which list it chose is served as soon as the list is published."""
+    """A sender that says from which list it chose is served as soon as the list is published."""
     world = ExpandingWorld(Random(1), 2, 4)
     request = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
     phases: list[str | None] = []

@@ -1,4 +1,4 @@
-"""Which edits are dangerous, and what confirms them."""
+"""Dangerous edits, and what confirms them."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""When name servers get new settings, and what waits for them."""
+"""New settings of name servers: when they get them, and what waits for them."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -29,7 +29,7 @@ def _wanted(mode: str, **spec: Any) -> Desired:
 
 
 def _rolled(before: Desired, after: Desired) -> list[str]:
-    """Who restarts on the way, in order; name servers by their index."""
+    """Return the servers that restart on the way, in order; name servers by their index."""
     world = World()
     world.settle(before)
     enforced = before.cluster.spec.tls.mode == "Enforcing"

@@ -226,7 +226,7 @@ def test_missing_processes_are_started_all_at_once_as_what_they_were() -> None:
 
 
 def test_without_a_leader_the_membership_is_left_alone() -> None:
-    """Who is a member is known to the leader only."""
+    """The leader alone knows who is a member."""
     assert _next(_FIVE, leader=None) == []
 
 

@@ -20,7 +20,7 @@ _RESOURCES: Final[Json] = {
     "requests": {"cpu": "500m", "memory": "512Mi"},
     "limits": {"memory": "2Gi"},
 }
-# What a field of a Cluster may become; None takes it away. The last ones of some are refused.
+# Values that a field of a Cluster may take; None takes it away. The last ones of some are refused.
 _CLUSTER: Final[Mapping[str, list[Any]]] = {
     "groups": [1, 2, 2, 3, 0],
     "replicasPerGroup": [1, 3, 3, 5, 2],

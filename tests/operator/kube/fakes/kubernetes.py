@@ -1,5 +1,5 @@
 """
-What an API server alone lacks, as far as the operator's objects need it: controllers of StatefulSets, budgets and volumes, and nodes.
+The parts of Kubernetes that an API server alone lacks, as far as the operator's objects need it: controllers of StatefulSets, budgets and volumes, and nodes.
 
 `Controllers.work` brings everything one step on and returns whether it did something. Pods run immediately, and are gone as
 soon as somebody wants so.

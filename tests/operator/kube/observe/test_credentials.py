@@ -1,4 +1,4 @@
-"""How brokers are reached; the API server is a small one of our own that speaks real HTTP."""
+"""Access to brokers; the API server is a small one of our own that speaks real HTTP."""
 
 import base64
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Where the scheduler puts what our pods ask for, and what the loss of each zone and node leaves of it."""
+"""The scheduler's places for our pods, and what the loss of each zone and node leaves of them."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which addresses clients of other networks get."""
+"""Addresses for clients of other networks."""
 
 from typing import Any
 

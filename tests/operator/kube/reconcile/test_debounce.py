@@ -1,4 +1,4 @@
-"""When bad news about a Cluster is reported."""
+"""The delay before bad news about a Cluster is reported."""
 
 from orderlymq_operator.kube.reconcile.debounce import DEBOUNCE_MS, Debounce
 from orderlymq_operator.plan.actions import ConditionReport

@@ -62,7 +62,7 @@ def _no_topics(request: RemotingCommand) -> RemotingCommand:
 
 
 class Place:
-    """Where plans are carried out.
+    """The place where plans are carried out.
 
     Attributes:
         created: topics that the leader was asked to create, in order.

@@ -63,7 +63,7 @@ def show_topic(small: SmallCluster) -> None:
 async def test_nothing_is_made_before_all_of_the_former_cluster_has_gone(
     small: SmallCluster, is_shown: bool
 ) -> None:
-    """Whether or not a watch has shown the new one: who changes something reads the Cluster itself."""
+    """The operator reads the Cluster itself before a change, whether or not a watch has shown the new one."""
     former = make_again(small)
     show_topic(small)
     if is_shown:

@@ -45,7 +45,7 @@ def test_only_the_policy_drain_takes_groups_away() -> None:
 
 
 def test_queues_of_an_ordered_topic_hold_their_group() -> None:
-    """Whether a name server says so or only the brokers; a Normal topic does not."""
+    """A name server or only the brokers may say that a topic is ordered; a Normal topic holds no group."""
     ordered, normal = TopicConfig(4, 6, True), TopicConfig(4, 6, False)
     observed = Observed(
         name_servers={0: ObservedNameServer({"orders": "demo-0:4;demo-1:4", "few": "demo-0:4"})},

@@ -146,7 +146,7 @@ class World:
 
     @property
     def reason(self) -> tuple[str, str]:
-        """How the condition Ready stands, and why."""
+        """Return the status of the condition Ready, and its reason."""
         (ready,) = self.status["conditions"]
         return ready["status"], ready["reason"]
 

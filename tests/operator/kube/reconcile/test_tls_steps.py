@@ -1,4 +1,4 @@
-"""Which TLS mode pods are made with while the mode of their Cluster changes faster than they restart."""
+"""The TLS mode of new pods while the mode of their Cluster changes faster than they restart."""
 
 import json
 from copy import deepcopy

@@ -90,7 +90,7 @@ def test_a_kill_counts_only_for_the_container_that_ran_then(wrong: dict[str, str
 
 
 def test_every_container_must_have_been_killed() -> None:
-    """Which one a client runs in is not known; those that did not run had no client."""
+    """Nobody knows in which one a client runs; those that did not run had no client."""
     start = "2026-01-01T00:00:00Z"
     both = replace(LIVING, containers=("main", "helper", "init"), starts=(start, start, None))
     kills = [killing(), killing(container="helper")]
@@ -115,7 +115,7 @@ def test_a_restarted_container_is_proof_for_the_client_that_ran_in_it() -> None:
 
 
 def test_a_restarted_helper_beside_a_living_consumer_is_no_proof() -> None:
-    """Which container a client runs in is not known: all must have ended, those that start first included."""
+    """Nobody knows in which container a client runs: all must have ended, those that start first included."""
     early = {"name": "early", "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}}}
     both = pod_facts(pod(initContainerStatuses=[early]))
     changed = [started("2026-01-01T00:07:00Z")]

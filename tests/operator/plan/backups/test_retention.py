@@ -1,4 +1,4 @@
-"""Which Backups of a schedule stay."""
+"""The Backups of a schedule that stay."""
 
 from datetime import UTC, datetime, timedelta
 

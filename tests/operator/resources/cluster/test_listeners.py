@@ -1,4 +1,4 @@
-"""Which listeners a Cluster may have."""
+"""The listeners that a Cluster may have."""
 
 from typing import Any
 

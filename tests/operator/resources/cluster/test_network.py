@@ -1,4 +1,4 @@
-"""Who may be let in: the API server takes the networks that there are, and no others."""
+"""Networks that may be let in: the API server takes those that there are, and no others."""
 
 import ipaddress
 

@@ -1,4 +1,4 @@
-"""When a schedule is due, in virtual time."""
+"""The times of a schedule, in virtual time."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
