@@ -54,7 +54,7 @@ class Held:
 
 @dataclass
 class Lock:
-    """Who holds a queue."""
+    """The holder of a queue."""
 
     client_id: str
     epoch: int

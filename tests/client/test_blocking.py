@@ -56,7 +56,7 @@ def cluster() -> Iterator[FakeCluster]:
 )
 def test_every_public_method_has_its_blocking_twin(facade: type, original: type) -> None:
     """Equally complete: what asyncio users can call, others can call too."""
-    # What the instance and the brokers call is no user's business.
+    # The calls of the instance and the brokers are no user's business.
     internal = {"post", "heartbeat", "on_request", "routes_changed", "rebalance_now", "core"}
     internal |= {"subscriptions", "listeners", "instance", "client_id", "take_back"}
     names = {name for name, _ in inspect.getmembers(original) if not name.startswith("_")}

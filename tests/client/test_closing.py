@@ -1,5 +1,5 @@
 """
-What `close` waits for, and a `close` that is cancelled.
+The waits of `close`, and a `close` that is cancelled.
 
 A time limit around it, or a second Ctrl-C, leaves no ghost behind.
 """

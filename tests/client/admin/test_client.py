@@ -26,7 +26,7 @@ ROUTE = 105
 
 
 async def test_a_broker_without_a_leader_is_no_broker_without_the_message() -> None:
-    """Who took "none" for an answer would send the message again."""
+    """A caller that took "none" for an answer would send the message again."""
     leaderless = TopicRouteData(
         (QueueData(BROKER, 1, 1, 6),), (BrokerData("fake", BROKER, {}),), None
     )

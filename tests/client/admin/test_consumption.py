@@ -1,4 +1,4 @@
-"""Which groups have had a message, and messages that wait for a time, against a real broker."""
+"""Groups that have had a message, and messages that wait for a time, against a real broker."""
 
 import asyncio
 import json

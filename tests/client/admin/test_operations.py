@@ -43,7 +43,7 @@ async def test_kv_configuration(admin: AdminClient) -> None:
 
 
 async def test_clients_and_queues_of_a_topic(group: Group, admin: AdminClient) -> None:
-    """Who produces and consumes, what a consumer says of itself, and what stands in the queues."""
+    """The client shows producers, consumers, what a consumer says of itself, and what stands in the queues."""
     await admin.create_topic("parts", queues=1)
     where = group.name_server_address
     texts: list[str] = []

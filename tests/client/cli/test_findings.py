@@ -54,7 +54,7 @@ def test_findings_of_all_brokers_are_gathered_and_others_left_out() -> None:
 
 
 def test_each_finding_is_a_line_with_what_to_do() -> None:
-    """Which message, whose key, since when, held by whom; then the way out."""
+    """A line names the message, its key, the time and the holder; then the way out."""
     disagreeing = {"group": "billing", "members": ["a", "b"], "difference": "topic orders: * and x"}
     expiring = {
         "group": "billing",

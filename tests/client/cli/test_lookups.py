@@ -38,7 +38,7 @@ FOLLOWER = refuse(ResponseCode.SYSTEM_ERROR, "this replica does not lead group g
 )
 @pytest.mark.parametrize("is_own", [True, False])
 async def test_only_what_is_not_there_is_not_found(fault: Fault, code: int, is_own: bool) -> None:
-    """Who reads "there is none" looks no further."""
+    """A person who reads "there is none" looks no further."""
     async with running(topics={"T": 1}) as cluster:
         cluster.faults[RequestCode.VIEW_MESSAGE_BY_ID] = [fault] * 3
         message_id = encode_offset_message_id("127.0.0.1", cluster.port if is_own else 1, 7)

@@ -1,4 +1,4 @@
-"""Where credentials come from."""
+"""The sources of credentials."""
 
 import ssl
 from pathlib import Path

@@ -45,7 +45,7 @@ def test_a_token_alone_is_sent_unsigned() -> None:
 
 
 def test_version_2_is_made_first_and_covered_by_rocketmqs() -> None:
-    """Who strips our fields, or changes one, breaks RocketMQ's signature, too; signing again replaces both."""
+    """A server that strips our fields, or changes one, breaks RocketMQ's signature, too; signing again replaces both."""
     signer = RequestSigner("ann", "secret of ann", "token", is_encrypted=True)
     command = request(17, {"topic": "T"}, b"body")
 

@@ -1,4 +1,4 @@
-"""Where groups without an offset begin at real brokers, which answer otherwise than a stand-in might."""
+"""Start positions of groups without an offset at real brokers, which answer otherwise than a stand-in might."""
 
 import asyncio
 import time

@@ -135,7 +135,7 @@ def elsewhere(number: int) -> list[Event]:
     return [*sent, *(replace(each, queue="g0:7", group="audit", topic="orders") for each in taken)]
 
 
-# What is planted; then the defect, the message and the queue that must be named, and the events (by their
+# The planted events; then the defect, the message and the queue that must be named, and the events (by their
 # places in what is planted) that are the whole slice.
 PLANTED = {
     "acknowledged, not in the log": (

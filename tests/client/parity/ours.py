@@ -1,5 +1,5 @@
 """
-What stands in the SDK for each method of RocketMQ's Java clients.
+The names of the SDK that stand for each method of RocketMQ's Java clients.
 
 A rule is ``(methods, ours, why)``: names of Java, separated by blanks; what serves them here, as names
 below ``orderlymq`` separated by blanks, or nothing where the method is left out; and the reason

@@ -1,4 +1,4 @@
-"""Where sends go while name servers know less than the sender, or a broker group has no leader."""
+"""Destinations of sends while name servers know less than the sender, or a broker group has no leader."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Which queue a key leads to: the same as in Java."""
+"""The queue that a key leads to: the same as in Java."""
 
 from itertools import cycle
 

@@ -538,7 +538,7 @@ def test_what_a_thread_works_on_is_not_given_back() -> None:
 
 
 def test_a_place_without_messages_does_not_keep_the_others_from_asking() -> None:
-    """Who waits asked for a share; who has plenty asks for all that is free."""
+    """A place that waits has asked for a share; one that has plenty asks for all that is free."""
     script = Script(LaneRules(workers=8), [PLACE, OTHER])
     assert script.first == [Fetch(PLACE, 2, 4), Fetch(OTHER, 3, 4)]
 

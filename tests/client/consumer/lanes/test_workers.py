@@ -1,4 +1,4 @@
-"""Who calls the listener of a consumer by key: what calls share, and what they do not."""
+"""Calls of the listener of a consumer by key: what they share, and what they do not."""
 
 import asyncio
 import sys

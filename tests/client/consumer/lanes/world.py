@@ -75,7 +75,7 @@ class NaiveBroker:
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing is owed."""
+        """Return whether nothing is owed."""
         return len(self.done) == sum(map(len, self.keys))
 
     def expire(self, now_ms: int) -> None:
