@@ -1,4 +1,4 @@
-"""How long Hypothesis may think: pytest's own limit decides, a busy machine must not fail a test."""
+"""The time that Hypothesis may take: pytest's own limit decides, a busy machine must not fail a test."""
 
 from hypothesis import HealthCheck, settings
 

@@ -116,7 +116,7 @@ def test_a_request_is_taken_once() -> None:
 
 @pytest.mark.parametrize(("shift_ms", "side"), [(-301_000, "behind"), (301_000, "ahead of")])
 def test_clocks_that_differ_are_named(shift_ms: int, side: str) -> None:
-    """Who reads the refusal knows by how much to set which clock."""
+    """A reader of the refusal knows by how much to set which clock."""
     with pytest.raises(SignatureRefused, match=f"301 s {side} this server's"):
         ReplayGuard("mark").take(Stamp("ann", "mark", "n", NOW_MS + shift_ms), NOW_MS)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class UniqueKey(NamedTuple):
-    """Who made a message; `ms_of_month` counts from the first of the month it was made in."""
+    """The maker of a message and its number; `ms_of_month` counts from the first of the month it was made in."""
 
     ip: str
     pid: int

@@ -290,7 +290,7 @@ def test_unquoted_broker_ids_are_read() -> None:
 
 
 def test_golden_registrations_are_read_and_written_byte_by_byte() -> None:
-    """What a real broker sends to its name server, with the checksum that it put into the header."""
+    """A real broker sent these bodies to its name server, with the checksum that it put into the header."""
     frames = [f for f in golden.frames() if f.code == 103 and f.is_request]
     assert len(frames) == 2
     for frame in frames:
@@ -375,7 +375,7 @@ def test_arbitrary_compressed_registrations_raise_nothing_but_model_errors(
 
 
 def test_tables_by_queue_are_written_with_raw_keys() -> None:
-    """What the tools of any version read."""
+    """The tools of any version read such keys."""
     queue = MessageQueue("T", "b", 0)
     key = b'{"brokerName":"b","queueId":0,"topic":"T"}'
 
@@ -399,7 +399,7 @@ def test_a_queue_that_is_a_key_may_be_text() -> None:
 
 
 def test_group_defaults_are_those_of_the_tools() -> None:
-    """What `updateSubGroup` sends when nothing is said, but for members of newer versions."""
+    """`updateSubGroup` sends these values when nothing is said, but for members of newer versions."""
     assert without_newer(SubscriptionGroupConfig("g").to_json_value()) == {
         "brokerId": 0,
         "consumeBroadcastEnable": True,
@@ -414,7 +414,7 @@ def test_group_defaults_are_those_of_the_tools() -> None:
 
 
 def test_connections_are_listed_with_language_and_version() -> None:
-    """What `consumerConnection` shows."""
+    """`consumerConnection` shows this."""
     connection = Connection("id", "1.2.3.4:5", "JAVA", 409)
 
     assert connection.to_json() == (

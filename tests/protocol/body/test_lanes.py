@@ -37,7 +37,7 @@ def test_an_answer_that_is_cut_off_is_no_answer(body: bytes) -> None:
 
 
 def test_an_answer_that_is_no_json_is_refused() -> None:
-    """What stands where the lanes should is read as JSON or not at all."""
+    """Bytes in the place of the lanes are read as JSON or not at all."""
     with pytest.raises(JsonError):
         LanesFetched.decode(b"\x00\x00\x00\x02{]")
 

@@ -429,7 +429,7 @@ def test_the_parts_of_a_frame_are_the_frame_and_the_body_is_not_copied() -> None
 
 @given(COMMANDS)
 def test_every_command_survives_the_wire(command: RemotingCommand) -> None:
-    """What one end sends is what the other end gets, in both header forms."""
+    """The other end gets what one end sends, in both header forms."""
     assert decode_one(encode(command)) == command
     assert b"".join(encode_parts(command)) == encode(command)
 
@@ -568,7 +568,7 @@ def test_the_remark_of_an_answer_is_short() -> None:
 
 @pytest.mark.parametrize(("minor", "is_tls"), [(1, True), (3, True), (4, True), (5, False)])
 def test_a_tls_greeting_is_called_by_its_name(minor: int, *, is_tls: bool) -> None:
-    """Who reads the log learns what to change; a frame of so many bytes nobody has sent."""
+    """A reader of the log learns what to change; nobody has sent a frame of so many bytes."""
     hello = bytes([22, 3, minor, 2, 0, 1, 0, 1, 252])
 
     with pytest.raises(FrameError) as caught:

@@ -28,7 +28,7 @@ from orderlymq_protocol.header.catalogue import (
 )
 from tests.protocol import golden
 
-# What rides in ext beside the header: names of brokers, namespaces, signatures, trace switches.
+# Fields that ride in ext beside the header: names of brokers, namespaces, signatures, trace switches.
 BESIDES = {"bname", "ReqT", "lo", "AccessKey", "Signature", "MSG_REGION", "TRACE_ON"}
 REQUIRED_CODES = {
     *(10, 310, 320, 324, 325, 11, 361, 12, 14, 15, 17, 29, 30, 31, 32, 33, 35, 36, 37, 38, 39, 40),

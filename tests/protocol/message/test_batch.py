@@ -55,7 +55,7 @@ def test_a_torn_batch_is_refused_as_a_whole(entries: list[BatchEntry], cut: int)
 
 @given(st.binary(max_size=100) | st.binary(max_size=80).map(lambda b: b"\x00\x00\x00\x20" + b))
 def test_arbitrary_bytes_raise_nothing_but_batch_errors(body: bytes) -> None:
-    """What a client calls a batch may be anything."""
+    """A client may call anything a batch."""
     try:
         entries = list(read_batch(body))
     except BatchError:

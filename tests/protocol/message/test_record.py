@@ -104,7 +104,7 @@ def test_the_flags_are_where_the_constant_says() -> None:
 
 
 def test_all_88_golden_records_come_back_byte_by_byte() -> None:
-    """What a real broker stored is read, checked and written without a change."""
+    """A record that a real broker stored is read, checked and written without a change."""
     count = 0
     for body in golden_bodies():
         stored = list(iter_records(body))
