@@ -1,4 +1,4 @@
-"""What every server reads from its settings file, and what it keeps to itself."""
+"""The settings that every server reads from its file, and what it keeps to itself."""
 
 import json
 from pathlib import Path

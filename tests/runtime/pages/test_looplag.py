@@ -1,4 +1,4 @@
-"""How long a loop stood still, as `/metrics` shows it."""
+"""The time that a loop stood still, as `/metrics` shows it."""
 
 import asyncio
 import time

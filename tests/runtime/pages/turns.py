@@ -1,4 +1,4 @@
-"""How often the event loop turns while a server of pages answers."""
+"""The turns of the event loop while a server of pages answers."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How a process ends."""
+"""The end of a process."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a log line looks like."""
+"""The form of a log line."""
 
 import json
 import logging

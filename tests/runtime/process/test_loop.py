@@ -1,4 +1,4 @@
-"""How a server runs."""
+"""The event loop of a server."""
 
 import sys
 

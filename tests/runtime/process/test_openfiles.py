@@ -1,4 +1,4 @@
-"""How many connections a process takes in; that a server keeps to it is shown in tests/trouble."""
+"""The number of connections that a process takes in; that a server keeps to it is shown in tests/trouble."""
 
 import resource
 from collections.abc import Iterator

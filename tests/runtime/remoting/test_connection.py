@@ -1,4 +1,4 @@
-"""What one connection does with bytes, writes and limits; driven by hand, without sockets."""
+"""Bytes, writes and limits of one connection; driven by hand, without sockets."""
 
 import asyncio
 import errno

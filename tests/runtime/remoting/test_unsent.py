@@ -1,4 +1,4 @@
-"""What peers have not taken: how much of it there may be, and who gives way; driven by hand, without sockets."""
+"""Bytes that peers have not taken: how many there may be, and who gives way; driven by hand, without sockets."""
 
 import asyncio
 
