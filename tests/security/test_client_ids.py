@@ -25,7 +25,7 @@ THIEF = Peer(7, "198.51.100.66", 50_666)
 IN_USE = 20516
 VICTIM = "192.0.2.1@4711#1"
 
-# What the thief sends under the victim's id: the request code, its fields, its body.
+# The thief's requests under the victim's id: the request code, its fields, its body.
 ATTEMPTS = {
     "heartbeat": (34, {}, heartbeat_body(VICTIM, sub_version=1)),
     "heartbeat of another group": (34, {}, heartbeat_body(VICTIM, "thieves")),

@@ -1,5 +1,5 @@
 """
-What strangers cost who begin much and finish nothing: at most the budget of the process for unfinished input.
+The cost of strangers who begin much and finish nothing: at most the budget of the process for unfinished input.
 
 Before there was a budget, each connection could keep 16 MiB of a frame, 1024 TLS greetings 128 KiB each beside the limit
 of connections, and pages read whatever was posted to them.
@@ -141,7 +141,7 @@ async def test_ten_thousand_strangers_cost_a_bounded_sum_and_no_client() -> None
 
 
 async def test_a_whole_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes in one read is never asked for: the budget knows nothing of the usual request."""
+    """The budget is not asked for a frame that comes in one read: it knows nothing of the usual request."""
     budget = InputBudget(bytes_max=2, strangers_max=1)
     handler = Recorder(echo)
     conn = Connection(handler, _table(budget))
@@ -285,7 +285,7 @@ async def test_handshakes_draw_on_the_budget(files: TlsFiles, sockets: list[sock
 
 
 async def test_a_tls_connection_draws_until_it_is_served(files: TlsFiles) -> None:
-    """Who finishes a handshake and says nothing still holds memory."""
+    """A client that finishes a handshake and says nothing still holds memory."""
     budget = InputBudget()
     server = RemotingServer(Recorder(echo), tls=ServerTls(files, "enforcing"), budget=budget)
     async with listening(server) as port:
@@ -351,7 +351,7 @@ async def test_pages_take_no_body_and_few_connections(sockets: list[socket.socke
 
 
 def test_a_body_that_inflates_makes_room_first() -> None:
-    """What it may become is taken from strangers, before it becomes that."""
+    """Room for the inflated body is taken from strangers, before it inflates."""
     budget = InputBudget(bytes_max=REGISTRATION_SIZE_MAX + 10, strangers_max=20)
     stranger = Holding()
     budget.hold(stranger, 20, "half_frame")
@@ -377,7 +377,7 @@ def test_requests_that_wait_for_a_leader_are_bounded_in_bytes() -> None:
 
 
 def test_the_budget_is_measured() -> None:
-    """What is held, its limits, and the refusals by use."""
+    """The metrics show what is held, its limits, and the refusals by use."""
     budget = InputBudget(bytes_max=100, strangers_max=40)
     registry = CollectorRegistry()
     registry.register(InputBudgetCollector(budget))

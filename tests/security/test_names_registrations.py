@@ -126,7 +126,7 @@ def test_the_cluster_may_do_all_of_it(cluster: Cluster, attack: RemotingCommand)
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
 def test_a_copied_signature_is_worth_nothing(cluster: Cluster, attack: RemotingCommand) -> None:
-    """Who has seen a signed request can neither send it again nor sign another with it."""
+    """A witness of a signed request can neither send it again nor sign another with it."""
     seen = cluster.sign(request(904, identity_ext(GROUP_A)))
     assert cluster.ask(seen).code == 0
     stolen = {name: value for name, value in seen.ext.items() if name.startswith("Omq")}
@@ -197,7 +197,7 @@ def test_a_broker_of_rocketmq_adds_no_queues_to_an_ordered_topic() -> None:
 
 
 def test_a_broker_that_signs_takes_its_name_back() -> None:
-    """Who was faster after a restart of the name server, in a mixed fleet, does not keep the name."""
+    """A broker that was faster after a restart of the name server, in a mixed fleet, does not keep the name."""
     cluster = Cluster(mixed=True)
     assert cluster.ask(register_request(EVIL, _fewer_queues())).code == 0
 

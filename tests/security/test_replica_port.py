@@ -1,5 +1,5 @@
 """
-What a stranger cannot do at the port of the replicas.
+Attacks of a stranger that fail at the port of the replicas.
 
 Before there was a handshake the greeting alone made a member of every caller: each of these attacks succeeded, for its
 frames are those of a replica and nothing else was asked for.
@@ -159,7 +159,7 @@ async def test_frames_behind_a_greeting_are_heard_by_nobody(replica: Replica) ->
 
 
 async def test_a_refused_greeting_is_not_followed_by_another(replica: Replica) -> None:
-    """Who was refused is not listened to any more, whatever came in the same piece."""
+    """A refused stranger is not listened to any more, whatever came in the same piece."""
     async with Stranger(replica.address) as stranger:
         wrong, right = greeting(1, cluster="D"), greeting(1)
         await stranger.say(

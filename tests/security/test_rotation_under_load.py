@@ -113,7 +113,7 @@ async def test_no_send_is_refused_while_programs_change_one_by_one(programs: Pro
 
 
 async def test_without_an_overlap_sends_are_refused(programs: Programs) -> None:
-    """What the overlap is for."""
+    """The overlap prevents these refusals."""
     await programs.go_on()
 
     await programs.set_account(SECOND, 0)

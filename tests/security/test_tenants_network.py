@@ -1,4 +1,4 @@
-"""Who reaches which port of a Cluster's pods, by its NetworkPolicies as Kubernetes reads them."""
+"""Access to the ports of a Cluster's pods, by its NetworkPolicies as Kubernetes reads them."""
 
 import ipaddress
 from dataclasses import dataclass, field

@@ -54,7 +54,7 @@ GUARDED: dict[str, Any] = {
     },
     "imagePullSecrets": ["registry"],
 }
-# What is asked for, and what the sentence must name.
+# The spec that is asked for, and the words that the sentence must have.
 ATTACKS: list[tuple[dict[str, Any], str]] = [
     ({"image": "registry.example.com/evil:1"}, "registry.example.com/evil:1"),
     ({"image": "spark:1-evil"}, "spark:1-evil"),
@@ -309,7 +309,7 @@ async def test_an_edit_that_waits_gives_nobody_a_right(
 async def test_a_spec_that_never_could_be_used_allows_nobody_and_says_so(
     world: World, former: bool
 ) -> None:
-    """What a former Cluster of the name allowed gives nobody a right."""
+    """The permission of a former Cluster of the name gives nobody a right."""
     if former:
         world.carry_out("another", allowedNamespaces=[STRANGER])
     world.break_spec()

@@ -51,7 +51,7 @@ VERBS: Final = {
     "delete": ("delete",),
     "evict": ("create",),
 }
-# What stands in a variable where a call is made, by module and text of the call's first argument.
+# The kinds behind a variable where a call is made, by module and text of the call's first argument.
 VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
     ("forecast/reader", "resource"): OWN_KINDS,
     ("observe/inventory", "resource"): (*OWN_KINDS, resources.PODS),
