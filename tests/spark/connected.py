@@ -1,5 +1,5 @@
 """
-What a Spark Connect client does with our formats and pipelines, in a process of its own: a session of either kind excludes the other.
+The work of a Spark Connect client with our formats and pipelines, in a process of its own: a session of either kind excludes the other.
 
 `python -m tests.spark.connected SETTINGS` with {"master", "bootstrap", "topic", "target", "folder"}; prints what came of it as JSON.
 """

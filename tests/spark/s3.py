@@ -27,7 +27,7 @@ ANOTHER: Final = "ORDERLYMQ_S3"
 _START_TIMEOUT_S: Final = 60.0
 _SLOW_S: Final = 0.3
 
-#: What becomes of a request: it is served, served late, refused with 503 before or after it was carried out,
+#: The fate of a request: it is served, served late, refused with 503 before or after it was carried out,
 #: or carried out and its connection cut. "refused": with 400, as what is too large.
 Fate = Literal["served", "slow", "busy", "answer lost", "cut", "refused"]
 

@@ -1,5 +1,5 @@
 """
-What a user gives to spark-submit: a topic into another one and into an archive.
+A program for spark-submit: a topic into another one and into an archive.
 
 `python submitted.py SETTINGS` with {"bootstrap", "topic", "target", "folder"}; prints what came of it as JSON.
 """

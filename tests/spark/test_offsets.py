@@ -134,7 +134,7 @@ def test_what_changed_since_a_stream_stopped_is_reported() -> None:
 
 
 def test_the_ids_of_topics_stand_beside_their_offsets() -> None:
-    """Where they are known; a queue's topic was created again if its broker gives it another one."""
+    """Ids stand where they are known; a queue's topic was created again if its broker gives it another one."""
     one, two = MessageQueue("t", "g", 0), MessageQueue("t", "h", 0)
     ids = {("t", "g"): 7, ("u", "g"): 8}
 

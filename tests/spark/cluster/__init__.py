@@ -1,1 +1,1 @@
-"""How the pipelines use a cluster."""
+"""The use that pipelines make of a cluster."""

@@ -25,7 +25,7 @@ _PASSAGES: Final = "passages"
 _STAYS: Final = "stays"
 _IGNORED: Final = 1  # SIG_IGN
 
-# Which event, which of its paths, and what that path is like.
+# The event, the position of its path, and a test of that path.
 _PLACES: Final[dict[str, tuple[str, int, Callable[[str], bool]]]] = {
     # A task of the archive, before its files and with the first one on the disk.
     "writing": ("os.mkdir", 0, lambda path: "/_parts/" in path),

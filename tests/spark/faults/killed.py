@@ -37,7 +37,7 @@ from tests.spark.faults.aftermath import ALIKE, TIE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What runs, in this order, and the folder of each checkpoint.
+#: The pipelines that run, in this order, and the folder of each checkpoint.
 PIPELINES: Final = ("archive", "audit", "copy", "load")
 OUTCOME: Final = "outcome.json"
 NOW: Final = "now"  # names the pipeline that runs
@@ -54,7 +54,7 @@ _SESSION: Final = {
 }
 
 
-#: Where a task of a sink dies, by the sink's appId: before its lookup, at some moment of sending, after the last send.
+#: Places where a task of a sink dies, by the sink's appId: before its lookup, at some moment of sending, after the last send.
 SINK_PLACES: Final = {
     "copied": ("copying", "sending", "copied"),
     "loaded": ("loading", "pouring", "loaded"),

@@ -157,7 +157,7 @@ def test_a_group_by_key_is_declared_by_queue_until_its_consumers_move(
 def test_a_target_that_somebody_has_written_to_is_refused(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Whether that came before the mirror, or between its runs."""
+    """Somebody may have written before the mirror, or between its runs."""
     early, late = next(_NAMES), next(_NAMES)
     for name in (early, late):
         for side in (clusters.source, clusters.target):

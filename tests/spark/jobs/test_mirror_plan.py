@@ -131,7 +131,7 @@ def test_a_group_begins_where_it_stood_or_earlier(
 
 
 def test_a_copy_differs_in_its_place_alone() -> None:
-    """Where and when it is stored; anything else is another message."""
+    """A copy may be stored elsewhere and at another time; anything else is another message."""
     message = StoredMessage(
         *("orders", 0, 1, 7, 4711, 0, 5, ("192.0.2.1", 1), 6, ("192.0.2.2", 2), 0, 0),
         b"body",

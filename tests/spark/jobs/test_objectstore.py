@@ -80,7 +80,7 @@ def test_pipelines_work_on_an_object_store_that_is_busy_and_loses_answers(
         ),
         lambda: spark,
     )
-    # What is refused stays there, for the next commit to remove.
+    # A refused part stays there, for the next commit to remove.
     assert list(location(f"{address}/files/_parts").files()) == []
     with pytest.raises(PipelineFailed, match="from another checkpoint"):
         run("another", app="kept", offsets=45)

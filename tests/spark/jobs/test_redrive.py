@@ -263,7 +263,7 @@ def test_a_letter_is_overtaken_in_any_queue_of_a_topic_that_grew() -> None:
 
 
 def test_a_letter_of_a_topic_that_never_grew_is_overtaken_in_its_own_queue_alone() -> None:
-    """Who sends messages of a key to another queue by hand has no order between the two."""
+    """Messages of a key that somebody sends to another queue by hand have no order between the two."""
     mine, own, other = moved(0, 9, 900, 100), *(MessageQueue("orders", "b", n) for n in (9, 0))
 
     assert not is_overtaken(mine, {(other, "a"): (901, 101)}, grown=False)

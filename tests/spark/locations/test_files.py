@@ -33,7 +33,7 @@ def test_a_file_is_what_was_last_written(root: Location) -> None:
 
 
 def test_of_many_who_create_a_file_one_wins(root: Location) -> None:
-    """Who repeats the winner's content hears that it is there; nobody changes it."""
+    """A writer that repeats the winner's content hears that it is there; nobody changes it."""
     for number in range(5):
         place = root / "commits" / f"{number}"
         won: list[str] = []

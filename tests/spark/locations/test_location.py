@@ -1,4 +1,4 @@
-"""Which texts are places, wherever a path is read; what is neither never becomes a local folder."""
+"""Texts that are places, wherever a path is read; no other text becomes a local folder."""
 
 from pathlib import Path
 from typing import get_type_hints

@@ -1,4 +1,4 @@
-"""How a stream ends: by itself, or by a signal."""
+"""The end of a stream: by itself, or by a signal."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Where reads begin and end by times, against a real broker, without Spark."""
+"""Beginnings and ends of reads by times, against a real broker, without Spark."""
 
 import json
 import time

@@ -389,7 +389,7 @@ def test_a_target_of_a_run_that_is_not_reached_any_more_ends_it_at_the_present_e
 def test_a_beginning_that_would_be_another_one_is_refused(
     topics: Topics, tmp_path: Path, offsets: dict[str, int]
 ) -> None:
-    """Where -1 and -2 are moves, and what is not named is -2; the first batch is asked for its beginning again when it is repeated."""
+    """Offsets of -1 and -2 move, and an unnamed queue is -2; the first batch is asked for its beginning again when it is repeated."""
     topic = topics.make(queues=2, ordered=False)
     given = {"startingOffsets": json.dumps({topic: {"g": offsets}})}
 

@@ -88,7 +88,7 @@ def test_another_checkpoint_under_the_same_name_is_refused(root: Location) -> No
 
 
 def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(root: Location) -> None:
-    """How far the application has come is known of every queue, whichever batch brought it."""
+    """The application's progress is known of every queue, whichever batch brought it."""
     other = _of_another_queue(root)
     append_files(root, "app", 0, [write(root, "a", 0, 5), other])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])

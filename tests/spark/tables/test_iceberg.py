@@ -195,7 +195,7 @@ def test_another_checkpoint_under_the_same_name_is_refused(lake: Lake) -> None:
 
 
 def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(lake: Lake) -> None:
-    """How far the application has come is known of every queue, whichever batch brought it."""
+    """The application's progress is known of every queue, whichever batch brought it."""
     other = MessageQueue("orders", "g", 1)
     lake.append(0, lake.write(0, 5), lake.write(0, 2, other))
     lake.append(1, lake.write(5, 9))

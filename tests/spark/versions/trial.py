@@ -1,5 +1,5 @@
 """
-What runs on one version of Spark: a small piece of each thing, and whether its law held.
+The trial of one version of Spark: a small piece of each thing, and whether its law held.
 
 `python -m tests.spark.versions.trial SETTINGS` with {"master", "bootstrap", "folder", "prefix", "cells"}, in the environment of
 that version; prints a line of JSON for each cell, {"name", "passed", "said"}. The master `connect` is a Spark Connect server of its own.
@@ -41,7 +41,7 @@ _TRIES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Whether a law held, and what there is to say of it."""
+    """The result for a law, and what there is to say of it."""
 
     name: str
     passed: bool
