@@ -13,7 +13,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "evidence" / "console.md"
 OPTION: Final = "--write-console-table"
 #: The seconds of a way, at most, for which the guide vouches.
 REACHED_MAX_S: Final = 5.0
-#: What a test notes of itself: a row of the table.
+#: The note of a test for the table: a row.
 ROW: Final = "reach"
 
 HEAD: Final = """\

@@ -92,7 +92,7 @@ async def held(cluster: Cluster) -> list[tuple[str, int]]:
 async def test_only_an_account_with_the_right_acts(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Who may only look is shown neither buttons nor a preview."""
+    """An account that may only look is shown neither buttons nor a preview."""
     await sign_in(browser, guarded, BOB)
     for path in (SKIP, RESET):
         async with browser.get(guarded.url + path) as answer:

@@ -45,7 +45,7 @@ PATHS: Final = (
 )
 # Its own best practices and WCAG 2.2 AA; nothing is left out.
 AXE: Final = {"resultTypes": ["violations"]}
-# What somebody with a screen reader needs of a page; the address of each element that lacks it.
+# The names that somebody with a screen reader needs of a page; the address of each element that lacks one.
 UNNAMED: Final = """() => {
   const bare = [];
   for (const each of document.querySelectorAll("input:not([type=hidden]), select")) {
@@ -63,7 +63,7 @@ UNNAMED: Final = """() => {
 
 
 LIVE: Final = "#connection:text-is('live')"
-# What a browser does when another tab is chosen, or this one again.
+# The browser's acts when another tab is chosen, or this one again.
 TURN: Final = """(isHidden) => {
   Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
   document.dispatchEvent(new Event("visibilitychange"));
@@ -123,7 +123,7 @@ class Complaints:
 
 @pytest.fixture
 def pictures(request: pytest.FixtureRequest) -> Path | None:
-    """Where pictures of the pages go; nowhere if nobody asked for them."""
+    """Return the folder for pictures of the pages; None if nobody asked for them."""
     folder: Path | None = request.config.getoption(PICTURES)
     return folder
 

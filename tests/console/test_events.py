@@ -1,4 +1,4 @@
-"""Who follows a page: a viewer that does not read is ended, and strangers end nobody."""
+"""Viewers that follow a page: one that does not read is ended, and strangers end nobody."""
 
 import asyncio
 import itertools

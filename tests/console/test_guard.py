@@ -333,7 +333,7 @@ async def test_a_form_that_is_too_large_is_refused(
 async def test_a_session_that_ends_ends_its_events(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """Who signed out sees no more."""
+    """A person who signed out sees no more."""
     await browser.post(f"{guarded.url}/sign-in", data={"token": ACT}, allow_redirects=False)
     async with browser.get(guarded.url) as answer:
         proof = re.findall(r'name="proof" value="([^"]+)"', await answer.text())[0]

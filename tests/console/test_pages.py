@@ -35,7 +35,7 @@ async def show(browser: aiohttp.ClientSession, console: Console, path: str) -> s
 async def test_the_first_page_says_in_one_sentence_what_is_wrong(
     console: Console, browser: aiohttp.ClientSession
 ) -> None:
-    """When the leader has examined its groups; until then that is unknown, and so are rates before two looks."""
+    """The page says so once the leader has examined its groups; before, that is unknown, and so are rates before two looks."""
     page = await get(browser, console, "/overview")
     assert page["messagesIn"] == {
         "value": None,

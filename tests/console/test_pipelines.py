@@ -34,7 +34,7 @@ async def watching(troubled: Cluster, tmp_path: Path) -> AsyncIterator[Console]:
 
 @pytest.fixture
 def folder(watching: Console, tmp_path: Path) -> Path:
-    """Where its pipelines are."""
+    """Return the folder of its pipelines."""
     return tmp_path / "pipelines"
 
 

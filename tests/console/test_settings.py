@@ -1,4 +1,4 @@
-"""Who may come in: accounts, sessions, and no start beyond this machine without them."""
+"""Access to the console: accounts, sessions, and no start beyond this machine without them."""
 
 from pathlib import Path
 

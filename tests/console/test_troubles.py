@@ -34,7 +34,7 @@ pytestmark = [*NEEDS_CHROMIUM, pytest.mark.long, pytest.mark.timeout(240)]
 # A queue stands still after half a minute, and loads are judged by the minute.
 FOUND_MS: Final = 150_000
 CLICKS_MAX: Final = 3
-#: What is clicked, and what the last page says: the cause, then the cure.
+#: The elements that are clicked, and the words of the last page: the cause, then the cure.
 PATHS: Final = {
     "poison message": (
         ("nav a[href='/blocked']",),
