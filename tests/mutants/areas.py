@@ -1,4 +1,4 @@
-"""Which modules are mutated, and which tests are theirs: those of the package first, then those that use it."""
+"""The modules that are mutated, and their tests: those of the package first, then those that use it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ AREAS: Final = (
             ),
         ),
     ),
-    # What gives offsets: the messages of an entry, and their layout.
+    # The source of offsets: the messages of an entry, and their layout.
     Area(
         (
             "broker/orderlymq_broker/core/messagedraft.py",

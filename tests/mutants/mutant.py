@@ -17,7 +17,7 @@ from typing import Final
 import libcst as cst
 from mutmut.mutation import mutators
 
-# What only says or checks something.
+# Functions that only say or check something.
 _UNCHANGED_FUNCTIONS: Final = frozenset({"check", "check_invariants", "__repr__", "__str__"})
 # They put None in the place of a value, or leave an argument out: the type checker refuses nearly all of it.
 _LEFT_TO_MYPY: Final = frozenset(
@@ -111,7 +111,7 @@ def _changeable(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             return
     yield node
     for child in node.children:
-        # Whether it raises, and what, but not how it says so.
+        # The error that it raises counts, but not its words.
         if not (isinstance(node, cst.Raise) and isinstance(child, cst.Call)):
             yield from _changeable(child)
 
@@ -128,7 +128,7 @@ def _changes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     for kind, operator in _OPERATORS:
         if isinstance(node, kind):
             yield from operator(node)
-    # What mutmut has no operator for: an effect that is left out, and a condition without effect.
+    # Changes that mutmut has no operator for: an effect that is left out, and a condition without effect.
     match node:
         case cst.Expr(value=cst.Call()):
             yield cst.Pass()

@@ -1,5 +1,5 @@
 """
-What is known about mutants: verdicts in ``build/mutants``, explanations and the page in the repository.
+Knowledge about mutants: verdicts in ``build/mutants``, explanations and the page in the repository.
 
 A verdict counts as long as the mutated function is the same. Mutants that nobody notices are tried again on each
 run, for a test may have come; those in ``explained.json`` are not: nothing can notice them, or nothing should.
@@ -27,7 +27,7 @@ NOTICED: Final = ("tests", "seeds", "time", "crash")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a mutant is not noticed; *equal* when nothing could."""
+    """The reason why a mutant is not noticed; *equal* when nothing could."""
 
     path: str
     function: str

@@ -37,7 +37,7 @@ MEMORY_MAX: Final = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant: who noticed it, or that nobody did.
+    """The result of a mutant's trial: who noticed it, or that nobody did.
 
     Attributes:
         key: the mutant's.
@@ -55,7 +55,7 @@ class Verdict:
 @dataclass(slots=True)
 class Order:
     """
-    Which tests are tried, and which of them first.
+    The tests that are tried, and their order.
 
     A test that never calls the mutated function cannot notice the change. Those that noticed mutants of
     the same function or module come first, then the quick ones.
@@ -108,7 +108,7 @@ class Calls:
         """Return their paths and qualified names, and begin again."""
         called, self._called = self._called, set()
         return {
-            # What is defined inside a function belongs to it.
+            # A function that is defined inside another belongs to it.
             code.co_filename.removeprefix(self._prefix) + code.co_qualname.split(".<locals>")[0]
             for code in called
             if code.co_filename.startswith(self._prefix)
