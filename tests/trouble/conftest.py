@@ -1,4 +1,4 @@
-"""What the tests of trouble share: groups of real processes, and customers that must not notice."""
+"""Shared parts of the tests of trouble: groups of real processes, and customers that must not notice."""
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,4 +1,4 @@
-"""What is checked around trouble: a group can be reached, the stores of stopped replicas are clean."""
+"""Checks around trouble: a group can be reached, the stores of stopped replicas are clean."""
 
 import socket
 import subprocess

@@ -172,7 +172,7 @@ def test_what_came_whole_before_the_garbage_is_answered(
 def test_half_a_frame_then_silence_holds_nobody_up(
     size: int, port: Port, bystander: RawSocket
 ) -> None:
-    """Who stops in the middle of a frame waits alone, and may still send the rest later."""
+    """A client that stops in the middle of a frame waits alone, and may still send the rest later."""
     data = encode(port.question())
 
     with RawSocket(port.number) as stranger:
@@ -206,7 +206,7 @@ def test_many_large_halves_cost_what_was_sent_and_no_more(port: Port, bystander:
 
 
 def test_a_frame_in_single_bytes_is_understood(port: Port, bystander: RawSocket) -> None:
-    """Where packets begin and end means nothing."""
+    """The borders of packets mean nothing."""
     data = encode(port.question())
 
     with RawSocket(port.number) as stranger:

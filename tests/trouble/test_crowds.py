@@ -26,7 +26,7 @@ SEND_TIMEOUT_S = 3.0
 CROWD = 10_000
 # Besides the crowd a test has sockets, logs and libraries open.
 SPARE_FILES = 200
-# What the runtime says a connection costs at most, and as much again for the kernel's accounts and
+# The most that a connection costs by the runtime's word, and as much again for the kernel's accounts and
 # the allocator.
 CONNECTION_SIZE_MAX = 10 * 1024
 
@@ -221,7 +221,7 @@ async def test_long_polls_without_number_are_bounded(group: Group, client: Remot
 async def test_half_a_frame_is_waited_for_half_a_minute(
     silent: tuple[RawSocket, float], group: Group, client: RemotingClient
 ) -> None:
-    """Who has sent half a frame and falls silent is hung up on; meanwhile nobody noticed."""
+    """A client that has sent half a frame and falls silent is hung up on; meanwhile nobody noticed."""
     stranger, since = silent
     left_s = HALF_FRAME_TIMEOUT_S - (time.monotonic() - since)
 

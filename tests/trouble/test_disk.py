@@ -88,7 +88,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
     assert [body for _, body in stored[:20]] == [
         f"{sender.name}:{number}".encode() for number in range(20)
     ]
-    # What was refused was not stored: the next offset is the next one.
+    # A refused message was not stored: the next offset is the next one.
     assert while_waiting == [20 + len(while_filling)]
     group.brokers[1].signal(signal.SIGTERM)
     assert await asyncio.to_thread(group.brokers[1].wait) == 0

@@ -24,7 +24,7 @@ from tests.trouble.stubborn import stubborn_callers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-# What a process has for its end, on a busy machine, too.
+# The time that a process has for its end, on a busy machine, too.
 EXIT_TIMEOUT_S = 15.0
 ROUTES_TIMEOUT_S = 30.0
 # Whose offset, and where.
@@ -60,7 +60,7 @@ async def test_sigterm_of_every_leader_in_turn_loses_nothing(
     """Each leader gets SIGTERM under load, one after the other: no send is refused, exit in seconds."""
     busy = senders(client, trio, "turn")
     logs = [child.log_path for child in trio.brokers.values()]
-    # What a first try of this test has logged is not this one's.
+    # Lines that a first try of this test has logged are not this one's.
     logged = [path.stat().st_size for path in logs]
     done = False
 

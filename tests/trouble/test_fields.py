@@ -101,7 +101,7 @@ def test_an_unknown_code_is_answered_3(code: int, group: Group, good: RawSocket)
 
 
 def test_an_unknown_code_in_a_oneway_request_is_not_answered(good: RawSocket) -> None:
-    """Who wants no answer gets none, not even an error: the next answer belongs to the next call."""
+    """A client that wants no answer gets none, not even an error: the next answer belongs to the next call."""
     for code in (9_999, -5, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE):
         good.send(encode(request(code, {"e": "x"}, b"\xff", oneway=True)))
     unasked = request(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"})
@@ -412,7 +412,7 @@ def test_no_request_is_left_without_an_answer(
                 assert not (answer.remark or "").startswith(UNEXPECTED), (command, answer.remark)
 
 
-# What a failure that nobody expected begins with: its class.
+# The class with which a failure begins that nobody expected.
 UNEXPECTED = (
     "KeyError",
     "TypeError",

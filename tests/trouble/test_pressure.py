@@ -95,7 +95,7 @@ async def test_a_producer_faster_than_the_disk_is_asked_to_wait(
     assert all("flow control" in remark for remark in flood.remarks)
     assert not flood.unknown
     assert grown < CACHES_SIZE_MAX
-    # Who waits and tries again gets through, and when the flood is over so does everybody.
+    # A client that waits and tries again gets through, and when the flood is over so does everybody.
     assert len(patient.acknowledged) == 20
     await flood.send(100_000, 1)
     assert b"100000" in flood.acknowledged
