@@ -31,7 +31,7 @@ class Child:
     process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self) -> None:
-        # What benches measure is started as a person starts it.
+        # Benches start a process as a person does.
         if "PYTEST_VERSION" in os.environ and self.arguments[1] in MODULES:
             self.process = Forked(self.arguments, self.log_path)
             return

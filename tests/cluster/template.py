@@ -1,4 +1,4 @@
-"""What the processes of `forks` have in common: everything is imported, and the parser of SQL filters is made."""
+"""The common start of the processes of `forks`: everything is imported, and the parser of SQL filters is made."""
 
 import orderlymq_broker.__main__
 import orderlymq_nameserver.__main__

@@ -144,7 +144,7 @@ async def test_a_replica_is_added_and_another_removed(
 async def test_bad_steering_is_refused_with_a_reason(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """What cannot be done changes nothing, and the answer says what to write instead."""
+    """A request that cannot be carried out changes nothing, and the answer says what to write instead."""
     group = make_group(1)
     codes = RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP
 
@@ -163,7 +163,7 @@ async def test_bad_steering_is_refused_with_a_reason(
     assert "no other voter" in await remark(codes[1])
 
 
-# What a client gets that does not name its lease.
+# The lease of a client that does not name its own.
 LEASE_S = 60.0
 
 # A consumer in a process of its own: it says who it is, takes a lock and waits for its end.

@@ -53,7 +53,7 @@ spec:
 
 
 class Story:
-    """What happened, for the oracle; producers and consumers write it down as they go."""
+    """The events for the oracle; producers and consumers write them down as they go."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster

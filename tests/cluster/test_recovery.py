@@ -50,7 +50,7 @@ async def test_a_wiped_follower_comes_back_by_snapshot(
     group = make_group(raft=SMALL_LOG)
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
     leader = group.wait_for_leader()
-    # How many entries the sends need depends on how many share one: until the log is compacted.
+    # The number of entries depends on how many sends share one, so they go on until the log is compacted.
     while (await asyncio.to_thread(group.status, leader) or {}).get("first_index", 1) == 1:
         await asyncio.gather(*(sender.send(50) for sender in senders))
     follower = next(node for node in group.brokers if node != leader)

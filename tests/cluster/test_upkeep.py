@@ -1,4 +1,4 @@
-"""What a replica does when nobody asks anything of it."""
+"""The work of a replica when nobody asks anything of it."""
 
 import asyncio
 import time
