@@ -1,1 +1,1 @@
-"""What the pages of docs/ say is what the program does: generated pages, figures, links, commands and tutorials."""
+"""The pages of docs/ say what the program does: generated pages, figures, links, commands and tutorials."""

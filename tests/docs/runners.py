@@ -1,5 +1,5 @@
 """
-Which test runs each command block and each program of the pages, in CI.
+The test that runs each command block and each program of the pages, in CI.
 
 A block is run by a reader of its page or section (`FOLLOWED`), typed line by line at a real Kubernetes (the calls of
 `types` in `e2e/`), or it is in `ELSEWHERE`, named by its first line, with its runner and what keeps it from being run as it
@@ -76,7 +76,7 @@ def each(runner: str) -> Iterable[object]:
 
 
 class Runner(NamedTuple):
-    """Where the nearest run of a block is, and why the block is not run as it stands."""
+    """The nearest run of a block, and the reason why the block is not run as it stands."""
 
     where: str
     why: str

@@ -39,7 +39,7 @@ The figures come from [`AdminClient`](python.md#administration), which the comma
 | address | parameters | answer |
 |---|---|---|
 """
-#: What may stand behind the question mark.
+#: The parameters that may stand behind the question mark.
 PARAMETERS: Final = {
     "/topics": "`q`: a part of the name; `system=1`: the system's, too; `page`",
     "/groups": "`q`, `system=1`, `page`",

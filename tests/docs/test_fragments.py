@@ -120,7 +120,7 @@ async def test_the_listener_of_the_page_listens_in_order(
 
 
 async def test_a_consumer_by_key_books_each_message(orderlymq_cluster: Cluster) -> None:
-    """What books is the reader's own; the block goes on until everything is booked."""
+    """The code that books is the reader's own; the block goes on until everything is booked."""
     orderlymq_cluster.create_topic("orders")
     (program,) = programs(PYTHON, "Consume by key")
     booked: list[str] = []

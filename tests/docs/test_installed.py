@@ -1,4 +1,4 @@
-"""What pages say of things that are installed elsewhere exists: kinds of kubectl, values of the chart, extras of pip."""
+"""Things that pages name and that are installed elsewhere exist: kinds of kubectl, values of the chart, extras of pip."""
 
 import itertools
 import re

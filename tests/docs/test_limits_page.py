@@ -57,7 +57,7 @@ def _bytes(count: int) -> str:
     return f"{count:,} bytes"
 
 
-#: What is limited, by how much, by which setting, and what happens there.
+#: The limits: their subject, amount and setting, and the effect there.
 TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
     "Messages": [
         (

@@ -128,7 +128,7 @@ def test_every_python_program_on_a_page_compiles_and_imports_what_exists(page: P
 
 
 def test_every_public_name_of_the_sdk_is_on_its_page() -> None:
-    """Where it is defined; the section of errors has the whole module."""
+    """A name is shown where it is defined; the section of errors has the whole module."""
     shown = set(re.findall(r"^::: (\S+)$", (DOCS / "reference" / "python.md").read_text(), re.M))
     public = {
         f"{each.__module__}.{name}"

@@ -11,7 +11,7 @@ from tests.docs.tutorial import UP, Reader
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
-# What the pages that share a cluster have before them: a certificate, a second manifest, a message in a backup, an open transaction.
+# The state before the pages that share a cluster: a certificate, a second manifest, a message in a backup, an open transaction.
 _BEFORE: Final = """
 openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=console.example -keyout tls.key -out tls.crt 2>/dev/null
 cp examples/pipelines/archive.yaml more.yaml

@@ -45,7 +45,7 @@ _INSTALLED: Final = (
     "git pull",
     "make .venv/.run",
 )
-# What a page has before it that speaks of a running cluster.
+# The command before a page that speaks of a running cluster.
 UP: Final = "orderlymq up -f examples/quickstart.yaml --detach"
 _NAME_SERVER: Final = "127.0.0.1:9876"
 # Addresses of pages that would meet a cluster of somebody else; ports of 0 are free ones.
