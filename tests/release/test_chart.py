@@ -445,7 +445,7 @@ def test_what_follows_the_end_needs_no_namespace_but_that_of_the_release(
 
 
 def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> None:
-    """What `make dist` packs is what Helm would pack."""
+    """`make dist` packs what Helm would pack."""
     assert render(helm, package_chart(tmp_path)) == render(helm, CHART)
 
 

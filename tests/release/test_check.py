@@ -22,7 +22,7 @@ FILES = (
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """What the checks read, with a dated changelog, committed."""
+    """Return a committed copy of what the checks read, with a dated changelog."""
     for name in (*FILES, *(f"requirements/{lock}.lock" for lock in check.LOCKS)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

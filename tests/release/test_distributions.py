@@ -15,7 +15,7 @@ from orderlymq import __version__
 
 ALL = {each.name: each for each in distributions()}
 
-# What a module is called where its distribution has another name.
+# Names of modules where their distribution has another name.
 MODULES = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
 # Found beside what brings them: pydantic's core, and what FastStream injects with.
 BROUGHT = {"fast_depends": "faststream", "pydantic_core": "pydantic"}
@@ -40,7 +40,7 @@ OPTIONAL = {
         "pyiceberg",
     },  # who has bodies or tables of that format has it
 }
-# What a distribution asks for because a package of its sibling, or pyspark, imports it then.
+# Distributions that are asked for because a package of a sibling, or pyspark, imports them then.
 INDIRECT = {
     # The time zones of schedules, which slim images lack; zoneinfo finds them there.
     "orderlymq-operator": {"tzdata"},
