@@ -1,4 +1,4 @@
-"""What several test processes need and one of them builds, meanwhile the others wait."""
+"""A lock for things that several test processes need: one builds them while the others wait."""
 
 import fcntl
 from collections.abc import Iterator

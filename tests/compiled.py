@@ -1,5 +1,5 @@
 """
-Whether the compiled copy is what runs, and does what the sources do; ``make test-compiled`` begins with it.
+A check that the compiled copy is what runs, and does what the sources do; ``make test-compiled`` begins with it.
 
 Every module that should be compiled is, and the simulator comes to the same digests of all that happened,
 seed by seed, on the copy and on the sources.

@@ -1,12 +1,12 @@
-"""What all tests share: the option that accepts new golden output, the order, and the second try.
+"""Shared parts of all tests: the option that accepts new golden output, the order, and the second try.
 
 A test with programs of others (RocketMQ's clients, Spark) can fail because these assume a quick
 machine, without any law being broken. It gets one more try; the summary counts and names every one,
 so that a test that needs it often is seen. Tests of this project alone get none: they wait for what
 they test, not for a first sign of it.
 
-What a failed test left open is collected with that test: a socket that is found unclosed later would
-fail whichever test runs then, because warnings are errors.
+Things that a failed test left open are collected with that test: a socket that is found unclosed
+later would fail whichever test runs then, because warnings are errors.
 """
 
 import gc
@@ -19,7 +19,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says something of the machine, not of the rule. On CI the examples are the same each time.
+# The time of an example says something of the machine, not of the rule. On CI the examples are the same each time.
 # ORDERLYMQ_EXAMPLES is how many a rule gets that names no number itself.
 settings.register_profile(
     "rules",
@@ -140,5 +140,5 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether golden files are to be written instead of compared."""
+    """Return whether golden files are to be written instead of compared."""
     return bool(request.config.getoption("--rewrite"))

@@ -241,7 +241,7 @@ def test_no_row_of_the_catalogue_is_without_a_state() -> None:
 
 @pytest.mark.parametrize("section", ["TXN", "FLT", "TRC", "ACL", "ADM", "PRB", "CFG-B"])
 def test_these_sections_leave_nothing_untested(section: str) -> None:
-    """What RocketMQ's users and administrators ask for beyond ordered messages: tested, or not served."""
+    """Features that RocketMQ's users and administrators ask for beyond ordered messages are tested, or not served."""
     rows = [row for row in features() if row.id.startswith(section)]
 
     assert [row.id for row in rows if row.state == "?" and "bench" not in row.remark] == []

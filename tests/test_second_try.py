@@ -1,4 +1,4 @@
-"""What a failed test leaves behind."""
+"""The traces that a failed test leaves behind."""
 
 import os
 import subprocess

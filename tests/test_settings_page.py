@@ -45,7 +45,7 @@ through the raft log: it holds for the whole group, also after a fail-over, unti
 Other keys need new replicas, which an apply starts one by one.
 """
 
-# What the SDK's settings do, where their class does not say it.
+# Effects of the SDK's settings, where their class does not say it.
 EFFECTS: Final = {
     "poll_name_server_interval": "how often routes are read again",
     "heartbeat_broker_interval": "how often brokers hear that the client lives",

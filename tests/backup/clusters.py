@@ -9,7 +9,7 @@ from orderlymq_backup.restore import Target, restore
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.store.replica import Identity
 
-# What `orderlymq_testing` calls its cluster and its group.
+# The names that `orderlymq_testing` gives its cluster and its group.
 CLUSTER, GROUP = "test", "broker-a"
 
 

@@ -1,4 +1,4 @@
-"""Where backups are kept: a folder and a bucket keep the same rules."""
+"""Places of backups: a folder and a bucket keep the same rules."""
 
 import os
 import socket

@@ -105,7 +105,7 @@ async def test_a_cluster_begins_with_the_backup_of_another(tmp_path: Path) -> No
         group = former.group(topic, on_dead_letter="HoldKey")
         await fill(former, topic, group)
         made = json.loads(former.command("backup", "create", "--to", place, "--json"))
-        # What comes later is not part of it.
+        # A later message is not part of it.
         async with Producer("p", former.name_server) as producer:
             await producer.send(topic, "later", key=KEYS[0])
         (listed,) = json.loads(former.command("backup", "list", "--from", place, "--json"))

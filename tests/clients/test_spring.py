@@ -19,7 +19,7 @@ pytestmark = [
 FOLDER: Final = Path(__file__).parent / "spring"
 #: 2.2.3 has the client 5.0.0; 2.3.4, the newest, has 5.3.2.
 VERSIONS: Final = ("2.2.3", "2.3.4")
-#: What is sent to the plain topic in each way, and what becomes visible of the three transactions.
+#: The messages to the plain topic, one of each way, and those of the three transactions that become visible.
 PLAIN: Final = {
     *("converted", "synchronous", "oneway", "asynchronous", "priced", "delayed", "timed"),
     *("first of batch", "second of batch", "COMMIT", "UNKNOWN"),

@@ -192,7 +192,7 @@ def _raft_messages(data: bytes) -> None:
     end = 1 + data[0] if data else 1
     header, payload = data[1:end], data[end:]
     messages = decode_messages(Frame(FrameKind.RAFT, header, payload))
-    # What was read can be said again: nothing of another type has come in.
+    # A frame that was read can be encoded again: nothing of another type has come in.
     encode_messages(messages)
 
 

@@ -1,4 +1,4 @@
-"""What a name server keeps of registrations has a limit, and none of it is taken from brokers that sign."""
+"""The bytes that a name server keeps of registrations have a limit, and none are taken from brokers that sign."""
 
 import json
 import tracemalloc

@@ -1,4 +1,4 @@
-"""What clients of a further listener get: addresses that they can reach, or a refusal."""
+"""Answers to clients of a further listener: addresses that they can reach, or a refusal."""
 
 import json
 
@@ -67,7 +67,7 @@ def test_a_route_without_all_addresses_is_refused(
 
 
 def test_a_topic_whose_groups_all_have_addresses_is_reported(served: NameServerCore) -> None:
-    """What another group lacks concerns the topics of that group alone."""
+    """An address that another group lacks concerns the topics of that group alone."""
     route = json.loads(ask(served, 105, "half", topic="alone").body)
 
     assert [each["brokerAddrs"] for each in route["brokerDatas"]] == [{"0": "198.51.100.1:1"}]

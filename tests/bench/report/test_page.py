@@ -103,7 +103,7 @@ def test_every_picture_on_the_page_is_there(tmp_path: Path) -> None:
 
 
 def test_rounds_of_another_size_are_not_rounds_of_the_same() -> None:
-    """What is scaled has another name, so that its results stand apart."""
+    """A scaled run has another name, so that its results stand apart."""
     assert page.scaled(FULL, None, None, None) == FULL
     scaled = page.scaled(QUICK, 500, None, 1.5)
     assert (scaled.name, scaled.stored, scaled.seconds) == (

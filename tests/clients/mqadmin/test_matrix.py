@@ -184,7 +184,7 @@ ROWS: Final = (
     row("cloneGroupOffset -s {group} -d copy-{g} -t {topic} -o true", "clone group offset success"),
     row("cloneGroupOffset -s {typo} -d copy-{g} -t {topic} -o true", r"CODE: 17 .*%RETRY%{typo}"),
     # Name servers.
-    # What changes where clients go needs the signature of the cluster, which mqadmin cannot make.
+    # A change of where clients go needs the signature of the cluster, which mqadmin cannot make.
     row("updateOrderConf -m put -t {topic} -v clients-0:3", UNSIGNED.format(100)),
     row("updateOrderConf -m put -t {ordered} -v clients-0:3", UNSIGNED.format(100)),
     row("updateOrderConf -m get -t {ordered}", r"orderConf=\[clients-0:4\]"),
@@ -224,7 +224,7 @@ ROWS: Final = (
 
 
 class Stage:
-    """Where one scene at a time is played, each started when the first row needs it."""
+    """The stage for one scene at a time, each started when the first row needs it."""
 
     def __init__(self, cluster: LocalCluster, folders: pytest.TempPathFactory) -> None:
         self._cluster = cluster

@@ -40,7 +40,7 @@ _OPENED = [
     for package in ("java.lang", "java.nio", "java.util", "sun.nio.ch", "jdk.internal.misc")
 ]
 
-#: What the names of topics and groups begin with; the topics of the load programs belong to the broker.
+#: The beginnings of the names of topics and groups; the topics of the load programs belong to the broker.
 NAMES = (
     "BatchTest",
     "CID_JODIE_1",
@@ -64,7 +64,7 @@ NAMES = (
 )
 # RocketMQ's threads outlive a `main` that has failed: such a program never ends.
 _DIED = 'Exception in thread "main"'
-# What a producer says that has waited 3 s for an answer, a limit that the examples do not set. 10 000 messages of one
+# The words of a producer that has waited 3 s for an answer, a limit that the examples do not set. 10 000 messages of one
 # batch take that long where many programs share a slow machine.
 _TOO_SLOW = "sendDefaultImpl call timeout"
 
