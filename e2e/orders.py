@@ -25,7 +25,7 @@ _DRAINED_S: Final = 90.0
 
 @dataclass(frozen=True)
 class Takeover:
-    """How one queue of a killed consumer went on.
+    """The takeover of one queue of a killed consumer.
 
     Attributes:
         seconds: from the kill to the next delivery of the queue by another client; None before it.
@@ -87,7 +87,7 @@ class Orders:
                 pod["affinity"] = _only(placed[name])
 
         self.space.example(file, change)
-        # Who asks gets its share when the group has been calm for assignment.rebalanceDelay.
+        # A member that asks gets its share when the group has been calm for assignment.rebalanceDelay.
         self.space.until(
             lambda: self.consumed_by() == consumers, f"{consumers} consumers deliver", 120
         )
@@ -199,7 +199,7 @@ class Orders:
         until = time.monotonic() + _DRAINED_S
         while _missing(self.history(), self.group) and time.monotonic() < until:
             time.sleep(1)
-        # What is missing still is lost: the oracle says so after this line.
+        # A message that is missing still is lost: the oracle says so after this line.
         self.note(Kind.DRAINED, group=self.group, topic=self.topic)
         return judge(self.history())
 

@@ -10,7 +10,7 @@ from e2e.space import Space
 
 BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
-# What TLS answers to somebody who speaks something else.
+# The answer of TLS to somebody who speaks something else.
 ALERT_SIZE = 7
 # Takes the addresses of the replicas, a name server and the leader's service; prints what each attack got, as JSON.
 _ATTACKS = """
@@ -20,7 +20,7 @@ from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 
 async def heard(address, tls):
-    # What a replica's port says to somebody without a certificate and a proof.
+    # The words of a replica's port to somebody without a certificate and a proof.
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(20):

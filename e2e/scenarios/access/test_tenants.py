@@ -11,7 +11,7 @@ from e2e.machine import MachineError
 from e2e.space import Json, Space
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
-# What a role of the chart must not allow: each was a way to everything.
+# Rights that a role of the chart must not allow: each was a way to everything.
 NEVER: tuple[Right, ...] = (("", "secrets", "list"), ("", "secrets", "delete"))
 DENIED: tuple[Right, ...] = (
     *NEVER,

@@ -280,7 +280,7 @@ def test_what_cannot_be_obeyed_is_not_accepted(
 def test_what_must_not_change_cannot_be_changed(
     bare: Space, kind: str, before: Json, after: Json, words: str
 ) -> None:
-    """What clients or stored messages rely on stays as it was at the beginning."""
+    """Fields that clients or stored messages rely on stay as they were at the beginning."""
     name = f"kept-{abs(hash((words, str(after))))}"
     bare.apply(_made(kind, before, name))
 
@@ -303,7 +303,7 @@ def test_a_name_that_leaves_no_room_for_what_is_called_after_it_is_refused(bare:
 
 def test_an_object_waits_for_its_controller_from_the_first_moment_on(bare: Space) -> None:
     """`kubectl wait` works before anybody has looked: Ready is Unknown, and says who is waited for."""
-    # What the API server would store: an operator of another scenario may look within a second.
+    # The API server would store this: an operator of another scenario may look within a second.
     command = ("create", "--dry-run=server", "-o", "json", "-f", "-")
     made = json.loads(bare.kubectl(*command, stdin=_made("Topic", _REF, "early")))
 
@@ -369,6 +369,6 @@ _SHOWN = [
 
 @pytest.mark.parametrize("path", _SHOWN, ids=lambda path: str(path.stem))
 def test_every_example_is_accepted(bare: Space, path: Path) -> None:
-    """What the docs show can be applied; namespaces that an example names are replaced by this one."""
+    """An example can be applied; namespaces that it names are replaced by this one."""
     text = re.sub(r"^  namespace: .*\n", "", path.read_text(), flags=re.MULTILINE)
     bare.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)

@@ -215,7 +215,7 @@ def test_a_stateful_set_that_was_edited_by_hand_is_put_right_and_loses_no_replic
 def test_a_finalizer_that_is_left_behind_goes_when_an_operator_comes(
     space: Space, operator: Operator
 ) -> None:
-    """What was deleted while nobody operated goes from the brokers, or with its Cluster, and blocks nothing."""
+    """A topic that was deleted while nobody operated goes from the brokers, or with its Cluster, and blocks nothing."""
     space.apply(
         small("left"),
         part("Topic", "alone", "left", deletionPolicy="Delete"),
