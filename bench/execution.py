@@ -1,5 +1,5 @@
 """
-How each kind of work is done to a running cluster: the same words to the load program, for every peer.
+Each kind of work, done to a running cluster: the same words to the load program, for every peer.
 
 A :class:`Running` is one start of one peer with its load program. Everything that is sent goes to topics of this
 start, so that nothing depends on what was measured before.
@@ -262,7 +262,7 @@ def both(running: Running, work: Work) -> Figures:
     """Send and consume at the same time."""
     topic, group = running.topic("both"), running.fresh("both")
     ask = running.program.ask
-    # What was sent to this topic by an earlier round would come first.
+    # Messages of an earlier round in this topic would come first.
     ask("join", group=group, topic=topic, queues=QUEUES, members=1)
     ask("gate", group=group, state="OPEN")
     scale = running.scale

@@ -50,7 +50,7 @@ _MEBI: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of everything."""
+    """The amounts of a run."""
 
     empty: int  # messages for empty handlers
     one_worker: int  # messages for the one worker

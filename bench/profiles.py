@@ -1,5 +1,5 @@
 """
-Where the time goes: flame graphs of leader, follower and the SDK's consumer under each load; ``make profile``.
+Profiles of the time spent: flame graphs of leader, follower and the SDK's consumer under each load; ``make profile``.
 
 ``python -m bench.profiles [--only send-64-1024 ...] [--seconds 10] [--native] [--raw] [--directory build/profiles]``
 starts our own cluster, puts it to one work after the other, and lets py-spy look into the processes meanwhile.

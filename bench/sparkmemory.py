@@ -1,5 +1,5 @@
 """
-How much memory Spark's processes take of a topic that is much larger than they are.
+The memory that Spark's processes take for a topic that is much larger than they are.
 
 ``python -m bench.sparkmemory [--gib 10] [--size 32768] [--worker 1g] [--write docs/explanation/benchmarks.md]`` fills a broker of one replica on this
 machine, reads all of it as a stream in batches of limited size, and prints what each kind of process had resident at

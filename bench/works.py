@@ -47,7 +47,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of everything: a full run or a quick one."""
+    """The amounts of a run, full or quick."""
 
     name: str
     seconds: float  # of sending, after the warm-up
@@ -62,7 +62,7 @@ class Scale:
 
 FULL = Scale("full", 5.0, 2.0, 200_000, 10, 10_000, 5_000, 5.0, 20.0)
 QUICK = Scale("quick", 2.0, 1.0, 20_000, 2, 1_000, 1_000, 3.0, 5.0)
-#: What a quick run is about: the lines that say most, and one peer or two for each class.
+#: The works of a quick run: the lines that say most, and one peer or two for each class.
 QUICK_WORKS = (
     *("start", "idle", "stored", "drain-1", "send-1-1024", "send-64-1024", "batch-16"),
     "failover",

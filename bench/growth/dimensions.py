@@ -60,7 +60,7 @@ Step = Callable[[Growing, int, int], Awaitable[Load]]
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """What grows.
+    """A quantity that grows.
 
     Attributes:
         per_byte: the load itself grows, so that its cost is reported per KiB.

@@ -32,7 +32,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is sent.
+    """The messages that are sent.
 
     Attributes:
         topic: where to.

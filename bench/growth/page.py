@@ -23,7 +23,7 @@ _COLUMNS: Final = (
     ("failover_s", "leader killed, s"),
     ("start_s", "start, s"),
 )
-#: What stands behind the tables, by dimension: causes that a profile has shown.
+#: The causes behind the tables, by dimension, as a profile has shown them.
 CAUSES: Final[dict[str, str]] = {}
 
 

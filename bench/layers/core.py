@@ -1,5 +1,5 @@
 """
-How long one send takes inside the broker core, without sockets, raft or disk.
+The time that one send takes inside the broker core, without sockets, raft or disk.
 
 ``python bench/layers/core.py`` prints the microseconds of ``BrokerCore.handle`` for a 1 KiB send (310), of
 the entry and ``Machine.apply`` per message, of the replies, and of pulls from the tail and with held pulls around.

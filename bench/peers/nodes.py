@@ -21,12 +21,12 @@ import psutil
 from tests.ports import is_free
 
 HERE = Path(__file__).parent
-#: Where `make bench` puts what it fetches: jars and executables of peers.
+#: The folder for what `make bench` fetches: jars and executables of peers.
 FETCHED = HERE / "target"
 
 
 class Durability(enum.Enum):
-    """What is true of a message when its send is acknowledged."""
+    """The place of a message when its send is acknowledged."""
 
     DISK = "on disk at a majority"
     MEMORY = "in the memory of a majority"
@@ -78,7 +78,7 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Return whether the process is there."""
         return self.process is not None and self.process.poll() is None
 
     @property
@@ -132,13 +132,13 @@ class Peer(abc.ABC):
     driven: ClassVar[str]  # how its client does the work, where clients differ
     client: ClassVar[str]  # which of the load program's clients speaks to it
     client_version: ClassVar[str]
-    #: Whether it speaks RocketMQ's protocol, so that the bench can talk to it without a client library.
+    #: True if it speaks RocketMQ's protocol, so that the bench can talk to it without a client library.
     speaks_remoting: ClassVar[bool] = False
-    #: Whether members of a group are given their queues by the cluster or the client.
+    #: True if the cluster or the client gives members of a group their queues.
     balances: ClassVar[bool] = True
-    #: How long a killed node needs, at least, until it can be asked whether it is back.
+    #: The time that a killed node needs, at least, until it can be asked whether it is back.
     rejoin_s: ClassVar[float] = 10.0
-    #: How long a new topic needs until every node knows it.
+    #: The time that a new topic needs until every node knows it.
     topic_settles_s: ClassVar[float] = 0.0
 
     def __init__(self, directory: Path, ports: Ports) -> None:
@@ -161,7 +161,7 @@ class Peer(abc.ABC):
     @property
     @abc.abstractmethod
     def servers(self) -> str:
-        """What the client gets: addresses, separated by commas."""
+        """Return the addresses that the client gets, separated by commas."""
 
     @abc.abstractmethod
     def data(self, node: Node) -> Path:
@@ -175,12 +175,12 @@ class Peer(abc.ABC):
             said: the leader of each queue as the client names it; empty when :attr:`asks_itself`.
         """
 
-    #: Whether :meth:`leader` finds the leader without the client's help.
+    #: True if :meth:`leader` finds the leader without the client's help.
     asks_itself: ClassVar[bool] = False
 
     @property
     def address(self) -> str:
-        """Where a client that knows no name server would connect; empty when there is no such place."""
+        """Return the address for a client that knows no name server; empty when there is none."""
         return ""
 
     def start(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.peers.nodes import Durability, Node, Peer, Ports, wait_for
 
-#: How long a node that was killed may need until it answers its administrator again.
+#: The time that a killed node may need until it answers its administrator again.
 CONTROL_TIMEOUT_S = 60.0
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 NAMES = ("r1", "r2", "r3")

@@ -54,7 +54,7 @@ def distribution(buckets: Buckets) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What several rounds, or several kills, come to."""
+    """The spread of several rounds, or of several kills."""
 
     low: float
     median: float

@@ -21,7 +21,7 @@ from bench.works import ALL, Figure, Scale, Work
 
 from bench.report import sections
 
-#: Who we are in each class, whose ratios are taken to it: the first that was measured, compiled as in the image.
+#: Our own names in each class, whose ratios are taken to it: the first that was measured, compiled as in the image.
 OURS = {
     Durability.DISK: ("orderlymq-compiled", "orderlymq"),
     Durability.MEMORY: ("orderlymq-async",),

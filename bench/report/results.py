@@ -36,7 +36,7 @@ class Line:
 
     @property
     def slot(self) -> tuple[str, str, str, int]:
-        """What must not be done twice."""
+        """Return the key that is not measured twice."""
         return self.scale, self.peer, self.work, self.round
 
 
