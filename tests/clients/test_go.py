@@ -38,6 +38,21 @@ def test_go_sends_and_consumes_in_order(cluster: LocalCluster, go_program: Path)
     }
 
 
+def test_go_gets_the_messages_of_the_tags_it_names(cluster: LocalCluster, go_program: Path) -> None:
+    """A selector with an expression and no type, as most programs write it."""
+    topic = cluster.topic()
+    where = {"ns": cluster.name_server, "topic": topic}
+    for tag in ("TagB", "TagC"):
+        with Program([str(go_program), "send", *options(**where, count=6, tag=tag)]) as sender:
+            sender.finish()
+
+    wish = {"group": cluster.group(topic), "expression": "TagA || TagB"}
+    with Program([str(go_program), "consume", *options(**where, **wish, expected=6)]) as consumer:
+        got = consumer.finish(timeout_s=90)
+
+    assert [e["offset"] for e in got if e["event"] == "done"] == list(range(6))
+
+
 def test_a_group_by_key_says_to_go_what_to_do(cluster: LocalCluster, go_program: Path) -> None:
     """Its pulls are refused with a sentence, which the client logs; it gets no lock, and no message out of order."""
     topic = cluster.topic()

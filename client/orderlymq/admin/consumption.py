@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import BrokerError, OrderlyMQError
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.body.clients import ConsumerConnection
+from orderlymq_protocol.body.clients import EXPRESSION_TAG, ConsumerConnection
 from orderlymq_protocol.codes import ResponseCode
 
 _ALL: Final = ("", "*")
@@ -92,7 +92,7 @@ def _state(connection: ConsumerConnection, message: ReceivedMessage, offset: int
     if offset <= message.queue_offset:
         return TrackType.NOT_CONSUME_YET
     subscription = connection.subscription_table.get(message.topic)
-    if subscription is None or subscription.expression_type not in ("TAG", ""):
+    if subscription is None or subscription.expression_type != EXPRESSION_TAG:
         return TrackType.CONSUMED
     wanted = set(subscription.tags_set)
     if not wanted or subscription.sub_string in _ALL or message.tags in wanted:

@@ -55,6 +55,10 @@ class SubscriptionData(JsonModel):
     expression_type: str = EXPRESSION_TAG
     class_filter_mode: bool = False
 
+    def __post_init__(self) -> None:
+        # Apache's Go client leaves the type of a subscription by tags empty.
+        object.__setattr__(self, "expression_type", self.expression_type or EXPRESSION_TAG)
+
     @classmethod
     def of_tags(cls, topic: str, expression: str | None, sub_version: int) -> "SubscriptionData":
         """Return the subscription for a tag expression.

@@ -71,7 +71,7 @@ func number(options map[string]string, name string, otherwise int) int {
 }
 
 // send sends count messages with keys different sharding keys, pause ms apart; the body is "key:step".
-// With retry=true a failed send is tried again with the same message until it is acknowledged.
+// With retry=true a failed send is tried again with the same message until it is acknowledged; tag is every message's tag.
 func send(options map[string]string) {
 	client, err := rocketmq.NewProducer(
 		producer.WithNameServer(strings.Split(options["ns"], ";")),
@@ -91,6 +91,9 @@ func send(options map[string]string) {
 		message := primitive.NewMessage(options["topic"], []byte(fmt.Sprintf("%s:%d", key, n)))
 		message.WithKeys([]string{key})
 		message.WithShardingKey(key)
+		if options["tag"] != "" {
+			message.WithTag(options["tag"])
+		}
 		time.Sleep(time.Duration(number(options, "pause", 0)) * time.Millisecond)
 		result, err := client.SendSync(context.Background(), message)
 		for err != nil && options["retry"] == "true" {
@@ -112,6 +115,7 @@ func send(options map[string]string) {
 }
 
 // consume reports each message of an ordered push consumer until expected successes or seconds.
+// Without expression it wants all messages; the selector has no type, as in most programs.
 func consume(options map[string]string) {
 	named := consumer.WithInstance("DEFAULT")
 	if options["instance"] != "" {
@@ -131,7 +135,7 @@ func consume(options map[string]string) {
 	remaining := make(chan struct{}, 1<<20)
 	var guard sync.Mutex
 	failures := map[string]int{}
-	err = client.Subscribe(options["topic"], consumer.MessageSelector{},
+	err = client.Subscribe(options["topic"], consumer.MessageSelector{Expression: options["expression"]},
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, message := range messages {
 				values := map[string]interface{}{

@@ -168,6 +168,17 @@ def test_the_registered_expression_counts_when_the_pull_brings_none(orders: Shel
     assert bodies(reply) == [b"7"]
 
 
+def test_a_subscription_without_a_type_is_one_by_tags(orders: Shell) -> None:
+    """Apache's Go client writes an empty type, and its pulls bring no subscription."""
+    send(orders, body=b"A", props=properties(TAGS="TagA"))
+    assert heartbeat(orders, "c1", kind="", tags="TagA || TagB").code == 0
+
+    reply = pull(orders, sysFlag=0, subVersion=1)
+
+    assert bodies(reply) == [b"A"]
+    assert ask(orders, "", "TagA || TagB") == (0, None)
+
+
 def test_only_a_message_that_matches_wakes(orders: Shell) -> None:
     """A held pull looks at the properties of what arrives."""
     ext = pull_ext(sysFlag=6, offset=10, subscription="number > 100", **SQL)
