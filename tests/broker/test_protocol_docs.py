@@ -86,7 +86,8 @@ REMARKS: Final = {
     RequestCode.GET_TOPIC_STATS_INFO: "every queue, empty ones too",
     RequestCode.CONSUMER_SEND_MSG_BACK: (
         "a message whose properties leave no room for those of a retry (some 500 of 32,767 bytes) is refused each time: its "
-        "client keeps it and tries it again itself every 5 s, until it succeeds or asks for a dead letter (delayLevel -1)"
+        "client keeps it and tries it again itself every 5 s, until it succeeds or asks for a dead letter (delayLevel -1); so is a retry "
+        "of a group with more than 120 characters, and a dead letter of one with more than 122, whose topic would have too long a name"
     ),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: (
         "offsets stay unless `removeOffset` or `cleanOffset`; the topics `%RETRY%group` and `%DLQ%group` always stay, and "

@@ -30,7 +30,7 @@ from orderlymq_protocol.brokerkeys import BROKER_KEYS
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, HEADER_SIZE_MAX
 from orderlymq_protocol.message.batch import BATCH_COUNT_MAX
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
-from orderlymq_protocol.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from orderlymq_protocol.names import DLQ_PREFIX, GROUP_LENGTH_MAX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 from orderlymq_runtime.remoting.server import CONNECTIONS_MAX
 from orderlymq_runtime.sockets.inputbudget import (
     BROKER_BYTES_MAX,
@@ -79,6 +79,18 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             f"{GROUP_LENGTH_MAX} characters",
             "",
             "the request is refused",
+        ),
+        (
+            "name of a consumer group with retries and dead letters",
+            f"{TOPIC_LENGTH_MAX - len(RETRY_PREFIX)} characters",
+            "",
+            "a message that is handed back is refused with code 1; its consumer keeps it and tries it again",
+        ),
+        (
+            "name of a consumer group by key",
+            f"{TOPIC_LENGTH_MAX - len(DLQ_PREFIX)} characters",
+            "",
+            "heartbeat and group are refused with code 1",
         ),
         (
             "unique key that the duplicate window knows",

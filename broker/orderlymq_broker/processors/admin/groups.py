@@ -17,6 +17,7 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
 from orderlymq_broker.processors.fetch.query import QueryProcessor
+from orderlymq_broker.processors.groups.groupcreation import check_own_topic
 from orderlymq_broker.processors.groups.members import missing_retry_topic
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
@@ -47,6 +48,7 @@ from orderlymq_protocol.header.catalogue import (
 from orderlymq_protocol.names import (
     InvalidName,
     check_group_name,
+    dlq_topic,
     is_system_group,
     retry_topic,
 )
@@ -425,6 +427,8 @@ def _check_lanes(config: SubscriptionGroupConfig) -> None:
             f"concurrency {config.concurrency[:32]!r} of group[{config.group_name}] is neither "
             f"{BY_QUEUE} nor {BY_KEY}",
         )
+    if config.concurrency == BY_KEY:
+        check_own_topic(dlq_topic(config.group_name))
     name = config.lane_key_property
     if not name or len(name) > PROPERTY_NAME_MAX or not name.isprintable():
         raise RequestRefused(

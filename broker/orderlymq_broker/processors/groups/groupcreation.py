@@ -1,9 +1,13 @@
-"""Groups that are made in passing: by the first pull, lock or commit that names one, where the broker makes groups."""
+"""
+Groups that are made in passing: by the first pull, lock or commit that names one, where the broker makes groups.
+
+A name of a group may be longer than one of a topic, so the topics of some groups cannot be made: ``check_own_topic``.
+"""
 
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.state.records import GroupSet
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.names import InvalidName, check_group_name
+from orderlymq_protocol.names import TOPIC_LENGTH_MAX, InvalidName, check_group_name
 
 
 def known_group(context: Context, name: str) -> GroupSet:
@@ -35,3 +39,20 @@ def missing_group(context: Context, name: str) -> GroupSet:
             f"subscription group [{name}] does not exist; create it first",
         )
     return GroupSet(name, only_if_absent=True)
+
+
+def check_own_topic(topic: str) -> None:
+    """Refuse a group's retry or dead-letter topic whose name is too long.
+
+    Java up to 4.9, Go and others read one byte of the length of a topic's name, and a record of such a topic has two. They read
+    an empty name there, drop the rest of the pull, and commit past it.
+
+    Raises:
+        RequestRefused: it is (1).
+    """
+    if len(topic) > TOPIC_LENGTH_MAX:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic {topic} cannot be made: its name has {len(topic)} characters, {TOPIC_LENGTH_MAX} are allowed; "
+            "give the consumer group a shorter name",
+        )

@@ -23,6 +23,7 @@ from orderlymq_broker.processors.fetch.filter import check_expression, check_tag
 from orderlymq_broker.processors.fetch.sql import WORDS_MAX, count_words
 from orderlymq_broker.processors.groups.clientids import check as check_owner
 from orderlymq_broker.processors.groups.clientids import claim
+from orderlymq_broker.processors.groups.groupcreation import check_own_topic
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.topics.expansionrequests import check_token
@@ -52,7 +53,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import GetConsumerListByGroupHeader, UnregisterClientHeader
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
-from orderlymq_protocol.names import TOPIC_LENGTH_MAX, retry_topic
+from orderlymq_protocol.names import TOPIC_LENGTH_MAX, dlq_topic, retry_topic
 
 # A sentence about a pod and its node; it stands in the log.
 PROOF_LENGTH_MAX: Final = 1_024
@@ -278,6 +279,8 @@ class MembershipProcessor:
         _check_filters(body)
         for consumer in body.consumer_data_set:
             check_client(body.client_id, consumer.group_name)
+            if consumer.concurrency == BY_KEY:
+                check_own_topic(dlq_topic(consumer.group_name))
             for subscription in consumer.subscription_data_set:
                 # Tags are left to the pull, as old clients write them in ways nobody foresaw.
                 if subscription.expression_type == EXPRESSION_SQL92:

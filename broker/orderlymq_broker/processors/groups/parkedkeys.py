@@ -14,6 +14,7 @@ from typing import Any, Final
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
+from orderlymq_broker.processors.groups.groupcreation import check_own_topic
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.state.groups.failurepolicy import DeadPolicy, after_death, dead_policy
 from orderlymq_broker.state.groups.parkedkeyrecords import (
@@ -32,6 +33,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXT_EPOCH
 from orderlymq_protocol.message.properties import SHARDING_KEY
+from orderlymq_protocol.names import retry_topic
 
 # Ids of RocketMQ have 32 characters; longer ones would grow the answers to lock requests.
 MESSAGE_ID_LENGTH_MAX: Final = 128
@@ -71,6 +73,7 @@ class ParkedKeyProcessor:
         ext = request.ext
         group, topic, key = ext.get("consumerGroup", ""), ext.get("topic", ""), ext.get("key", "")
         check_client("member", group)
+        check_own_topic(retry_topic(group))  # by way of which its letters come
         queue_id, offset, epoch = (_number(ext, name) for name in ("queueId", "offset", EXT_EPOCH))
         state = self._context.state
         known = state.topics.get(topic)

@@ -12,7 +12,7 @@ from typing import Final
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.requestcontext import Context, CreateFirst
+from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.processors.lanes.scan import messages_at, physical_at
 from orderlymq_broker.processors.schedule.deadletters import target_topic
 from orderlymq_broker.processors.schedule.retries import copy_of_failed, find_copy, own_identity
@@ -56,6 +56,8 @@ class LetterService:
                 continue
             try:
                 effects.append(self._letter(queue, lane))
+            except RequestRefused:
+                continue  # the name of its group is too long: such a group came by key before that was refused
             except CreateFirst as first:
                 # The letter goes with a later tick, into the topic that is there then.
                 return [*effects, Propose(first.records)]

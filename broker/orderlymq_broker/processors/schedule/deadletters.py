@@ -9,6 +9,7 @@ asks the group's ``onDeadLetter`` first (``groups/parkedkeys.py``); a message th
 from typing import Final
 
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
+from orderlymq_broker.processors.groups.groupcreation import check_own_topic
 from orderlymq_broker.processors.groups.parkedkeys import check_hand_over
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_broker.state.topics.topics import Topic
@@ -48,8 +49,10 @@ def target_topic(context: Context, name: str, queues: int = 1) -> Topic:
     """Return a retry or dead-letter topic.
 
     Raises:
+        RequestRefused: its name is too long (1).
         CreateFirst: it does not exist yet.
     """
+    check_own_topic(name)
     topic = context.state.topics.get(name)
     if topic is None:
         raise CreateFirst(TopicSet(name, queues, queues, only_if_absent=True))

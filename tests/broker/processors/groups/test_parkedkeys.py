@@ -101,6 +101,19 @@ def test_the_group_decides_what_becomes_of_a_dead_letter(policy: str, verdict: s
     assert held(shell) == ([("orders", "k", 5, 0)] if policy == "HoldKey" else [])
 
 
+@pytest.mark.parametrize("policy", ["Continue", "HoldKey"])
+def test_a_group_whose_name_is_too_long_for_dead_letters_stops(policy: str) -> None:
+    """Its members send letters by way of its retry topic, which cannot be made; nothing is held without its letter."""
+    shell, group = lead(), "g" * 121
+    create(shell, GroupSet(group, orderly=True, on_dead_letter=policy))
+
+    answer = ask(shell, consumerGroup=group)
+
+    assert answer.code == 1
+    assert "give the consumer group a shorter name" in (answer.remark or "")
+    assert list(shell.state.parked.of_group(group)) == []
+
+
 def test_a_key_is_held_once_however_often_it_is_asked_and_survives_the_leader() -> None:
     """A member that crashed between hold, letter and offset asks again and learns the same."""
     shell = lead()

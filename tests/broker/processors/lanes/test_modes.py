@@ -461,6 +461,20 @@ def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
     assert shell.state.groups.by_name["fresh"].concurrency == concurrency
 
 
+@pytest.mark.parametrize(("size", "code"), [(122, 0), (123, 1)])
+def test_a_group_whose_dead_letters_could_not_be_stored_does_not_consume_by_key(
+    size: int, code: int
+) -> None:
+    """Its lanes would wait for a letter for ever; neither a heartbeat nor an administrator makes such a group."""
+    shell, name = Shell().lead(), "g" * size
+    wanted = fastjson.dumps({"groupName": name, "concurrency": "Key"})
+
+    beat = shell.call(34, {}, _heartbeat("a", name, "Key"), peer=peer_of("a"))
+    assert (beat.code, name in shell.state.groups.by_name) == (code, not code)
+    assert shell.call(200, {}, wanted).code == code
+    assert shell.call(34, {}, _heartbeat("a", name, "Queue"), peer=peer_of("a")).code == 0
+
+
 def test_a_heartbeat_changes_no_group_that_exists() -> None:
     """The administrator decides how a group consumes."""
     shell = lead()

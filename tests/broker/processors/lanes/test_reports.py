@@ -366,6 +366,25 @@ def test_a_message_with_full_properties_becomes_a_dead_letter(room: int) -> None
     shell.replay()
 
 
+def test_a_letter_whose_topic_cannot_be_made_stays_with_its_lane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group from before names that are too long were refused to groups by key: its other keys go on."""
+    monkeypatch.setattr("tests.broker.processors.lanes.member.GROUP", "g" * 123)
+    shell = lead(retry_max_times=1)
+    produce(shell, "x", "y")
+    a = Member(shell)
+    dead, other = a.fetch()
+    assert a.say("retry", dead).verdict == "dead"
+
+    shell.pass_time(500)
+
+    assert a.done(other) == ["done"]
+    assert a.fetch() == ()
+    assert committed(shell) == 0
+    assert not [name for name in shell.state.topics.by_name if name.startswith("%DLQ%")]
+
+
 def test_letters_that_are_lost_again_and_again_keep_no_others_back() -> None:
     """A tick begins behind where the last one ended."""
     shell = lead(retry_max_times=1)

@@ -298,6 +298,28 @@ def test_what_cannot_be_handed_back_is_refused(
     assert shell.call(36, ext).code == code
 
 
+@pytest.mark.parametrize(("level", "prefix", "longest"), [(1, "%RETRY%", 120), (-1, "%DLQ%", 122)])
+def test_no_message_goes_to_a_topic_that_older_clients_cannot_read(
+    shell: Shell, level: int, prefix: str, longest: int
+) -> None:
+    """A longer name needs another layout of the record, and such a client loses what a pull has behind the first one."""
+    ready(shell)
+    send(shell, body=b"x")
+    fits, too_long = "g" * longest, "g" * (longest + 1)
+    create(shell, GroupSet(fits), GroupSet(too_long))
+    ext = {"offset": "0", "group": too_long, "delayLevel": str(level)}
+
+    assert hand_back(shell, 0, level=level, group=fits) == 0
+    refused = shell.call(36, ext)
+
+    shell.pass_time(1_100)
+    stored = pull(shell, topic=prefix + fits).body
+    assert (bodies(pull(shell, topic=prefix + fits)), stored[4:8].hex()) == ([b"x"], "daa320a7")
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "give the consumer group a shorter name" in (refused.remark or "")
+    assert prefix + too_long not in shell.state.topics.by_name
+
+
 def test_what_nobody_was_ever_delivered_cannot_be_handed_back(shell: Shell) -> None:
     """A half message or one that waits for its time would be read before its commit or its time."""
     ready(shell)
