@@ -156,8 +156,8 @@ class QueryProcessor:
     def search(self, queue: Queue, timestamp: int, boundary: str | None = None) -> int:
         """Return the offset for a store time.
 
-        Without *boundary* RocketMQ 4.9's rule: of the two neighbours the nearer one, of messages
-        with equal times the first; the last message when all are older. ``LOWER``: the first message
+        Without *boundary* RocketMQ 4.9's rule: of the two neighbours the nearer one, with equal
+        distances the older one, of messages with equal times the first; the last message when all are older. ``LOWER``: the first message
         not older, the end of the queue when all are. ``UPPER``: the last message not younger.
         """
         low, high = queue.min_offset, queue.next_offset
@@ -175,7 +175,7 @@ class QueryProcessor:
         after = self.store_time(queue, first) - timestamp
         before = timestamp - self.store_time(queue, first - 1)
 
-        return first if after <= before else first - 1
+        return first if after < before else first - 1
 
     def _index_end(self, prefix: bytes, timestamp: int) -> bytes:
         """Return where the index entries of a key end that are not newer than *timestamp*."""

@@ -181,7 +181,9 @@ def test_a_search_by_time_takes_the_nearer_neighbour(tail: int) -> None:
         ext = {"topic": "orders", "queueId": "0", "timestamp": str(START_MS + at), **more}
         return shell.call(29, ext).ext["offset"]
 
-    assert [search(at) for at in (-5, 0, 40, 60, 100, 149, 151, 200, 999)] == list("000112333")
+    assert [search(at) for at in (-5, 0, 40, 50, 60, 100, 149, 150, 151, 200, 999)] == list(
+        "00001122333"
+    )
     lower = [search(at, boundaryType="LOWER") for at in (-5, 0, 1, 100, 101, 201)]
     upper = [search(at, boundaryType="UPPER") for at in (-5, 0, 99, 100, 199, 201)]
     assert (lower, upper) == (list("001134"), list("000223"))
