@@ -2,7 +2,7 @@
 Questions about messages and queues that change nothing: 12, 33 and 29 to 32.
 
 The rules: only what is applied is shown, never a message that may still be overwritten; a search by key
-gives the newest first and at most 64; a search by time bisects the queue, whose store times do
+gives the newest messages, at most 64, the oldest of them first; a search by time bisects the queue, whose store times do
 not fall. Readers of the wire: QueryMessageProcessor, AdminBrokerProcessor.
 """
 
@@ -74,7 +74,7 @@ class QueryProcessor:
                 for key, value in pairs
                 if header.begin_timestamp <= decode_timestamp(value) <= header.end_timestamp
             ]
-            found = self._load(places, limit)
+            found = self._load(places, limit)[::-1]
         ext = {
             "indexLastUpdateTimestamp": str(context.state.last_timestamp),
             "indexLastUpdatePhyoffset": str(context.state.physical_end),
