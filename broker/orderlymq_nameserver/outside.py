@@ -16,9 +16,11 @@ from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
     BrokerData,
     ClusterInfo,
+    ModelError,
     TopicList,
     TopicRouteData,
 )
+from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
@@ -84,7 +86,7 @@ class OutsideAddresses:
         if body is None:
             try:
                 body = translate(reply.body, lambda name: self._address(listener, name))
-            except OutsideAddressMissing as error:
+            except (OutsideAddressMissing, ModelError, JsonError) as error:
                 return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
             if request.code in _KEPT:
                 self._keep(key, body)

@@ -427,6 +427,9 @@ class NameServerCore:
 
     def _put_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         header = PutKVConfigHeader.from_ext(request.ext)
+        if header.namespace == ORDER_NAMESPACE:
+            # Refuses a queue list that no client could read in a route.
+            TopicRouteData.from_json_value({"orderTopicConf": header.value})
         is_changed = self.kv.put(header.namespace, header.key, header.value)
         if is_changed and header.namespace == ORDER_NAMESPACE:
             self.routes.purge()

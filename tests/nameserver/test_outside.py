@@ -4,12 +4,14 @@ import json
 
 import pytest
 
+from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.outside import ANSWERS_BYTES_MAX
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.nameserver.registrations import (
+    EXPIRY_MS,
     GROUP_A,
     GROUP_B,
     core,
@@ -64,6 +66,19 @@ def test_a_route_without_all_addresses_is_refused(
     assert (reply.code, reply.body) == (ResponseCode.SYSTEM_ERROR, b"")
     assert reply.remark is not None
     assert reply.remark.startswith(f"OutsideAddressMissing: the broker group {missing} ")
+
+
+def test_a_route_that_cannot_be_read_is_refused_with_the_reason() -> None:
+    """A queue list of former times, or brokers with more queues of a topic than a route may have."""
+    table = KvTable({"ORDER_TOPIC_CONFIG": {"T": "group-a:922337203"}})
+    served = NameServerCore(table, expiry_ms=EXPIRY_MS)
+    register(served, GROUP_A, registration(1, topic("T")))
+    served.outside.update({"outside": OUTSIDE})
+
+    reply = ask(served, 105, topic="T")
+
+    assert (reply.code, reply.body) == (ResponseCode.SYSTEM_ERROR, b"")
+    assert (reply.remark or "").startswith("a route of 922337203 queues, the limit is 65536")
 
 
 def test_a_topic_whose_groups_all_have_addresses_is_reported(served: NameServerCore) -> None:

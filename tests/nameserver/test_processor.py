@@ -194,6 +194,20 @@ def test_every_registration_is_answered_with_the_order_configuration() -> None:
     assert reply.body == b'{"table":{"T":"group-a:4"}}'
 
 
+def test_a_queue_list_that_no_client_could_read_is_refused() -> None:
+    """Its clients would make a list of all those queues."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("T")))
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+
+    refused = ask(server, 100, **order, value="group-a:922337203")
+
+    assert refused.code == 1
+    assert "922337203 queues, the limit is 65536" in (refused.remark or "")
+    assert "orderTopicConf" not in route(server, "T")
+    assert ask(server, 100, namespace="n", key="T", value="group-a:922337203").code == 0
+
+
 def test_a_broker_learns_whether_its_version_is_known() -> None:
     """Law: 322 compares versions, shows ours, and counts as a sign of life."""
     server = core()
