@@ -24,6 +24,7 @@ REASONS: Final[Mapping[int, str]] = {
     23: _NEVER_SENT,  # GET_TOPIC_NAME_LIST
     27: _NEVER_SENT,  # TRIGGER_DELETE_FILES
     47: _NEVER_SENT,  # GET_CLIENT_CONFIG
+    54: "accounts are not shown with their secrets; 52, clusterAclConfigVersion of mqadmin 4.9, says whether brokers have the same",
     60: "the timer wheel has no check point here: due times stand in the log",
     61: "timer messages are counted in orderlymq status and in /metrics",
     209: _NEVER_SENT,  # SUSPEND_CONSUMER
@@ -41,6 +42,7 @@ REASONS: Final[Mapping[int, str]] = {
     401: _POP,
     402: _POP,
     514: "queues of a topic stay with their group",
+    902: _CONTROLLER,
     903: _CONTROLLER,
     905: _CONTROLLER,
     906: _CONTROLLER,
@@ -58,6 +60,7 @@ REASONS: Final[Mapping[int, str]] = {
     1010: _CONTROLLER,
     1011: _CONTROLLER,
     1012: _CONTROLLER,
+    1013: _CONTROLLER,
     2001: "there is no cold data flow control; pulls of old messages do not hinder others",
     2002: "there is no cold data flow control; pulls of old messages do not hinder others",
     2003: "there is no cold data flow control; pulls of old messages do not hinder others",
@@ -72,6 +75,7 @@ REASONS: Final[Mapping[int, str]] = {
     3008: _AUTH,
     3009: _AUTH,
     3010: _AUTH,
+    5001: "there is one way to keep timer messages",  # SWITCH_TIMER_ENGINE
     200_050: _POP,
     200_051: _POP,
     200_052: _POP,

@@ -34,6 +34,14 @@ def test_an_unknown_code_is_answered_with_3(shell: Shell, code: int) -> None:
     assert shell.ask(code, oneway=True) is None
 
 
+@pytest.mark.parametrize("code", [54, 902, 1013, 5001])
+def test_what_rocketmq_serves_and_nobody_here_is_refused_with_the_reason(
+    shell: Shell, code: int
+) -> None:
+    """An administrator's tool prints it."""
+    assert (shell.call(code).remark or "").startswith(f" request type {code} not supported: ")
+
+
 def test_a_reply_uses_the_header_form_of_its_request(shell: Shell) -> None:
     """A client that writes binary headers may read nothing else."""
     command = RemotingCommand(38, 7, ext={"consumerGroup": "g"})
