@@ -59,13 +59,18 @@ class Peers:
         self.call()
 
     def call(self) -> None:
-        """Keep links to the members."""
-        membership = self._instance.node.status().membership
-        self._transport.set_peers(self.book.reachable(membership, self._node_id))
+        """Keep links to all that must be answered."""
+        status = self._instance.node.status()
+        membership = status.membership
+        self._transport.set_peers(self.book.reachable(membership, self._node_id, status.leader))
         self._clock.keep(membership.members - {self._node_id}, membership.voters)
 
     def tick(self) -> None:
-        """Show the peers this machine's time of day and look after the links with them; to be called each second."""
+        """Look after the links with the peers and show them this machine's time of day; to be called each second.
+
+        Nobody says that the leader is another one, or that an entry which changed the membership is lost.
+        """
+        self.call()
         self._transport.tick(self._clock.own_ms())
 
     def learn(self, node: NodeId, address: Address) -> bool:

@@ -89,10 +89,12 @@ class Replica:
         self.events: list[str] = []
         self.answers: list[tuple[int, RemotingCommand]] = []
         self.on_role: Callable[[RoleChange], None] = lambda change: None
+        self.on_membership: Callable[[], None] = lambda: None
         self.log = RaftLogStore(store, 1 << 20)
         if not self.log.initial_state()[1].members:
             batch = Batch()
-            self.log.set_membership(batch, Membership(frozenset(map(NodeId, group.nodes))))
+            if node in group.nodes:  # one that joins learns the membership from the log
+                self.log.set_membership(batch, Membership(frozenset(map(NodeId, group.nodes))))
             if len(group.nodes) > 1:
                 Recovery.begin(batch)
             store.write(batch, sync=True)
@@ -144,6 +146,7 @@ class Replica:
 
     def membership_changed(self, index: int, membership: Membership) -> None:
         self.events.append(f"voters {sorted(membership.voters)}")
+        self.on_membership()
 
     def topics_changed(self) -> None:
         self.events.append("topics")
@@ -270,6 +273,11 @@ class SimulatedGroup:
         former = self.replicas[node]
         former.loop.stop()
         self.replicas[node] = Replica(self, node, former.store.crash(kept))
+        return self.replicas[node]
+
+    def join(self, node: int) -> Replica:
+        """Start a replica that waits to be added to the group."""
+        self.replicas[node] = Replica(self, node, MemoryStore())
         return self.replicas[node]
 
     def wipe(self, node: int) -> Replica:

@@ -4,8 +4,8 @@ Where each replica of the group is called.
 The rule: who belongs to the group is decided in the raft log, where a member is reached is not:
 every replica sends its address in each greeting, and each replica keeps the addresses that it got beside its
 store. Settings give the first addresses, an administrator's "add-learner" gives a new member's,
-and a member that moves announces itself. A node that is no member may be one soon, so it is noted as well,
-up to a limit.
+and a member that moves announces itself. A node that is no member may be one soon, or elsewhere already, so it is
+noted as well, up to a limit.
 """
 
 from collections.abc import Mapping
@@ -61,12 +61,18 @@ class AddressBook:
         """Add the book to *batch*."""
         batch.put(Family.META, META_PEERS, msgspec.msgpack.encode(self._addresses))
 
-    def reachable(self, membership: Membership, own: NodeId) -> dict[NodeId, Address]:
-        """Return whom to keep a link to: all members, and everybody for one that is none yet."""
+    def reachable(
+        self, membership: Membership, own: NodeId, leader: NodeId | None
+    ) -> dict[NodeId, Address]:
+        """Return whom to keep a link to: all members and the leader; everybody without one, or for one that is no member.
+
+        A leader or a candidate may have been added by an entry that this replica does not have yet, or removed by
+        one that will be lost, and needs its answer.
+        """
         self._members = membership.members
-        everybody = own not in membership.members
+        everybody = leader is None or own not in membership.members
         return {
             node: address
             for node, address in self._addresses.items()
-            if node != own and (everybody or node in membership.members)
+            if node != own and (everybody or node == leader or node in membership.members)
         }

@@ -39,14 +39,23 @@ def test_members_call_members_and_newcomers_call_everybody() -> None:
     book = AddressBook(SETTINGS, {3: Address("c", 3)})
     members = Membership(frozenset({ONE, TWO}))
 
-    assert book.reachable(members, ONE) == {TWO: Address("b", 2)}
-    assert book.reachable(members, THREE) == {ONE: Address("a", 1), TWO: Address("b", 2)}
+    assert book.reachable(members, ONE, TWO) == {TWO: Address("b", 2)}
+    assert book.reachable(members, THREE, TWO) == {ONE: Address("a", 1), TWO: Address("b", 2)}
+
+
+def test_who_may_need_an_answer_is_called() -> None:
+    """A leader may be a member of which this log does not know; without a leader a candidate may be one."""
+    book = AddressBook({**SETTINGS, 4: Address("d", 4)}, {3: Address("c", 3)})
+    members = Membership(frozenset({ONE, TWO}))
+
+    assert set(book.reachable(members, ONE, THREE)) == {TWO, THREE}
+    assert set(book.reachable(members, ONE, None)) == {TWO, THREE, FOUR}
 
 
 def test_strangers_push_out_strangers_alone() -> None:
     """Each replica that greets is noted, up to a limit; members and those of the settings stay."""
     book = AddressBook(SETTINGS, {3: Address("c", 3)})
-    book.reachable(Membership(frozenset({ONE, TWO, THREE})), ONE)
+    book.reachable(Membership(frozenset({ONE, TWO, THREE})), ONE, TWO)
 
     for node in range(100, 100 + 10 * ADDRESSES_MAX):
         book.learn(NodeId(node), Address("s", node))

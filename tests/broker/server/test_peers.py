@@ -1,0 +1,158 @@
+"""Links between the replicas of a group: whoever must be answered is called."""
+
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+
+from orderlymq_broker.replication.groupclock import GroupClock
+from orderlymq_broker.replication.replicainstance import Instance
+from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
+from orderlymq_broker.replication.transport.server import Transport
+from orderlymq_broker.server.forwarder import Inbox, Outbox
+from orderlymq_broker.server.peers import Peers
+from orderlymq_broker.settings import Address
+from orderlymq_raft import AddLearner, MembershipChange, Message, PromoteLearner, RemoveNode
+from orderlymq_raft.types import NodeId
+from tests.broker.replication.simulation import Replica, SimulatedGroup
+
+
+class Links:
+    """The nodes to which a replica's transport sends."""
+
+    def __init__(self) -> None:
+        self.nodes: frozenset[NodeId] = frozenset()
+
+    def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
+        self.nodes = frozenset(peers)
+
+    def tick(self, wall_ms: int) -> None:
+        pass
+
+
+class LinkedGroup(SimulatedGroup):
+    """A group in which a message needs a link of its sender, as `Transport.send` has it."""
+
+    def __init__(self, replicas: int = 3) -> None:
+        super().__init__(replicas)
+        self.links: dict[int, Links] = {}
+        self.peers: dict[int, Peers] = {}
+        for replica in self.replicas.values():
+            self.connect(replica)
+
+    def connect(self, replica: Replica) -> None:
+        """Let *replica* call its peers."""
+        peers = Peers(
+            self.settings(replica.id),
+            GroupClock(replica.clock),
+            cast("Inbox", None),
+            cast("Outbox", None),
+        )
+        links = Links()
+        peers.connect(cast("Transport", links), cast("SnapshotReceiver", None))
+        peers.watch(cast("Instance", replica), cast("SnapshotSender", None))
+        replica.on_membership = peers.call
+        self.links[replica.id], self.peers[replica.id] = links, peers
+
+    def join(self, node: int) -> Replica:
+        replica = super().join(node)
+        self.connect(replica)
+        for peers in self.peers.values():
+            peers.peer_greeted(replica.id, Address("127.0.0.1", 7000 + node))
+        return replica
+
+    def pass_seconds(self, seconds: int) -> None:
+        """Let time pass for raft and for what is done each second."""
+        for _ in range(seconds):
+            self.pass_time(1.0)
+            for peers in self.peers.values():
+                peers.tick()
+
+    def change(self, leader: Replica, change: MembershipChange) -> None:
+        """Change the members as a broker does: it calls those that are left immediately."""
+        leader.loop.change_membership(change)
+        self.peers[leader.id].call()
+        self.pass_seconds(2)
+
+    def serving(self) -> list[int]:
+        return [
+            each.id
+            for each in self.replicas.values()
+            if each.loop.serving and each.id not in self.cut
+        ]
+
+    def _deliver(self, message: Message) -> None:
+        if message.target in self.links[message.sender].nodes:
+            super()._deliver(message)
+
+
+def members(replica: Replica) -> set[int]:
+    return set(replica.node.status().membership.members)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_removal_that_is_lost_leaves_no_link_cut(position: int) -> None:
+    """The removed one may lead next, or be needed for a majority; its remover knows nothing of either."""
+    group = LinkedGroup()
+    former = group.elect()
+    others = [each for each in group.replicas.values() if each is not former]
+    group.cut = {former.id}
+    group.change(former, RemoveNode(others[position].id))
+    group.pass_seconds(2)
+    assert group.serving()
+    group.cut = set()
+    group.pass_seconds(3)
+    assert members(former) == {1, 2, 3}
+
+    group.cut = set(group.serving())
+    group.pass_seconds(5)
+
+    assert group.serving()
+
+
+def test_a_leader_that_was_added_meanwhile_is_answered() -> None:
+    """A replica that was away does not know that its leader is a member, and must say where its log ends."""
+    group = LinkedGroup()
+    leader = group.elect()
+    away = next(each for each in group.replicas.values() if each is not leader)
+    added = group.join(4)
+    group.cut = {away.id}
+    group.change(leader, AddLearner(added.id))
+    group.change(leader, PromoteLearner(added.id))
+    leader.loop.transfer(added.id)
+    group.pass_seconds(2)
+    assert group.serving() == [added.id]
+
+    group.cut = set()
+    group.pass_seconds(3)
+
+    assert group.serving() == [added.id]
+    assert members(away) == {1, 2, 3, 4}
+
+
+def test_a_candidate_that_was_added_meanwhile_gets_the_vote_of_one_that_was_away() -> None:
+    """It may be the only one of a majority that has the whole log."""
+    group = LinkedGroup(4)
+    leader = group.elect()
+    other, late, away = (each for each in group.replicas.values() if each is not leader)
+    added = group.join(5)
+    group.cut = {away.id}
+    group.change(leader, AddLearner(added.id))
+    group.cut |= {late.id}
+    group.change(leader, PromoteLearner(added.id))
+
+    group.cut = {leader.id, other.id}
+    group.pass_seconds(5)
+
+    assert group.serving() == [added.id]
+
+
+def test_a_member_that_left_is_not_called_while_a_leader_is_heard() -> None:
+    """Its address stays in the book, and it may be gone for ever."""
+    group = LinkedGroup()
+    leader = group.elect()
+    gone = next(each for each in group.replicas.values() if each is not leader)
+
+    group.change(leader, RemoveNode(gone.id))
+
+    assert not any(gone.id in group.links[each].nodes for each in group.nodes)
