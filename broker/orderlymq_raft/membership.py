@@ -4,7 +4,8 @@ Who belongs to the group, and how that changes one server at a time (thesis chap
 Rules kept: a membership is effective from the moment its entry is in the log, committed or not,
 and goes back when the entry is truncated; the next change waits until the last is committed,
 so that any two majorities share a voter; a new leader waits for its first own commit before
-it changes anything (the correction of 2015 to thesis 4.1).
+it changes anything (the correction of 2015 to thesis 4.1); a group that has not begun changes
+nothing, for its replicas elect each other only while their logs hold nothing but openings of terms.
 """
 
 from typing import assert_never
@@ -38,6 +39,8 @@ def propose(state: RaftState, change: MembershipChange) -> Index:
         raise NotLeader(state.leader)
     if state.transferee is not None:
         raise ProposalRefused("leadership is being transferred; ask the next leader")
+    if state.recovering:
+        raise ProposalRefused("the group has not begun yet; retry shortly")
     if state.configs[-1][0] > state.log.commit:
         raise ProposalRefused("a membership change is not committed yet; retry after it is")
     if state.log.commit < state.term_start:

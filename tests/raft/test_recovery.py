@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from orderlymq_raft import (
+    AddLearner,
     Append,
     AppendResponse,
     Config,
@@ -15,6 +16,7 @@ from orderlymq_raft import (
     Membership,
     Message,
     NodeId,
+    ProposalRefused,
     Term,
     Vote,
     VoteResponse,
@@ -81,6 +83,21 @@ def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> N
 
     replica.node.set_recovering(recovering=False)
     assert 1 in commits_sent(work(replica))
+
+
+def test_a_group_that_has_not_begun_changes_no_membership() -> None:
+    """Law: its log holds openings alone, or whoever restarts would vote for nobody for ever."""
+    replica = solo()
+    replica.node.set_recovering(recovering=True)
+    lead(replica)
+    say(replica, ack(replica, 1))
+    assert replica.node.commit == 1
+
+    with pytest.raises(ProposalRefused, match="has not begun"):
+        replica.node.propose_membership(AddLearner(FOURTH))
+
+    replica.node.set_recovering(recovering=False)
+    replica.node.propose_membership(AddLearner(FOURTH))
 
 
 def test_a_leader_names_no_commit_index_before_it_has_committed_of_its_own() -> None:

@@ -1,9 +1,13 @@
 """The beginning of a group, and the return of a replica that has lost its disk."""
 
+import pytest
+
 from orderlymq_broker.replication.bootstrap import BOOTSTRAP_WAIT_S
 from orderlymq_raft import (
+    AddLearner,
     Append,
     Index,
+    ProposalRefused,
     Term,
     VoteResponse,
 )
@@ -39,6 +43,26 @@ def test_a_new_group_does_not_wait_for_ever(group: SimulatedGroup) -> None:
     group.pass_time(BOOTSTRAP_WAIT_S + 4 * ELECTION_S)
 
     assert any(each.loop.serving for each in group.replicas.values())
+
+
+def test_a_membership_change_does_not_keep_a_new_group_from_beginning(
+    group: SimulatedGroup,
+) -> None:
+    """The first leader has all but the third replica with it, and its process begins again."""
+    added = group.join(4)
+    group.cut = {3, added.id}
+    group.pass_time(2 * ELECTION_S)
+    (leader,) = [each for each in group.replicas.values() if each.node.is_leader]
+    assert serving(group) == []
+    with pytest.raises(ProposalRefused):
+        leader.loop.change_membership(AddLearner(added.id))
+    group.pass_time(TICK_S)
+
+    group.restart(leader.id)
+    group.cut = {added.id}
+    group.pass_time(6 * ELECTION_S)
+
+    assert serving(group)
 
 
 def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Replica]:
