@@ -237,7 +237,12 @@ class ReplicationLoop:
         self._wake()
 
     def change_membership(self, change: MembershipChange) -> int:
-        """Propose *change* and return its index; raises NotLeader or ProposalRefused."""
+        """Propose *change* and return its index; raises NotLeader or ProposalRefused.
+
+        A leader that serves says when that ends, so that no index is taken for that of another leader.
+        """
+        if self._node.is_leader and not self._role.serving:
+            raise ProposalRefused("the leader does not serve yet; retry shortly")
         _, index = self._node.propose_membership(change)
         self._wake()
         return index

@@ -7,7 +7,10 @@ from orderlymq_raft import (
     AddLearner,
     Append,
     Index,
+    Message,
+    NotLeader,
     ProposalRefused,
+    RemoveNode,
     Term,
     VoteResponse,
 )
@@ -63,6 +66,32 @@ def test_a_membership_change_does_not_keep_a_new_group_from_beginning(
     group.pass_time(6 * ELECTION_S)
 
     assert serving(group)
+
+
+def test_a_leader_that_does_not_serve_changes_no_membership(group: SimulatedGroup) -> None:
+    """Who asked would not hear of the end of leadership, but of another leader's change at that index."""
+    former = group.elect()
+    refusals: list[str] = []
+    deliver = group._deliver
+
+    def deliver_and_ask(message: Message) -> None:
+        """Ask a leader whose opening is committed and not applied yet."""
+        deliver(message)
+        leader = group[message.target]
+        is_sure = leader.node.is_leader and leader.node.commit == leader.node.last_index
+        if is_sure and not leader.loop.serving:
+            with pytest.raises(ProposalRefused) as refused:
+                leader.loop.change_membership(RemoveNode(former.id))
+            refusals.append(str(refused.value))
+
+    group._deliver = deliver_and_ask  # type: ignore[method-assign] # the network's part
+    group.cut = {former.id}
+    group.pass_time(4 * ELECTION_S)
+
+    assert set(refusals) == {"the leader does not serve yet; retry shortly"}
+    follower = next(each for each in group.replicas.values() if not each.node.is_leader)
+    with pytest.raises(NotLeader):
+        follower.loop.change_membership(RemoveNode(former.id))
 
 
 def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Replica]:
