@@ -60,6 +60,10 @@ ANSWER_TIMEOUT_S: Final = 30.0
 
 PROGRESS_EVERY_S: Final = 2.0
 
+# Pauses behind failures that follow each other: raft asks again with the next heartbeat, and each try flushes the store.
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 30.0
+
 # Files that never change once they exist under their name in one store.
 IMMUTABLE_SUFFIXES: Final = frozenset({".sst", ".blob"})
 
@@ -142,6 +146,7 @@ class SnapshotSender:
         self._origin = uuid.uuid4().hex
         self._tasks: dict[NodeId, asyncio.Task[bool | None]] = {}
         self._lowest: dict[NodeId, int] = {}
+        self._pauses_s: dict[NodeId, float] = {}
         self.sent: dict[NodeId, SentSnapshot] = {}
         # A crash may have left some behind.
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -158,7 +163,7 @@ class SnapshotSender:
             return
         self._lowest[target] = message.meta.index
         task = self._supervisor.once(
-            "snapshot", self._send(message, address), name=f"snapshot to node {target}"
+            "snapshot", self._send_or_wait(message, address), name=f"snapshot to node {target}"
         )
         self._tasks[target] = task
         task.add_done_callback(lambda ended: self._ended(target, ended))
@@ -174,6 +179,18 @@ class SnapshotSender:
         if not task.cancelled():
             # Only now: raft may ask for the next one immediately, and must not find this one running.
             self._report(target, task.result() is True)
+
+    async def _send_or_wait(self, message: InstallSnapshot, address: Address) -> bool:
+        """Return whether the peer has taken the state over, and a failure only after a pause."""
+        target = message.target
+        if await self._send(message, address):
+            self._pauses_s.pop(target, None)
+            return True
+        pause_s = self._pauses_s.get(target, RETRY_FIRST_S)
+        self._pauses_s[target] = min(2 * pause_s, RETRY_MAX_S)
+        self._lowest.pop(target, None)
+        await asyncio.sleep(pause_s)
+        return False
 
     async def _send(self, message: InstallSnapshot, address: Address) -> bool:
         """Return whether the peer has taken the state over."""

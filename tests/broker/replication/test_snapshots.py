@@ -98,6 +98,12 @@ class Sending:
             await self.reported.wait()
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sender report a failure soon."""
+    monkeypatch.setattr(snapshots, "RETRY_FIRST_S", 0.01)
+
+
 @pytest.fixture
 async def receiving(tmp_path: Path) -> AsyncIterator[Receiving]:
     made = Receiving(tmp_path / "two")
@@ -151,6 +157,24 @@ async def test_nobody_there_is_a_failure_that_is_reported(sending: Sending) -> N
     await sending.send(Address("127.0.0.1", free_ports(1)[0]))
 
     assert sending.reports == [(2, False)]
+
+
+async def test_failures_that_follow_each_other_are_reported_ever_later(
+    sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raft asks again with the next heartbeat, and each try costs the leader a checkpoint."""
+    monkeypatch.setattr(snapshots, "RETRY_FIRST_S", 0.05)
+    monkeypatch.setattr(snapshots, "RETRY_MAX_S", 0.2)
+    nobody = Address("127.0.0.1", free_ports(1)[0])
+    lasted: list[float] = []
+    async with asyncio.timeout(8.0):  # without a limit the last pause alone would take longer
+        for _ in range(9):
+            began = time.monotonic()
+            await sending.send(nobody)
+            lasted.append(time.monotonic() - began)
+
+    assert all(each >= pause for each, pause in zip(lasted, [0.05, 0.1, 0.2, 0.2], strict=False))
+    assert sending.reports == [(2, False)] * 9
 
 
 async def test_a_damaged_chunk_is_refused_and_the_next_try_sends_only_what_is_missing(
