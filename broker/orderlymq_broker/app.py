@@ -19,7 +19,7 @@ from orderlymq_broker.processors.groups.members import Ends
 from orderlymq_broker.replication.compaction import Compaction
 from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.interfaces import SystemClock
-from orderlymq_broker.replication.replicainstance import Environment, Instance
+from orderlymq_broker.replication.replicainstance import Environment, Instance, sticks_ms
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
 from orderlymq_broker.replication.transport.handshake import Identity as PeerIdentity
 from orderlymq_broker.replication.transport.server import Transport
@@ -133,6 +133,7 @@ class BrokerProcess:
             lambda: self.instance.loop.is_recovering,
             settings.between_peers(),
             self._supervisor,
+            sticks_ms(settings.raft),
         )
         stack.push_async_callback(self._transport.close)
         self._transfer = LeadershipTransfer(

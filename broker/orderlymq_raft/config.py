@@ -3,7 +3,8 @@ The settings of one replica's consensus core.
 
 Times are in ticks; the shell decides how long a tick is (25 ms unless set otherwise) and must
 make up for ticks that it missed while it was paused. All replicas of a group must agree on
-*election_ticks*, *pre_vote* and *check_quorum*.
+*pre_vote* and *check_quorum*; with other *election_ticks* than theirs a peer counts for a lease
+as long as it says (`Node.note_stickiness`).
 """
 
 from dataclasses import dataclass

@@ -211,6 +211,16 @@ class Node:
         """Note that the connection on which *node* spoke is gone; if it led, run without delay."""
         election.leader_gone(self._state, node)
 
+    def note_stickiness(self, node: NodeId, ticks: int) -> None:
+        """
+        Note for how many ticks *node* sticks to a leader that it hears; 0 where that is unknown.
+
+        What it has said before is not undone: answers from now on rest on this. Leases need it, because
+        replicas of a group may have different settings while these are changed.
+        """
+        if node != self.id:
+            self._state.stickiness[node] = ticks
+
     def set_recovering(self, *, recovering: bool) -> None:
         """
         Note whether this replica may have lost its log, and has not all of it again.

@@ -5,7 +5,7 @@ A read waits until the leader has committed in its own term, takes the commit in
 answered when a majority has answered a heartbeat that left after the read came in: then
 nobody else had taken over before. One round of heartbeats serves all reads that wait.
 A lease (6.4.1) spares the round: voters that answered promised not to elect anyone for
-election_ticks after they heard us.
+their own election_ticks after they heard us, and these may be fewer than ours.
 """
 
 from orderlymq_raft.messages import Heartbeat
@@ -39,7 +39,7 @@ def lease_valid(state: RaftState) -> bool:
     if state.lease_revoked or state.lease_tick is None or not may_read(state):
         return False
     age_ticks = state.ticks - state.lease_tick
-    return age_ticks < state.config.election_ticks - LEASE_MARGIN_TICKS
+    return age_ticks < min(state.config.election_ticks, state.lease_ticks) - LEASE_MARGIN_TICKS
 
 
 def broadcast_heartbeat(state: RaftState) -> None:
@@ -68,12 +68,19 @@ def settle(state: RaftState) -> None:
     rounds = state.round_ticks
     while rounds and rounds[0][0] <= reached:
         state.lease_tick = rounds.popleft()[1]
+        state.lease_ticks = _sticks_ticks(state, acked, reached)
         state.round_trip_ticks = state.ticks - state.lease_tick
 
     pending = state.reads_pending
     while pending and pending[0].round <= reached:
         read = pending.popleft()
         state.read_states.extend(ReadState(context, read.index) for context in read.contexts)
+
+
+def _sticks_ticks(state: RaftState, acked: dict[NodeId, int], reached: int) -> int:
+    """Return for how many ticks a majority of the voters that have answered round *reached* sticks."""
+    ticks = {peer: state.stickiness.get(peer, 0) for peer, last in acked.items() if last >= reached}
+    return committed_index(state.membership.voters, ticks)
 
 
 def proves_leadership_since_loss(state: RaftState, peer: NodeId) -> bool:

@@ -90,6 +90,8 @@ class RaftState:
         self.forced_candidate = False
         self.draw_election_timeout()
 
+        # How long peers stick to a leader that they hear, as far as they have said so.
+        self.stickiness: dict[NodeId, int] = {config.id: config.election_ticks}
         self.progress: dict[NodeId, Progress] = {}
         # The no-op of this term; entries from here on are ours to commit by counting.
         self.term_start = Index(0)
@@ -103,6 +105,8 @@ class RaftState:
         self.round_trip_ticks: int | None = None
         self.led_since_tick = 0
         self.lease_tick: int | None = None
+        # How long a majority of those who answered at lease_tick sticks to this leader.
+        self.lease_ticks = 0
         self.lease_revoked = False
         self.reads_next: list[int] = []
         self.reads_pending: deque[PendingRead] = deque()

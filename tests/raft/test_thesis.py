@@ -244,6 +244,47 @@ class TestReads:
         assert not before
         assert ticks == ELECTION_TICKS - 2
 
+    @pytest.mark.parametrize(("peer", "other", "ticks"), [(5, 20, 3), (20, 5, 6), (None, 20, 0)])
+    def test_a_lease_lasts_no_longer_than_those_who_answered_stick(
+        self, peer: int | None, other: int, ticks: int
+    ) -> None:
+        """While the setting changes, replica after replica, voters stick for shorter than their leader."""
+        replica = solo(lease_reads=True)
+        replica.node.note_stickiness(OTHER, other)
+        replica.node.note_stickiness(PEER, peer or 0)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+
+        lasted = 0
+        while replica.node.lease_valid:
+            replica.tick()
+            lasted += 1
+
+        assert lasted == ticks
+
+    def test_a_lease_rests_on_a_majority_that_sticks(self) -> None:
+        """One voter of which nothing is known, or that sticks for less, takes it from nobody."""
+        replica = solo(lease_reads=True)
+        replica.node.note_stickiness(PEER, 0)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+        alone = replica.node.lease_valid
+        replica.tick()
+        replica.tick()
+        work(replica)
+
+        say(replica, *(HeartbeatResponse(each, ME, Term(1), 2) for each in (OTHER, PEER)))
+
+        assert (alone, replica.node.lease_valid) == (False, True)
+
     def test_a_lease_ends_for_good_when_a_transfer_is_under_way(self) -> None:
         """The target may run at any time from then on, and voters will listen (6.4.1)."""
         replica = solo(lease_reads=True)

@@ -71,6 +71,9 @@ class Heard:
     def clock_received(self, node: NodeId, wall_ms: int) -> None:
         self.events.append(f"clock of {node}")
 
+    def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
+        self.events.append(f"stickiness of {node}")
+
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         self.events.append(f"unreachable {node}")
 

@@ -182,6 +182,12 @@ class ReplicationLoop:
         """Note that the connection on which *node* spoke is gone."""
         self._node.leader_gone(node)
 
+    def note_stickiness(self, node: NodeId, sticks_ms: int) -> None:
+        """Note for how long *node* sticks to a leader that it hears; 0 where that is unknown."""
+        # The peer leaves out the tick that has partly passed when it hears its leader; `reads.py` counts it.
+        ticks = int(sticks_ms / (1000 * self._limits.tick_s)) + 1 if sticks_ms else 0
+        self._node.note_stickiness(node, ticks)
+
     def report_wiped(self, node: NodeId) -> None:
         """Note that *node* has lost its log and starts again."""
         self._node.report_wiped(node)

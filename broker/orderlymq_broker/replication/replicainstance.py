@@ -146,6 +146,11 @@ def raft_config(node_id: int, settings: RaftSettings) -> Config:
     )
 
 
+def sticks_ms(settings: RaftSettings) -> int:
+    """Return for how long at least a replica sticks to a leader: it may be heard at the end of a tick."""
+    return (raft_config(1, settings).election_ticks - 1) * settings.tick_ms
+
+
 def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore) -> None:
     """Write what a replica begins with, once."""
     hard_state, membership = log.initial_state()

@@ -102,6 +102,11 @@ class Peers:
         """Compare a peer's time of day with this machine's."""
         self._clock.shown(node, wall_ms)
 
+    def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
+        """Let a lease rest on a peer for as long as it sticks."""
+        if not self.is_swapping:
+            self._instance.loop.note_stickiness(node, sticks_ms)
+
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Let raft send again what was dropped, or end the clients whose requests were."""
         if purpose == "clients":
@@ -115,7 +120,7 @@ class Peers:
             self._instance.loop.report_wiped(node)
 
     def peer_reached(self, node: NodeId) -> None:
-        """Show a peer the time of day before it gives or gets a vote."""
+        """Show a peer the time of day, and for how long this replica sticks, before it gets a vote or an answer."""
         self._transport.show_clock(node, self._clock.own_ms())
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:

@@ -101,7 +101,7 @@ class Replica:
         self.state = BrokerState.load(store)
         self.core = BrokerCore(group.settings(node), self.state, store)
         self.node = Node(
-            Config(id=self.id, lease_reads=True),
+            Config(id=self.id, lease_reads=True, election_ticks=group.election_ticks(node)),
             self.log,
             applied=Index(self.state.applied_index),
             random_below=group.dice(node),
@@ -113,6 +113,9 @@ class Replica:
         )
         limits = LoopLimits(tick_s=TICK_S, sync_writes=group.sync_writes)
         self.loop = ReplicationLoop(parts, ports, limits)
+        for each in group.nodes:
+            sticks_ms = round(1000 * TICK_S) * (group.election_ticks(each) - 1)
+            self.loop.note_stickiness(NodeId(each), sticks_ms)
         self.loop.start()
 
     # The ports that the loop acts upon.
@@ -164,13 +167,20 @@ class SimulatedGroup:
     """Replicas, the messages between them, and one queue of callbacks.
 
     Attributes:
+        election_ticks: the setting of each node.
         way_s: how long a message is on its way from one node to another.
         after_callback: is called after each callback of `run`, that is, after each turn of a loop.
     """
 
     def __init__(
-        self, replicas: int = 3, *, seed: int | None = None, sync_writes: bool = True
+        self,
+        replicas: int = 3,
+        *,
+        seed: int | None = None,
+        sync_writes: bool = True,
+        election_ticks: Callable[[int], int] = lambda node: 8,
     ) -> None:
+        self.election_ticks = election_ticks
         self.at_s = 1.0
         self.sync_writes = sync_writes
         self.way_s: Callable[[int, int], float] = lambda sender, target: 0.0

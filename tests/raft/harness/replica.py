@@ -17,10 +17,14 @@ from orderlymq_raft import (
     Membership,
     Message,
     Node,
+    NodeId,
     ReadState,
     Ready,
 )
 from tests.raft.harness.memory import MemoryLogStorage
+
+# More than any test has: all of them have the settings of the one that is started.
+NODES_MAX = 9
 
 
 class Replica:
@@ -59,6 +63,8 @@ class Replica:
             applied=self.storage.applied,
             random_below=self._random_below,
         )
+        for peer in range(1, NODES_MAX + 1):
+            self._node.note_stickiness(NodeId(peer), self.config.election_ticks)
         self._node.check()
 
     def crash(self) -> None:

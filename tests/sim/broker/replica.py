@@ -17,7 +17,12 @@ from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.interfaces import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.recovery import Recovery
-from orderlymq_broker.replication.replicainstance import Instance, bootstrap, raft_config
+from orderlymq_broker.replication.replicainstance import (
+    Instance,
+    bootstrap,
+    raft_config,
+    sticks_ms,
+)
 from orderlymq_broker.replication.writer import WriterEvents
 from orderlymq_broker.server.router import Line, Router
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings
@@ -182,6 +187,8 @@ class Replica(ServerProcess):
         self._links: dict[NodeId, FrameLink] = {}
         self.registrar = Registrar(world, self)
         self._clock = GroupClock(_MachineClock(self))
+        # How long peers stick, as they have said to this life.
+        self._stickiness: dict[NodeId, int] = {}
 
     # -- life
 
@@ -191,6 +198,7 @@ class Replica(ServerProcess):
         self.timeline.note(f"{self.name} starts")
         self.peer_lives.clear()
         self.called_lives.clear()
+        self._stickiness.clear()
         self._clock = GroupClock(_MachineClock(self))
         self.router = RequestRouter(self, self.world.address)
         self._swapping = False
@@ -242,6 +250,8 @@ class Replica(ServerProcess):
         membership = self.node.status().membership
         self._clock.keep(membership.members - {self.id}, membership.voters)
         self.world.laws.opened(self)
+        for peer, ms in self._stickiness.items():
+            self.loop.note_stickiness(peer, ms)
         self.loop.start()
 
     def crash(self, *, wipe: bool = False, silent: bool = False) -> None:
@@ -298,6 +308,11 @@ class Replica(ServerProcess):
     def clock_arrives(self, sender: NodeId, wall_ms: int) -> None:
         """Compare a peer's time of day with this machine's."""
         self._clock.shown(sender, wall_ms)
+
+    def stickiness_arrives(self, sender: NodeId, ms: int) -> None:
+        """Let a lease rest on a peer for as long as it sticks."""
+        self._stickiness[sender] = ms
+        self.loop.note_stickiness(sender, ms)
 
     def _tick(self) -> None:
         self.after(TICK_MS * MS + 40, "tick", self._tick)
@@ -367,6 +382,7 @@ class Replica(ServerProcess):
             return
         self.called_lives[target.id] = life
         target.clock_arrives(self.id, self._clock.own_ms())
+        target.stickiness_arrives(self.id, sticks_ms(self.settings.raft))
         if target.loop.is_recovering:
             self._forget(target.id)
 

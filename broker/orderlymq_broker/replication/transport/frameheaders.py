@@ -66,11 +66,13 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 class Clock(msgspec.Struct, frozen=True, array_like=True):
     """The sender's time of day in ms since 1970, until the year 9999, and whether it hears the receiver on the way back.
 
-    *hears* is about the connection that the receiver makes for the same purpose.
+    *hears* is about the connection that the receiver makes for the same purpose. *sticks_ms* is how long the sender
+    sticks to a leader that it hears, at least; replicas of earlier versions do not send it.
     """
 
     wall_ms: Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
     hears: bool
+    sticks_ms: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True):

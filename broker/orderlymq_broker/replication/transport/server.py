@@ -92,6 +92,9 @@ class Receiver(Protocol):
     def clock_received(self, node: NodeId, wall_ms: int) -> None:
         """Note the time of day that a peer has sent just now."""
 
+    def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
+        """Note how long *node* sticks to a leader, 0 if it does not say; called before any message of its process."""
+
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Note that what was sent to *node* for *purpose* was dropped."""
 
@@ -117,6 +120,8 @@ class Transport:
     Life cycle: `listen`, then `send` and the calls of *receiver*, then `close`. `set_peers` may be
     called at any time; links to those who left are closed.
 
+    *sticks_ms* is how long this replica sticks to a leader that it hears; peers learn it.
+
     Attributes:
         violations: connections that were closed because of what a peer said on them.
         closes: connections that were closed without that: refused, silent, or followed by another one.
@@ -129,11 +134,13 @@ class Transport:
         is_recovering: Callable[[], bool] = lambda: False,
         tls: PeerTls | None = None,
         supervisor: Supervisor | None = None,
+        sticks_ms: int = 0,
     ) -> None:
         self.violations = 0
         self.closes = 0
         self._close_log = CloseLog(_log)
         self._identity = identity
+        self._sticks_ms = sticks_ms
         self._supervisor = supervisor or Supervisor()
         self._tls = tls
         self._is_recovering = is_recovering
@@ -266,7 +273,8 @@ class Transport:
     def _show_clock(self, way: _Link, wall_ms: int) -> bool:
         incoming = self._incoming.get(way)
         hears = incoming is not None and incoming.silent_ticks <= SILENT_TICKS_MAX
-        return self._links[way].send_pieces(encode_frame(FrameKind.CLOCK, Clock(wall_ms, hears)))
+        clock = Clock(wall_ms, hears, self._sticks_ms)
+        return self._links[way].send_pieces(encode_frame(FrameKind.CLOCK, clock))
 
     def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
         """Send a frame about a forwarded connection; False unless both links are up: an answer comes on the peer's."""
@@ -424,6 +432,8 @@ class Transport:
             if link is not None:
                 link.unheard_ticks = 0 if clock.hears else link.unheard_ticks + 1
             self._receiver.clock_received(node, clock.wall_ms)
+            if purpose == "raft":
+                self._receiver.stickiness_received(node, clock.sticks_ms)
         else:
             self._receiver.frame_received(node, frame)
 

@@ -20,8 +20,10 @@ async def make_peer() -> AsyncIterator[MakePeer]:
         *,
         recovering: bool = False,
         tls: PeerTls | None = None,
+        sticks_ms: int = 0,
     ) -> Peer:
-        peer = Peer(node, port or free_ports(1)[0], recovering=recovering, tls=tls)
+        port = port or free_ports(1)[0]
+        peer = Peer(node, port, recovering=recovering, tls=tls, sticks_ms=sticks_ms)
         await peer.listen()
         made.append(peer)
         return peer

@@ -28,6 +28,7 @@ class Recorder:
         self.of_clients: list[str] = []
         self.violated = ""
         self.clocks: list[tuple[int, int]] = []
+        self.stickiness: list[tuple[int, int]] = []
         self.messages_before_clock: int | None = None
         self.on_reached: Callable[[NodeId], None] = lambda node: None
 
@@ -42,6 +43,9 @@ class Recorder:
     def clock_received(self, node: NodeId, wall_ms: int) -> None:
         self.clocks.append((node, wall_ms))
         self.messages_before_clock = len(self.messages)
+
+    def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
+        self.stickiness.append((node, sticks_ms))
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         self._note(f"unreachable {node}", purpose)
@@ -80,11 +84,14 @@ class Peer:
         recovering: bool = False,
         group: str = "g",
         tls: PeerTls | None = None,
+        sticks_ms: int = 0,
     ) -> None:
         self.address = Address("127.0.0.1", port)
         self.identity = Identity("C", group, NodeId(node), self.address, KEY)
         self.recorder = Recorder()
-        self.transport = Transport(self.identity, self.recorder, lambda: recovering, tls)
+        self.transport = Transport(
+            self.identity, self.recorder, lambda: recovering, tls, sticks_ms=sticks_ms
+        )
 
     async def listen(self) -> None:
         await self.transport.listen(self.address)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orderlymq_broker.replication.transport.frameheaders import Forward, Hello
+from orderlymq_broker.replication.transport.frameheaders import Clock, Forward, Hello
 from orderlymq_broker.replication.transport.frames import (
     Frame,
     FrameCorrupt,
@@ -140,6 +140,20 @@ def test_a_garbage_header_raises_one_error(header: bytes, payload: bytes) -> Non
     for decode in (decode_messages, lambda frame: decode_header(frame, Hello)):
         with contextlib.suppress(FrameCorrupt):
             decode(Frame(FrameKind.RAFT, header, payload))
+
+
+def test_a_clock_of_an_earlier_version_says_nothing_of_stickiness() -> None:
+    """Nor does one of this version disturb the earlier ones, which leave out what they do not know."""
+
+    class Earlier(msgspec.Struct, array_like=True):
+        wall_ms: int
+        hears: bool
+
+    theirs = Frame(FrameKind.CLOCK, msgspec.msgpack.encode(Earlier(7, True)), b"")
+    ours = Frame(FrameKind.CLOCK, msgspec.msgpack.encode(Clock(7, True, 175)), b"")
+
+    assert decode_header(theirs, Clock) == Clock(7, True, 0)
+    assert decode_header(ours, Earlier) == Earlier(7, True)
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:

@@ -51,6 +51,21 @@ async def test_what_is_sent_when_a_peer_is_reached_comes_before_raft(make_peer: 
     assert two.recorder.messages_before_clock == 0
 
 
+async def test_a_peer_learns_how_long_a_replica_sticks_before_it_reads_an_answer(
+    make_peer: MakePeer,
+) -> None:
+    """A lease rests on that: an answer of a process with another setting must not count by the former one."""
+    one, two = await make_peer(1, sticks_ms=175), await make_peer(2)
+    one.recorder.on_reached = lambda node: one.transport.show_clock(node, 7)
+    one.call(two)
+    while not two.recorder.messages:
+        one.transport.send([beat(1, 2, 0)])
+        await asyncio.sleep(0)
+
+    assert two.recorder.messages_before_clock == 0
+    assert two.recorder.stickiness == [(1, 175)]
+
+
 async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
     """One connection each way; what was sent first comes first."""
     one, two = await make_peer(1), await make_peer(2)
