@@ -3,7 +3,7 @@ Where a message goes: first the rules about terms, then one handler for each kin
 
 Rules kept: a newer term is entered before anything else is looked at, an older one is answered
 that its time is over (raft paper section 5.1); a candidate cannot force a newer term on who
-hears a leader (thesis 4.2.3). Messages that break the rules never come here (violations.py). Handlers: election.py, replication.py, follower.py.
+hears a leader (thesis 4.2.3), whatever term that leader has. Messages that break the rules never come here (violations.py). Handlers: election.py, replication.py, follower.py.
 """
 
 from typing import assert_never

@@ -84,16 +84,11 @@ def leader_gone(state: RaftState, node: NodeId) -> None:
 
 def in_lease(state: RaftState) -> bool:
     """
-    Return whether this replica still sticks to a leader that it hears.
+    Return whether this replica still sticks to the leader that it heard last.
 
-    With lease reads a replica that has just started sticks as well: it may have answered a
-    heartbeat right before it went down, and the leader counts on that answer.
+    A newer term does not end that: the leader may not know of it, and counts on the answer that it got.
     """
-    if state.role is Role.LEADER:
-        return True
-    if state.election_elapsed < state.config.election_ticks and state.leader is not None:
-        return True
-    return state.config.lease_reads and state.term > 0 and state.ticks < state.config.election_ticks
+    return state.role is Role.LEADER or state.ticks < state.sticks_until
 
 
 def handle_pre_vote(state: RaftState, message: PreVote) -> None:
@@ -110,11 +105,15 @@ def handle_pre_vote(state: RaftState, message: PreVote) -> None:
 
 
 def handle_vote(state: RaftState, message: Vote) -> None:
-    """Grant or refuse the vote of the present term."""
+    """Grant or refuse the vote of the present term; a voter that sticks leaves the answer to the next request."""
     free = state.vote == message.sender or (state.vote is None and state.leader is None)
     complete = state.log.is_up_to_date(message.last_index, message.last_term)
     trusts = _trusts(state, candidate_is_recovering=message.recovering)
     granted = free and complete and trusts
+    is_new = granted and state.vote is None
+    if is_new and state.config.check_quorum and in_lease(state) and not message.transfer:
+        # A refusal would be counted, and the term be lost for this candidate.
+        return
     if trusts and not complete:
         _note_forced_candidate(state)
     if granted:

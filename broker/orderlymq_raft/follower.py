@@ -101,6 +101,7 @@ def _follow(state: RaftState, leader: NodeId) -> None:
     assert state.role is not Role.LEADER, f"nodes {state.id} and {leader} both lead {state.term}"
     if state.role is not Role.FOLLOWER or state.leader != leader:
         state.become_follower(state.term, leader)
+    state.sticks_until = max(state.sticks_until, state.ticks + state.config.election_ticks)
     state.election_elapsed = 0
     state.hurry_ticks = 0
 

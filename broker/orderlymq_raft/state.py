@@ -74,6 +74,10 @@ class RaftState:
         self.membership = configs[-1][1]
 
         self.ticks = 0
+        # The tick until which no other leader is elected with the help of this replica. With lease reads it
+        # sticks after a start, too: it may have answered a leader right before it went down.
+        starts_stuck = config.lease_reads and self.term > 0
+        self.sticks_until = config.election_ticks if starts_stuck else 0
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self.election_timeout = 0

@@ -317,6 +317,45 @@ class TestReads:
         assert first == []
         assert VoteResponse(ME, PEER, Term(2), granted=True) in later
 
+    def test_a_newer_term_does_not_end_the_stickiness_that_a_lease_rests_on(self) -> None:
+        """The refusal of a pre-vote brings it, right after the leader has got its answer."""
+        replica = solo(term=1, lease_reads=True, jitter=1)
+        say(replica, heartbeat(1))
+        say(replica, PreVoteResponse(OTHER, ME, Term(2), granted=False))
+
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+        question = PreVote(OTHER, ME, Term(3), Index(9), Term(1))
+        early = say(replica, question, vote(2, (9, 1), OTHER), vote(3, (9, 1), OTHER))
+        term = replica.node.term
+        replica.tick()
+        late = say(replica, vote(2, (9, 1), OTHER))
+
+        assert early == [PreVoteResponse(ME, OTHER, Term(2), granted=False)]
+        assert term == 2
+        assert late == [VoteResponse(ME, OTHER, Term(2), granted=True)]
+
+    def test_a_voter_that_restarts_sticks_in_its_own_term_too(self) -> None:
+        """A candidate of that term may ask it before it has heard anybody."""
+        replica = solo(term=1, lease_reads=True, jitter=1)
+
+        first = say(replica, vote(1, (9, 1)))
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+        later = say(replica, vote(1, (9, 1)))
+
+        assert (first, later) == ([], [VoteResponse(ME, PEER, Term(1), granted=True)])
+
+    def test_the_target_of_a_transfer_is_elected_in_a_term_that_is_known_already(self) -> None:
+        """Its leader has given up its lease."""
+        replica = solo(term=1, lease_reads=True)
+        say(replica, heartbeat(1))
+        say(replica, PreVoteResponse(OTHER, ME, Term(2), granted=False))
+
+        assert say(replica, vote(2, (9, 1), OTHER, transfer=True)) == [
+            VoteResponse(ME, OTHER, Term(2), granted=True)
+        ]
+
     def test_a_voter_does_not_run_against_the_leader_it_hears(self) -> None:
         """Its own vote would break the promise as well as another's."""
         replica = solo(term=1, lease_reads=True)
