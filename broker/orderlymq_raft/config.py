@@ -30,6 +30,8 @@ class Config:
     pre_vote: bool = True
     check_quorum: bool = True
     lease_reads: bool = False
+    # For how long a former process of this replica may have told its leader that it sticks, if for longer.
+    promised_ticks: int = 0
     # A group commit of 256 senders with bodies of 4 KiB fits one append.
     entries_per_append_bytes_max: int = 1024 * 1024
     # At a round trip of 10 ms this allows 6 400 appends a second to each follower.

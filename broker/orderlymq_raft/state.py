@@ -77,7 +77,8 @@ class RaftState:
         # The tick until which no other leader is elected with the help of this replica. With lease reads it
         # sticks after a start, too: it may have answered a leader right before it went down.
         starts_stuck = config.lease_reads and self.term > 0
-        self.sticks_until = config.election_ticks if starts_stuck else 0
+        promised = max(config.election_ticks, config.promised_ticks)
+        self.sticks_until = promised if starts_stuck else 0
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self.election_timeout = 0

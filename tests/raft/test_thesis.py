@@ -356,6 +356,22 @@ class TestReads:
             VoteResponse(ME, OTHER, Term(2), granted=True)
         ]
 
+    def test_a_voter_that_restarts_sticks_as_long_as_it_has_promised_before(self) -> None:
+        """Its setting may have become shorter, and its leader counts on the answer of before."""
+        promised = 3 * ELECTION_TICKS
+        replica = solo(term=1, lease_reads=True, promised_ticks=promised)
+        say(replica, heartbeat(1))
+
+        for _ in range(promised - 1):
+            replica.tick()
+        work(replica)
+        early = say(replica, vote(9, (9, 1)))
+        replica.tick()
+        late = say(replica, vote(9, (9, 1)))
+
+        assert early == []
+        assert VoteResponse(ME, PEER, Term(9), granted=True) in late
+
     def test_a_voter_does_not_run_against_the_leader_it_hears(self) -> None:
         """Its own vote would break the promise as well as another's."""
         replica = solo(term=1, lease_reads=True)

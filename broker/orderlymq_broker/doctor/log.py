@@ -47,6 +47,7 @@ _META_KEYS: Final = frozenset(
         layout.META_APPLIED,
         layout.META_RECOVERY,
         layout.META_PEERS,
+        layout.META_STICKINESS,
         layout.META_DROPPED,
     }
 )

@@ -3,12 +3,15 @@ One opened state of a replica: store, log, node, state machine, core, writer and
 
 Made when the process starts and again when a snapshot has replaced the store; nothing of the
 former instance is used by the next. The rule: what is written here at the very first start
-(membership, recovery mode) is durable before anybody hears of this replica.
+(membership, recovery mode) is durable before anybody hears of this replica, and so is a longer promise to stick
+to a leader, at any start.
 """
 
 import asyncio
 import logging
+import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +32,8 @@ from orderlymq_broker.replication.writer import WriterEvents, WriterThread
 from orderlymq_broker.settings import BrokerSettings, RaftSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
-from orderlymq_broker.store.kv import Batch, KeyValueStore
+from orderlymq_broker.store.kv import Batch, Family, KeyValueStore
+from orderlymq_broker.store.layout import META_STICKINESS, decode_u64, encode_u64
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_raft import Config, Membership, Node
@@ -71,14 +75,20 @@ class Instance:
         self.state = BrokerState.load(store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(settings, self.state, store)
+        loop = asyncio.get_running_loop()
+        self._timers: list[asyncio.TimerHandle] = []
+
+        def call_later(seconds: float, call: Callable[[], None]) -> None:
+            self._timers.append(loop.call_later(seconds, call))
+
+        promised_ms = promise_to_stick(settings.raft, store, call_later)
         self.node = Node(
-            raft_config(settings.node_id, settings.raft),
+            raft_config(settings.node_id, settings.raft, promised_ms),
             self.log,
             applied=Index(self.state.applied_index),
             # Election time-outs are drawn from it, nothing secret.
             random_below=random.randrange,
         )
-        loop = asyncio.get_running_loop()
         self.writer = WriterThread(store, loop.call_soon_threadsafe, environment.writer_events)
         parts = ReplicaParts(self.node, self.log, store, self.machine, self.core)
         ports = LoopPorts(
@@ -126,20 +136,23 @@ class Instance:
         have ended; if not, the disk hangs, and the store must neither be closed nor replaced.
         """
         self.loop.stop()
+        for timer in self._timers:
+            timer.cancel()
         if orderly:
             ticket = self.store.prepare(None)
             self.writer.submit(ticket, sync=True, done=lambda _: None)
         return self.writer.close(self._writer_close_s)
 
 
-def raft_config(node_id: int, settings: RaftSettings) -> Config:
-    """Return the settings of the consensus core, whose times are in ticks."""
+def raft_config(node_id: int, settings: RaftSettings, promised_ms: int = 0) -> Config:
+    """Return the settings of the consensus core, whose times are in ticks; *promised_ms* is of `promise_to_stick`."""
     heartbeat_ticks = max(1, settings.heartbeat_ms // settings.tick_ms)
     return Config(
         id=NodeId(node_id),
         election_ticks=max(2 * heartbeat_ticks + 1, settings.election_ms // settings.tick_ms),
         heartbeat_ticks=heartbeat_ticks,
         lease_reads=True,
+        promised_ticks=math.ceil(promised_ms / settings.tick_ms),
         entries_per_append_bytes_max=settings.append_size_max,
         inflight_appends_max=settings.inflight_appends_max,
         uncommitted_bytes_max=settings.uncommitted_size_max,
@@ -149,6 +162,28 @@ def raft_config(node_id: int, settings: RaftSettings) -> Config:
 def sticks_ms(settings: RaftSettings) -> int:
     """Return for how long at least a replica sticks to a leader: it may be heard at the end of a tick."""
     return (raft_config(1, settings).election_ticks - 1) * settings.tick_ms
+
+
+def promise_to_stick(
+    settings: RaftSettings,
+    store: KeyValueStore,
+    call_later: Callable[[float, Callable[[], None]], object],
+) -> int:
+    """Return for how many ms a replica that starts sticks to its leader: its former process may have said so.
+
+    A longer promise is durable before it is given; a shorter one is noted when the former one has expired.
+    """
+    own_ms = raft_config(1, settings).election_ticks * settings.tick_ms
+    batch = Batch()
+    batch.put(Family.META, META_STICKINESS, encode_u64(own_ms))
+    value = store.get(Family.META, META_STICKINESS)
+    former_ms = 0 if value is None else decode_u64(value)
+    if former_ms < own_ms:
+        store.write(batch, sync=True)
+    elif former_ms > own_ms:
+        call_later(former_ms / 1000, lambda: store.stage(batch))
+
+    return max(former_ms, own_ms)
 
 
 def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore) -> None:

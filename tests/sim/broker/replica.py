@@ -20,6 +20,7 @@ from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.replicainstance import (
     Instance,
     bootstrap,
+    promise_to_stick,
     raft_config,
     sticks_ms,
 )
@@ -232,8 +233,9 @@ class Replica(ServerProcess):
         machine = ObservedMachine(self.state, self)
         self.core = BrokerCore(settings, self.state, store)
         random = self.timeline.random
+        promised_ms = promise_to_stick(settings.raft, store, self._call_later)
         self.node = Node(
-            raft_config(settings.node_id, settings.raft),
+            raft_config(settings.node_id, settings.raft, promised_ms),
             self.log,
             applied=Index(self.state.applied_index),
             random_below=random.randrange,
