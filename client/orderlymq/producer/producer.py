@@ -239,6 +239,7 @@ class Producer(Lifecycle):
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
         check_choice(queue)
+        is_repeat = bool(message.unique_key)
         self._prepare(message)
         with refusals_of([message]):
             self._check_room(len(message.body))
@@ -254,12 +255,19 @@ class Producer(Lifecycle):
             work = self._send(message, None, None, None, timeout, retries)
             return asyncio.create_task(work, name="send_nowait")
 
-        async def repeat() -> SendResult:
+        async def repeat(entered: "asyncio.Future[SendResult]") -> SendResult:
             with refusals_of([message]):
-                return await enter()
+                return await entered
 
         def begin() -> "asyncio.Future[SendResult]":
-            return asyncio.create_task(repeat()) if message.maybe_stored else enter()
+            # A repeat, too, takes its place now: the next call stands behind it.
+            entered = enter()
+            if not is_repeat:
+                return entered
+            outcome = asyncio.create_task(repeat(entered), name="repeat")
+            # A task that is cancelled before it has begun cancels nothing itself.
+            outcome.add_done_callback(lambda _: entered.cancel())
+            return outcome
 
         future = observed_future(self.group, self._instance.whole, message, begin)
         return self._track(future, len(message.body))

@@ -72,6 +72,65 @@ async def test_a_refused_repeat_behind_a_failed_send_stays_unknown() -> None:
     assert [type(each) for each in outcomes] == [SendRefused, SendUnknown, SendUnknown]
 
 
+@pytest.mark.parametrize("linger", [0, 0.001])
+async def test_sends_that_are_repeated_keep_the_order_of_their_calls(linger: float) -> None:
+    """The first may be stored, those behind it are refused: the caller sends all of them again."""
+    messages = [Message(topic="T", body=body, key="k") for body in (b"1", b"2", b"3")]
+    async with (
+        running(topics={"T": 1}, ordered=True) as cluster,
+        Producer("G", cluster.address, linger=linger) as producer,
+    ):
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.silence, fakecluster.refuse(16)]
+        cluster.faults[BATCH] = [fakecluster.refuse(16)]
+        with pytest.raises(SendUnknown):
+            await producer.send(messages[0], timeout=0.1)
+        sends = [producer.send_nowait(each) for each in messages]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        cluster.faults.clear()
+
+        await asyncio.gather(*(producer.send_nowait(each) for each in messages))
+
+    assert [type(each) for each in outcomes] == [SendUnknown, SendRefused, SendRefused]
+    assert cluster.bodies("T", 0) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("linger", [0, 0.001])
+async def test_a_repeat_behind_its_own_first_send_is_as_unknown_as_that(linger: float) -> None:
+    """It is refused unsent, but the send before it may have stored the object."""
+    message = Message(topic="T", body=b"x", key="k")
+    async with (
+        running(topics={"T": 1}) as cluster,
+        Producer("G", cluster.address, linger=linger) as producer,
+    ):
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.silence]
+        first = producer.send_nowait(message, timeout=0.1)
+        await fakecluster.until(lambda: cluster.codes().count(SEND) == 1)
+        outcomes = await asyncio.gather(
+            first, producer.send_nowait(message), return_exceptions=True
+        )
+
+    assert [type(each) for each in outcomes] == [SendUnknown, SendUnknown]
+
+
+async def test_a_repeat_that_is_cancelled_before_its_turn_is_not_sent() -> None:
+    """Like any other send that waits behind one of its key."""
+    message = Message(topic="T", body=b"x", key="k")
+    message.unique_key, message.maybe_stored = "C0A80001000118B4AAC2", True
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.refuse(14)]
+        first = producer.send_nowait(Message(topic="T", body=b"first", key="k"))
+        repeat = producer.send_nowait(message)
+        repeat.cancel()
+        await producer.send("T", b"last", key="k")
+
+        assert first.done()
+        assert repeat.cancelled()
+    assert cluster.bodies("T", 0) == [b"first", b"last"]
+
+
 @pytest.mark.parametrize("timeout", [0, -1, float("-inf"), timedelta(0)])
 async def test_a_send_without_time_is_not_tried(timeout: float | timedelta) -> None:
     """A try of a millisecond would end as unknown."""
