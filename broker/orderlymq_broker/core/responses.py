@@ -116,6 +116,13 @@ def change(
     return answer_when_applied(request, peer, records, then=then, ended=ended)
 
 
+def being_changed(topics: str) -> RequestRefused:
+    """Return the refusal of a change that would be judged before another change of these topics is applied."""
+    return RequestRefused(
+        ResponseCode.SYSTEM_ERROR, f"topic[{topics}] is being changed; send it again"
+    )
+
+
 # Comparing takes some 20 us a name, on the loop that also runs raft.
 COMPARED_MAX: Final = 500
 

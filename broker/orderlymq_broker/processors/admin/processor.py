@@ -109,4 +109,3 @@ class Administration:
     def ended(self) -> None:
         """Forget what only a leader knows: another replica leads."""
         self.figures.ended()
-        self.topics.ended()

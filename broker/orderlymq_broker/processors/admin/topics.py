@@ -13,7 +13,7 @@ from typing import Any, Final
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.listings import rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_list, change
+from orderlymq_broker.core.responses import answer_list, being_changed, change
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
@@ -80,12 +80,6 @@ class TopicAdministration:
         self._context = context
         self._figures = figures
         self._flush = flush
-        # Topics whose change is in the log and not applied: the next one must be judged after it.
-        self._changing: set[str] = set()
-
-    def ended(self) -> None:
-        """Forget the changes under way: their outcome is the next leader's to know."""
-        self._changing.clear()
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -210,16 +204,17 @@ class TopicAdministration:
         self, records: Sequence[TopicSet], request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
         names = {record.name for record in records}
-        busy = sorted(names & self._changing)
+        view = self._context.view
+        # What is in the log and not applied: this change must be judged after it.
+        busy = sorted(
+            name for name in names if name in view.topics_changing or view.topics_growing[name]
+        )
         if busy or len(names) < len(records):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"topic[{', '.join(busy) or records[0].name}] is being changed; send it again",
-            )
-        self._changing |= names
+            raise being_changed(", ".join(busy) or records[0].name)
+        view.topics_changing |= names
 
         def ended() -> None:
-            self._changing -= names
+            view.topics_changing -= names
 
         return change(self._context, records, request, peer, ended=ended)
 

@@ -6,16 +6,16 @@ writes down are the ends of its queues; a send that was stored before is still a
 says from how many queues it chose (our SDK) is asked to look again (20505), everybody else is refused
 definitely (14), which no client takes for stored. A fence that does not go on within its limit is
 aborted by the leader alone, so an operator that dies blocks nobody; a new leader begins the limit
-again. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
+again. A change of the topic and a step of its expansion are never under way together: each is judged by what the
+other has left. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_when_applied
+from orderlymq_broker.core.responses import answer_when_applied, being_changed
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.integerranges import NO_TOKEN
 from orderlymq_broker.state.lanes.lane import LaneState
@@ -138,6 +138,8 @@ class ExpansionProcessor:
             check_topic_name(name)
         except InvalidName as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if name in self._context.view.topics_changing:
+            raise being_changed(name)
         action = ext.get("action", "")
         match action:
             case "fence":
@@ -219,8 +221,9 @@ class ExpansionProcessor:
 
     def tick(self, now: Now) -> list[Effect]:
         """Abort fences that did not go on in time; end settlings that have lasted long enough."""
-        records: list[Record] = []
+        effects: list[Effect] = []
         by_topic = self._context.state.expansions.by_topic
+        changing = self._context.view.topics_changing
         self._ends = {name: end for name, end in self._ends.items() if by_topic.get(name) == end[0]}
         for name, expansion in by_topic.items():
             if expansion.phase not in (ExpansionPhase.FENCED, ExpansionPhase.PROPAGATING):
@@ -228,12 +231,35 @@ class ExpansionProcessor:
             known = self._ends.get(name)
             if known is None or known[0] != expansion:
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
-            elif known[1] <= now.monotonic_ms:
+            elif known[1] <= now.monotonic_ms and name not in changing:
                 # Asked for again only when this proposal is lost and another limit is over.
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
-                records.append(self._end(expansion))
+                effects.append(self._propose_end(expansion))
 
-        return in_pieces(records)
+        return effects
+
+    def _propose_end(self, expansion: Expansion) -> Propose:
+        ended = self._under_way(expansion.topic)
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            ended()
+            return []
+
+        def lost(_: Refusal | None) -> list[Effect]:
+            ended()
+            return []
+
+        return Propose([self._end(expansion)], applied, lost)
+
+    def _under_way(self, name: str) -> Callable[[], None]:
+        """Note a step of a topic's expansion until what is returned is called: no change of the topic is judged meanwhile."""
+        growing = self._context.view.topics_growing
+        growing[name] += 1
+
+        def ended() -> None:
+            growing[name] -= 1
+
+        return ended
 
     def _end(self, expansion: Expansion) -> Record:
         if expansion.phase is ExpansionPhase.PROPAGATING:
@@ -334,6 +360,8 @@ class ExpansionProcessor:
         *,
         ended: Callable[[], None] = lambda: None,
     ) -> list[Effect]:
+        noted = self._under_way(request.ext["topic"])
+
         def then(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
             refused = next((each for each in outcomes if isinstance(each, Refused)), None)
             if refused is not None:
@@ -342,7 +370,11 @@ class ExpansionProcessor:
             body = fastjson.dumps(self.describe(request.ext["topic"], now))
             return answer(request, peer, body=body)
 
-        return answer_when_applied(request, peer, records, then=then, ended=ended)
+        def over() -> None:
+            noted()
+            ended()
+
+        return answer_when_applied(request, peer, records, then=then, ended=over)
 
 
 def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
