@@ -172,7 +172,7 @@ class LaneFetcher:
         """Stop to lead."""
         self._turns.clear()
         effects = self.release_all()
-        self._under_way.clear()
+        self._under_way = set()
         self._stuck.clear()
 
         return effects
@@ -239,13 +239,15 @@ class LaneFetcher:
         )
 
     def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:
-        self._under_way.add(pair)
+        # Of this term: that the plan of a former one is lost says nothing about the next one's.
+        under_way = self._under_way
+        under_way.add(pair)
         records: list[Record] = [record for _, _, record in plans]
         touched = {part.queue_id for _, _, record in plans for part in record.queues}
         before = self._stands(pair, touched)
 
         def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
-            self._under_way.discard(pair)
+            under_way.discard(pair)
             effects: list[Effect] = []
             for (waiting, plan, _), outcome in zip(plans, outcomes, strict=True):
                 if isinstance(outcome, LanesGranted):
@@ -269,7 +271,7 @@ class LaneFetcher:
             return [*effects, *self.pump(pair, now)]
 
         def lost(refusal: Refusal | None) -> list[Effect]:
-            self._under_way.discard(pair)
+            under_way.discard(pair)
             effects: list[Effect] = []
             for waiting, _, _ in plans:
                 if refusal is None:

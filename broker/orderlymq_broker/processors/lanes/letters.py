@@ -40,7 +40,7 @@ class LetterService:
 
     def stop(self) -> None:
         """Stop to lead: another leader stores what is left."""
-        self._under_way.clear()
+        self._under_way = set()
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose the letters that nobody has proposed yet."""
@@ -92,15 +92,17 @@ class LetterService:
                 records.append(draft)
         records.append(LaneLettered(group, name, queue_id, lane.number, lane.first))
         key = (*queue.place, lane.number)
-        self._under_way.add(key)
+        # Of this term: that the letter of a former one is lost says nothing about the next one's.
+        under_way = self._under_way
+        under_way.add(key)
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
-            self._under_way.discard(key)
+            under_way.discard(key)
             context.counters["dead_letters"] += 1
             return []
 
         def lost(_: Refusal | None) -> list[Effect]:
-            self._under_way.discard(key)
+            under_way.discard(key)
             return []
 
         return Propose(records, applied, lost)

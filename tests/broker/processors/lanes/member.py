@@ -6,6 +6,8 @@ import msgspec
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import queue_key
 from orderlymq_protocol.body.lanes import (
     Lane,
     LaneReport,
@@ -64,12 +66,16 @@ class Member:
         ext = {"consumerGroup": GROUP, "topic": TOPIC, "clientId": self.client, **more}
         return {name: str(value) for name, value in ext.items()}
 
-    def wait(self, **more: Any) -> int:
-        """Fetch without an answer yet; return the opaque."""
+    def submit(self, **more: Any) -> int:
+        """Fetch, and apply nothing of it; return the opaque."""
         self.sequence += 1
         ext = {"sequence": self.sequence, "maxLanes": 10, "suspendTimeoutMillis": 20_000, **more}
         code = RequestCode.ORDERLYMQ_FETCH_LANES
-        opaque = self.shell.submit(code, self.ext(**ext), peer=self.peer)
+        return self.shell.submit(code, self.ext(**ext), peer=self.peer)
+
+    def wait(self, **more: Any) -> int:
+        """Fetch without an answer yet; return the opaque."""
+        opaque = self.submit(**more)
         self.shell.settle()
         return opaque
 
@@ -138,6 +144,16 @@ def keys(given: tuple[Lane, ...]) -> list[str]:
 def without_tail(shell: Shell) -> None:
     """Let the broker read from its store alone."""
     shell.state.tail.resize(0)
+
+
+def forget(shell: Shell, *offsets: int) -> None:
+    """Take messages out of the store, as retention and damage do."""
+    without_tail(shell)
+    topic_id = shell.state.topics.by_name[TOPIC].id
+    gone = Batch()
+    for offset in offsets:
+        gone.delete(Family.CONSUME_QUEUE, queue_key(topic_id, 0, offset))
+    shell.store.write(gone, sync=True)
 
 
 def change(shell: Shell, **config: Any) -> RemotingCommand:

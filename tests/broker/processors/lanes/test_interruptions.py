@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
+from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.state.groups.lockrecords import ClientDead
-from orderlymq_broker.state.records import MemberLeft
+from orderlymq_broker.state.records import MemberLeft, TopicSet
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
     Member,
     committed,
+    forget,
     join,
     keys,
     lead,
@@ -44,6 +46,65 @@ def deadly(shell: Shell, times: int) -> list[int]:
         shell.pass_time(300_000, step=10_000)
         join(shell, "a")
     return told
+
+
+def lead_again(shell: Shell) -> list[Propose]:
+    """Lead for another term; return what the former one has proposed, which is in no log."""
+    former, shell.pending = shell.pending, []
+    shell.run(shell.core.become_follower(leader_known=True))
+    shell.core.proposals_lost("test")
+    shell.lead()
+    return former
+
+
+def lose(shell: Shell, former: list[Propose]) -> None:
+    """Let it be certain that the proposals of a former term are lost: another entry has their place."""
+    for each in former:
+        if each.lost is not None:
+            shell.run(each.lost(None))
+
+
+def propose_letter(shell: Shell) -> None:
+    """Let the leader propose the dead letter that waits, if nobody has."""
+    shell.wall_ms += 100
+    shell.run(shell.core.tick(shell.now))
+
+
+def test_a_late_loss_of_a_former_term_lets_no_second_letter_be_proposed() -> None:
+    """One message that failed is one dead letter."""
+    shell = lead()
+    create(shell, TopicSet(f"%DLQ%{GROUP}", 1, 1))
+    produce(shell, "x", "x")
+    (x,) = Member(shell).fetch()
+    Member(shell).say("retry", x, tries_max=1)
+    propose_letter(shell)
+    former = lead_again(shell)
+    propose_letter(shell)
+
+    lose(shell, former)
+    propose_letter(shell)
+    shell.settle()
+
+    assert letters(shell) == [b"paid"]
+
+
+def test_a_late_loss_of_a_former_term_lets_no_second_plan_be_made() -> None:
+    """Two plans of one state would both take a message out that retention has taken, and the second another one."""
+    shell = lead()
+    produce(shell, "x", "x", "x")
+    a, b = Member(shell), Member(shell, "b")
+    (x,) = a.fetch(maxPerLane=3)
+    a.say("release", x)
+    forget(shell, 0)
+    a.submit()
+    former = lead_again(shell)
+    b.submit()
+
+    lose(shell, former)
+    a.submit()
+    shell.settle()
+
+    assert [lane.offset for lane in table(shell, key="x").lanes] == [1]
 
 
 @pytest.mark.parametrize("end", [kill, end_lease])

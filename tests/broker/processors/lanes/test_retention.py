@@ -4,8 +4,7 @@ import pytest
 
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
-from orderlymq_broker.store.kv import Batch, Family
-from orderlymq_broker.store.layout import queue_key
+from orderlymq_broker.store.kv import Family
 from orderlymq_protocol.codes import RequestCode
 from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.lanes.member import (
@@ -13,11 +12,11 @@ from tests.broker.processors.lanes.member import (
     TOPIC,
     Member,
     committed,
+    forget,
     join,
     keys,
     lead,
     produce,
-    without_tail,
 )
 from tests.broker.processors.requests import create
 
@@ -57,12 +56,7 @@ def test_offsets_are_those_of_the_store_though_some_are_gone() -> None:
     """Where places of a queue are missing in the store, those behind them keep their numbers."""
     shell = lead()
     produce(shell, "u", "v", "w", "x", "y")
-    without_tail(shell)
-    topic_id = shell.state.topics.by_name[TOPIC].id
-    gone = Batch()
-    for offset in (0, 1, 3):
-        gone.delete(Family.CONSUME_QUEUE, queue_key(topic_id, 0, offset))
-    shell.store.write(gone, sync=True)
+    forget(shell, 0, 1, 3)
     member = Member(shell)
 
     given = member.fetch()
