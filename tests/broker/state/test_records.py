@@ -104,7 +104,7 @@ EXAMPLES: list[Record] = [
         "c",
         9,
         30_000,
-        (QueueFetch(0, 1, 5, (HandOut(7, 1, (2, 3), 9, 1),), (Found("k", (4,), 1),), True),),
+        (QueueFetch(0, 1, 5, (HandOut(7, 1, (2, 3), 9, 1, 2),), (Found("k", (4,), 1),), True),),
     ),
     LanesReported("g", "t", "c", (Report(0, 7, 8, Said.RETRY, 4, 99, 5, reason="no"),)),
     LanesExpired("g", (LaneRef("t", 0, 7, 8),)),

@@ -297,7 +297,7 @@ class Round:
             plan.size += len(message)
             take += 1
         self._part(plan, queue_id, fetch).hand_outs.append(
-            HandOut(lane.number, take, load, then, gone)
+            HandOut(lane.number, take, load, then, gone, lane.first)
         )
         plan.lanes += take > 0
 

@@ -30,6 +30,7 @@ class HandOut(Struct, frozen=True, array_like=True):
         then: first offset of the next run, -1 when there is none; said with *load*.
         gone: so many of the lane's first messages are in no store any more.
         take: so many messages make the attempt; 0 when all that was looked at is gone.
+        first: the first offset that the leader saw the lane owe; a lane with another one is passed over. -1 for any.
     """
 
     lane: Position
@@ -37,6 +38,7 @@ class HandOut(Struct, frozen=True, array_like=True):
     load: tuple[Position, ...] = ()
     then: Maybe = -1
     gone: Natural = 0
+    first: Maybe = -1
 
 
 class Found(Struct, frozen=True, array_like=True):

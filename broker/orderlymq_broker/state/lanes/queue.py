@@ -143,7 +143,9 @@ class LaneQueue:
         self.scanned = max(self.scanned, part.scanned)
         for hand_out in part.hand_outs:
             lane = self.lanes.get(hand_out.lane)
-            if lane is not None and lane.state in (LaneState.READY, LaneState.PARKED):
+            if lane is None or hand_out.first not in (-1, lane.first):
+                continue
+            if lane.state in (LaneState.READY, LaneState.PARKED):
                 taken += self._hand_out(lane, hand_out, record, wall_ms, writes)
         for found in part.found:
             lane = self.of_key(found.key)

@@ -155,3 +155,17 @@ def test_attempts_are_numbered_without_a_gap_and_never_twice(times: int) -> None
     assert [x.attempt, y.attempt] == [x.lane, y.lane] == [1, 2]
     assert attempts == [1, *range(3, 2 + len(attempts))]
     assert world.queue.serial == max(2, *attempts)
+
+
+def test_messages_that_are_gone_are_taken_out_once() -> None:
+    """Law: a message that is owed is delivered, also when two fetches were planned from one state."""
+    world = released(["x", "x", "x"])
+    x = world.lane("x")
+    assert x.head == (0, 1, 2)
+    plan = fetched(world, HandOut(x.number, 0, gone=1, first=0))
+    world.take(plan)
+
+    world.take(plan)
+
+    assert world.lane("x").head == (1, 2)
+    world.check()
