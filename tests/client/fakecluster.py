@@ -420,6 +420,18 @@ class FakeCluster:
             return command.reply(1, remark="can not find message by the offset")
         return command.reply(body=encode_record(message))
 
+    def _query(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        found = [
+            message
+            for message in self.physical.values()
+            if message.topic == command.ext["topic"]
+            and properties.find_property(message.properties, properties.UNIQ_KEY)
+            == command.ext["key"]
+        ]
+        if not found:
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark="no message")
+        return command.reply(body=b"".join(map(encode_record, found)))
+
     # groups
 
     def _heartbeat(self, command: RemotingCommand, conn: Connection) -> RemotingCommand:
@@ -508,6 +520,7 @@ _HANDLERS: dict[
     RequestCode.GET_MIN_OFFSET: FakeCluster._min_offset,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: FakeCluster._search_offset,
     RequestCode.VIEW_MESSAGE_BY_ID: FakeCluster._view,
+    RequestCode.QUERY_MESSAGE: FakeCluster._query,
     RequestCode.HEART_BEAT: FakeCluster._heartbeat,
     RequestCode.UNREGISTER_CLIENT: FakeCluster._unregister,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: FakeCluster._member_list,

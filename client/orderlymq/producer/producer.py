@@ -184,8 +184,9 @@ class Producer(Lifecycle):
             delay_level: 1 to 18; 0 delivers immediately.
             key: sharding key: messages of one key lie in one queue, in the order of their sends. Its text is
                 hashed; for the hash of a Java Integer pass `selector=by_hash` and the number as *argument*.
-            queue: this queue and no other, or its number in the sorted list of the topic's queues.
-            selector: chooses the queue.
+            queue: this queue and no other, or its number in the sorted list of the topic's queues. An expansion of the
+                topic does not change it: a key that it was computed from keeps its order with `key` or *selector* only.
+            selector: chooses the queue; it is asked again when the topic gets more queues.
             argument: for the selector; the key when there is none.
             timeout: covers all tries.
 

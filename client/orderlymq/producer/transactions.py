@@ -140,7 +140,7 @@ class TransactionProducer(Producer):
             tags: one tag.
             keys: index keys for queries.
             properties: the user's own.
-            queue: this queue and no other.
+            queue: this queue and no other, as `send` takes it.
             timeout: covers all tries of the half message.
             execute: the local transaction; a plain function runs in a thread and may block. What it
                 raises counts as unknown and is returned, not raised: the message is in the broker's

@@ -37,18 +37,20 @@ class QueueMessages:
     messages: Iterable[Message]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Load:
     """The rows of one task.
 
     Attributes:
         parts: by queue.
+        place: makes the parts again, by the queues of now; those of before cannot be read any more.
         keys: what no two tasks of a load may both have: the keys of the rows, and one mark per topic for rows that
             neither a key nor a source distinguishes.
     """
 
     parts: Sequence[QueueMessages]
     keys: "array[int]"
+    place: Callable[[], Sequence[QueueMessages]]
 
 
 def check_columns(
@@ -104,7 +106,7 @@ class _Placed(NamedTuple):
     rank: tuple[Any, ...]
     number: int
     unique_key: str
-    place: range
+    draft: _Draft
 
 
 @contextmanager
@@ -140,24 +142,34 @@ def queue_messages(
         for number, row in enumerate(rows):
             drafts.add(_draft(row, topic, order_by, number, messages))
         keys = array("q")
-        placed = ExternalSort[_Placed](places, held_max)
-        list_of = cache(queues)
-        for draft, identity in _identified(drafts.in_order(), app_id, batch, task, keys):
-            queue = _queue(draft, identity, list_of(draft.topic))
-            rank = (*draft.order, draft.content, draft.source, draft.key_text) if order_by else ()
-            placed.add(_Placed(queue, rank, draft.number, identity, draft.place))
-        runs = [
-            (queue, places.write((each.unique_key, each.place) for each in group))
-            for queue, group in groupby(placed.in_order(), attrgetter("queue"))
-        ]
+        runs: list[tuple[MessageQueue, range]] = []
+
+        def place(identified: Iterable[tuple[_Draft, str]]) -> list[QueueMessages]:
+            placed = ExternalSort[_Placed](places, held_max)
+            list_of = cache(queues)
+            for draft, identity in identified:
+                queue = _queue(draft, identity, list_of(draft.topic))
+                rank = (
+                    (*draft.order, draft.content, draft.source, draft.key_text) if order_by else ()
+                )
+                placed.add(_Placed(queue, rank, draft.number, identity, draft))
+            runs[:] = [
+                (queue, places.write((each.draft, each.unique_key) for each in group))
+                for queue, group in groupby(placed.in_order(), attrgetter("queue"))
+            ]
+            return [QueueMessages(queue, leaving(run)) for queue, run in runs]
 
         def leaving(run: range) -> Iterator[Message]:
-            for identity, place in places.read(run):
-                (message,) = messages.read(place)
+            for draft, identity in places.read(run):
+                (message,) = messages.read(draft.place)
                 message.unique_key = identity
                 yield message
 
-        yield Load([QueueMessages(queue, leaving(run)) for queue, run in runs], keys)
+        def place_again() -> list[QueueMessages]:
+            return place(chain.from_iterable(places.read(run) for _, run in [*runs]))
+
+        parts = place(_identified(drafts.in_order(), app_id, batch, task, keys))
+        yield Load(parts, keys, place_again)
 
 
 def _identified(

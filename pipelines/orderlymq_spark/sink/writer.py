@@ -4,13 +4,15 @@ The ordered sink: rows to messages, in order, each once.
 Rules: one batch of messages per queue is on its way at a time; before it leaves, the brokers' index is asked for
 each of its messages, and what is stored already is not sent, so a task that is tried again or a driver that died
 adds nothing, however long ago that was and whatever part was stored; what is in flight meanwhile is recognised by
-the brokers' duplicate window. The index is asked for the next batch while one is on its way. Rows of one key in two
+the brokers' duplicate window. Where an ordered topic gets more queues meanwhile, the rows are placed again: what is not
+stored goes where its key belongs behind the expansion. The index is asked for the next batch while one is on its way. Rows of one key in two
 tasks have no order: they are refused (`ordered` prevents them). The memory of a task does not grow with its rows.
 """
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,6 +22,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from orderlymq.errors import SendUnknown, SettingError
 from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.sendoutcome import split_batch
@@ -38,6 +41,7 @@ from orderlymq_spark.sparkversion import DataSourceStreamArrowWriter
 _BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
 _ROWS_AT_ONCE: Final = 64  # that are taken from Arrow; Spark's batches may be large
 _GROUP: Final = "orderlymq-spark"
+_NO_TOTALS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass
@@ -59,9 +63,13 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task, when all of them have come and are fit to be sent."""
         options = self._options
+        totals: dict[str, int] = {}
 
         def queues(topic: str) -> Sequence[MessageQueue]:
-            return access_to(options.connect).route(topic).publish
+            route = access_to(options.connect).route(topic)
+            if route.is_ordered:
+                totals[topic] = len(route.publish)
+            return route.publish
 
         with queue_messages(
             self._rows(iterator),
@@ -72,9 +80,11 @@ class _Writer:
             batch=self._batch(),
             task=None if options.check_order else _task(),
         ) as load:
-            count = 0
-            if load.parts:
-                count = send_messages(access_to(options.connect), load.parts, options.batch_bytes)
+            count, parts = 0, load.parts
+            while parts:
+                sent = send_messages(access_to(options.connect), parts, options.batch_bytes, totals)
+                count += sent.count
+                parts = load.place() if sent.grown else ()
             return Sent(count, np.array(load.keys, np.int64))
 
     def _rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
@@ -136,33 +146,73 @@ def _task() -> int:
     return 0 if context is None else context.partitionId()
 
 
-def send_messages(access: ClusterAccess, found: Sequence[QueueMessages], batch_bytes: int) -> int:
-    """Send messages, all queues at the same time; return how many messages were not stored before.
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """What became of messages.
+
+    Attributes:
+        count: how many were sent, because they were not stored before.
+        grown: a topic has more queues than those that its messages were placed in; not all of them are sent.
+    """
+
+    count: int
+    grown: bool
+
+
+def send_messages(
+    access: ClusterAccess,
+    found: Sequence[QueueMessages],
+    batch_bytes: int,
+    totals: Mapping[str, int] = _NO_TOTALS,
+) -> Sends:
+    """Send messages, all queues at the same time, as long as topics have as many queues as *totals* says.
 
     Raises:
         SendRefused, SendUnknown: A broker refused, or stayed away; what is stored stays.
         SourceUnavailable: A broker stayed away when it was asked what is stored.
     """
-    return access.thread.run(_send(access, found, batch_bytes))
+    return access.thread.run(_send(access, found, batch_bytes, totals))
 
 
-async def _send(access: ClusterAccess, found: Sequence[QueueMessages], batch_bytes: int) -> int:
+async def _send(
+    access: ClusterAccess,
+    found: Sequence[QueueMessages],
+    batch_bytes: int,
+    totals: Mapping[str, int],
+) -> Sends:
     producer = Producer(_GROUP, instance=access.instance)
+    # Each queue ends by itself: what is stored is known before messages are placed again.
     async with producer, asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(
-                _send_queue(producer, access, part, batch_bytes), name=f"send {part.queue}"
+                _send_queue(producer, access, part, batch_bytes, totals.get(part.queue.topic)),
+                name=f"send {part.queue}",
             )
             for part in found
         ]
-    return sum(task.result() for task in tasks)
+    sends = [task.result() for task in tasks]
+    return Sends(sum(each.count for each in sends), any(each.grown for each in sends))
 
 
 async def _send_queue(
-    producer: Producer, access: ClusterAccess, part: QueueMessages, batch_bytes: int
-) -> int:
+    producer: Producer,
+    access: ClusterAccess,
+    part: QueueMessages,
+    batch_bytes: int,
+    total: int | None,
+) -> Sends:
+    grown = False
+
+    def select(queues: Sequence[MessageQueue], _message: Message, _key: object) -> MessageQueue:
+        nonlocal grown
+        grown = len(queues) != total
+        if grown:
+            raise SettingError(f"{part.queue.topic} has {len(queues)} queues by now")
+        return part.queue
+
     timeout_s = access.connect.retry_timeout_ms / 1000
-    options: dict[str, Any] = {"queue": part.queue, "timeout": timeout_s}
+    options: dict[str, Any] = {"timeout": timeout_s}
+    options |= {"queue": part.queue} if total is None else {"selector": select}
     count = 0
     pieces = split_batch(part.messages, batch_bytes, count_max=_BATCH_COUNT_MAX)
     ahead: asyncio.Task[list[Message]] | None = None
@@ -178,10 +228,14 @@ async def _send_queue(
                 await producer.send_batch(fresh, **options)
             count += len(fresh)
             fresh = [] if ahead is None else await ahead
+    except (SettingError, SendUnknown):
+        # Whether a try before the change is stored, the index knows by then.
+        if not grown:
+            raise
     finally:
         if ahead is not None:
             ahead.cancel()
-    return count
+    return Sends(count, grown)
 
 
 async def _unsent(access: ClusterAccess, piece: Sequence[Message]) -> list[Message]:
