@@ -328,8 +328,11 @@ class CheckService:
             self._context.counters["transactions_given_up"] += len(taken)
             return []
 
+        view = self._context.view
+
         def lost(_: Refusal | None) -> list[Effect]:
-            for half in taken:
+            # The next term watches every half from its beginning.
+            for half in taken if self._context.view is view else ():
                 self.watch(half)
             return []
 

@@ -338,6 +338,29 @@ def test_after_the_last_check_a_copy_is_put_aside_and_nobody_is_asked(orders: Sh
     assert questions(orders) == []
 
 
+def test_a_late_loss_of_a_former_term_puts_no_second_copy_aside(orders: Shell) -> None:
+    """The next term watches every half itself."""
+    begin(orders, b"half")
+    orders.pass_time(7_000 + 14 * 61_000, step=1_000)
+    while not any(isinstance(r, HalfGivenUp) for each in orders.pending for r in each.records):
+        orders.settle()
+        orders.wall_ms += 1_000
+        orders.run(orders.core.tick(orders.now))
+    former, orders.pending = orders.pending, []
+    orders.run(orders.core.become_follower(leader_known=True))
+    orders.core.proposals_lost("test")
+    orders.lead()
+    orders.run(orders.core.tick(orders.now))
+    for each in former:
+        if each.lost is not None:
+            orders.run(each.lost(None))
+    orders.wall_ms += 1_000
+    orders.run(orders.core.tick(orders.now))
+    orders.settle()
+
+    assert len(messages(pull(orders, topic="TRANS_CHECK_MAX_TIME_TOPIC"))) == 1
+
+
 def test_a_late_commit_of_a_given_up_transaction_gives_its_one_copy(orders: Shell) -> None:
     """The producer may know its own decision better than our patience."""
     half = begin(orders, b"half")
