@@ -139,15 +139,21 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         ids = ids_in(end)
         again = created_again(known, ids_in(start), ids)
         again |= {queue for queue in known if ends.get(queue, known[queue]) < known[queue]}
-        report_loss(options, [QueueRange(q, known[q], known[q]) for q in sorted(again)], ())
-        known |= dict.fromkeys(again, 0)
-        awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
+        left = {queue: 0 if queue in again else known.get(queue, 0) for queue in ends}
+        awaited = {queue for queue in ends if left[queue] < ends[queue]}
         present = awaited & {*awaited_queues(access, options, awaited)}
         removed = sorted(awaited - present)
         # Other messages have these offsets now, where the topic was created again since the batch was planned.
         other = created_again(present, ids, access.topic_ids({queue.topic for queue in present}))
-        if end != self._planned_end:  # by another driver, before who knows what
+        # A wiped cluster gives the same ids: only the last message that was read differs.
+        replaced = access.differing(
+            marks_in(start), {queue: left[queue] for queue in present - other - again}
+        )
+        if replaced or end != self._planned_end:  # by another driver, before who knows what
             other |= access.differing(marks_in(end), {queue: ends[queue] for queue in present})
+        again |= replaced - other
+        report_loss(options, [QueueRange(q, known[q], known[q]) for q in sorted(again)], ())
+        known |= dict.fromkeys(again, 0)
         lows, highs = access.bounds(present - other)
         other |= {queue for queue in lows if known.get(queue, 0) > highs[queue]}
         there = present - other

@@ -1,15 +1,18 @@
 """A stream as Spark 4.0 and 4.1 ask for it; against real brokers, without Spark."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orderlymq.blocking import AdminClient
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import DataLost
 from orderlymq_spark.offsets import from_json, to_json
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.readers.older import OlderStreamReader
 from orderlymq_spark.source.queuereader import message_schema
+from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
@@ -101,3 +104,23 @@ def test_a_topic_that_was_created_again_is_reported_when_the_batch_is_planned(
     with pytest.raises(DataLost, match="was created again"):
         reader(topics, topic).partitions(start, end)
     assert count(reader(topics, topic, failOnDataLoss="false"), start, end) == 30
+
+
+def test_a_cluster_that_was_wiped_and_filled_again_is_reported_by_the_first_batch(
+    tmp_path: Path,
+) -> None:
+    """Its topics have the same ids; nothing of the cluster that is there now is passed over."""
+    with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
+        topics = Topics(group.name_server_address, admin)
+        topic = topics.make(queues=1)
+        topics.numbered(topic, 5)
+        start = reader(topics, topic).latestOffset()
+
+        group.wipe()
+        admin.create_topic(topic, queues=1, ordered=True)
+        topics.numbered(topic, 8)
+
+        strict, lenient = reader(topics, topic), reader(topics, topic, failOnDataLoss="false")
+        with pytest.raises(DataLost, match="was wiped or restored"):
+            strict.partitions(start, strict.latestOffset())
+        assert count(lenient, start, lenient.latestOffset()) == 8

@@ -369,6 +369,10 @@ def test_a_cluster_that_was_wiped_and_filled_again_is_distinguished_from_the_one
             dict.fromkeys(topics.queues(topic), 8),
             second[topic]["g"]["topicId"],
         )
+        for repeated in (lenient, reader(topics, topic, failOnDataLoss="false")):
+            assert planned(repeated, first, second) == [(0, 0, 8)]
+        with pytest.raises(DataLost, match=rf"{topic} g:0 .*was wiped or restored"):
+            planned(reader(topics, topic), first, second)
 
 
 def test_a_target_of_a_run_that_is_not_reached_any_more_ends_it_at_the_present_end(
