@@ -214,9 +214,15 @@ class Admin:
                 assert_never(step)
         await self._operate(address, request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body))
 
-    async def expire_client(self, address: str, client_id: str, proof: str) -> None:
-        """Free the locks of a client that is proven dead, and end its memberships."""
+    async def expire_client(
+        self, address: str, client_id: str, proof: str, ends: Collection[str]
+    ) -> None:
+        """Free the locks of a client that is proven dead, and end its memberships.
+
+        A lock that was asked for from an address that is not in *ends* is of a living one, and makes the proof void.
+        """
         ext = {"clientId": client_id, "proof": proof, EXT_TOKEN: str(self.operator_token)}
+        ext["addresses"] = ",".join(sorted(ends))
         await self._operate(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
 
     async def lock_holders(self, address: str) -> dict[str, LockHolder]:

@@ -43,14 +43,14 @@ class LockHolder:
     """A client that holds queue locks.
 
     Attributes:
-        address: host and port of the connection that it asked on.
+        address: host and port of a connection that it asked on.
         connected: whether the broker has a connection of it at this moment.
-        queues: how many locks it holds in this raft group.
+        addresses: those of every lock that it holds.
     """
 
     address: str
     connected: bool
-    queues: int
+    addresses: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ def lock_holders(body: bytes) -> dict[str, LockHolder]:
     """Return who holds queue locks, by client id."""
     found: dict[str, LockHolder] = {}
     for lock in orjson.loads(body)["locks"]:
-        known = found.get(lock["clientId"])
-        queues = 1 if known is None else known.queues + 1
-        found[lock["clientId"]] = LockHolder(lock["address"], lock["connected"], queues)
+        address, known = lock["address"], found.get(lock["clientId"])
+        addresses = {address} if known is None else {address, *known.addresses}
+        found[lock["clientId"]] = LockHolder(address, lock["connected"], frozenset(addresses))
     return found
 
 

@@ -172,7 +172,7 @@ async def test_a_broker_that_has_seen_a_greater_token_is_reported() -> None:
     }
     async with serving(answers) as (_, address):
         with pytest.raises(AdminError):
-            await admin.expire_client(address, "one@1", "pod gone")
+            await admin.expire_client(address, "one@1", "pod gone", ["192.0.2.1:5"])
     await client.close()
 
     assert seen == [9]

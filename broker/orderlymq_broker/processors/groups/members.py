@@ -57,6 +57,8 @@ from orderlymq_protocol.names import TOPIC_LENGTH_MAX, dlq_topic, retry_topic
 
 # A sentence about a pod and its node; it stands in the log.
 PROOF_LENGTH_MAX: Final = 1_024
+# Of a client in hundreds of raft groups; one that is left out only makes a proof void.
+_ADDRESSES_LENGTH_MAX: Final = 16_384
 # What all members take in the memory of every replica. Small ones have as much again, so that large ones keep nobody out.
 MEMBERS_SIZE_MAX: Final = 48 << 20
 MEMBER_SMALL: Final = 8 << 10
@@ -153,16 +155,20 @@ class MembershipProcessor:
         return answer(request, peer)
 
     def report_death(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20502: a client is proven dead."""
+        """Serve 20502: a client is proven dead; a lock that was asked for from elsewhere than `addresses` is of a living one."""
         token = check_token(self._context, request.ext, now)
         client_id = request.ext.get("clientId", "")
         check_client(client_id)
         proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without saying why"
+        places = request.ext.get("addresses")
+        addresses = None if places is None else tuple(places[:_ADDRESSES_LENGTH_MAX].split(","))
         # Of an operator not seen before also when nothing changes: its predecessor ends here.
         if not self._is_known(client_id) and token <= self._context.state.operator_token:
             return answer(request, peer)
 
-        return answer_when_applied(request, peer, self._expire(ClientDead(client_id, proof, token)))
+        record = ClientDead(client_id, proof, token, addresses)
+
+        return answer_when_applied(request, peer, self._expire(record))
 
     # -- events ------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ Whatever fails on the way is tried again while the hint is fresh. `proof` says w
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
@@ -142,19 +142,34 @@ class Takeover:
                 if self._leads():
                     for target in self._targets():
                         try:
-                            await self._bind(target, settled=True)
+                            await self._bind(target)
                         except Exception:
                             _log.exception("cannot bind the clients of %s/%s", *target.key)
                 await asyncio.sleep(BIND_S)
         finally:
             await end_tasks(self._looking.values())
 
-    async def _bind(self, target: Target, *, settled: bool) -> tuple[dict[str, LockHolder], bool]:
-        """Read who holds locks, and bind those who were connected BIND_S ago, too, when *settled*.
-
-        Returns the holders, and whether every raft group has answered.
-        """
+    async def _bind(self, target: Target) -> None:
+        """Bind who is connected and was so BIND_S ago, too, from the same places."""
+        holders, complete = await self._holders(target)
         known = self._bindings.setdefault(target.key, {})
+        pending = self._pending.pop(target.key, {})
+        for client_id, holder in holders.items():
+            place = bind(client_id, holder, self._pods) if holder.connected else None
+            # A client id outlives its process: the next start of a container, or another pod, may have it.
+            if place is None or place == known.get(client_id):
+                continue
+            # Seen twice: what a watch shows of a container that was just restarted may be old.
+            if pending.get(client_id) == place:
+                known[client_id] = place
+            else:
+                self._pending.setdefault(target.key, {})[client_id] = place
+        if complete:
+            for client_id in known.keys() - holders.keys():
+                del known[client_id]
+
+    async def _holders(self, target: Target) -> tuple[dict[str, LockHolder], bool]:
+        """Read who holds locks; return that, and whether every raft group has answered."""
         holders: dict[str, LockHolder] = {}
         complete = target.complete
         for address in target.addresses:
@@ -164,19 +179,6 @@ class Takeover:
             except AdminError as error:
                 complete = False
                 _log.debug("%s", error)
-        pending = self._pending.pop(target.key, {})
-        for client_id, holder in holders.items():
-            if client_id in known or not holder.connected:
-                continue
-            place = bind(client_id, holder.address, self._pods)
-            # Seen twice: what a watch shows of a container that was just restarted may be old.
-            if place is not None and settled and pending.get(client_id) == place:
-                known[client_id] = place
-            elif place is not None:
-                self._pending.setdefault(target.key, {})[client_id] = place
-        if complete:
-            for client_id in known.keys() - holders.keys():
-                del known[client_id]
         return holders, complete
 
     # -- observing -------------------------------------------------------------------------------
@@ -253,13 +255,14 @@ class Takeover:
 
     async def _release(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
         """Have the clients of a dead pod forgotten; return how many there were, and whether somebody did not answer."""
-        holders, complete = await self._bind(target, settled=False)
-        known = self._bindings[target.key]
+        holders, complete = await self._holders(target)
+        known = self._bindings.get(target.key, {})
         left = 0 if complete else 1  # who could not be asked may know more
         for client_id, holder in holders.items():
             binding = known.get(client_id)
             if binding is not None:
-                mine = binding.is_in(pod)
+                # A lock that was asked for from elsewhere is of a process that came later.
+                mine = binding.is_in(pod) and holder.addresses <= binding.addresses
             else:
                 mine = self._is_address_of(pod, holder.address)
             if not mine:
@@ -267,8 +270,7 @@ class Takeover:
             left += 1  # also who is forgotten now: the next look shows whether that has come into the log
             if holder.connected and not (proof.overrules and host_of(holder.address) == pod.ip):
                 continue
-            await self._forget(target, client_id, proof)
-            known.pop(client_id, None)
+            await self._forget(target, client_id, proof, holder.addresses)
             self._metrics.takeovers.observe(time.monotonic() - began)
         return left
 
@@ -290,20 +292,28 @@ class Takeover:
         """
         places = [(address, group) for address in target.addresses for group in target.groups]
         found = await asyncio.gather(*(target.admin.members(*place) for place in places))
-        members = {each.client_id: each.address for answer in found for each in answer}
-        gone = {name for name, address in members.items() if self._is_address_of(pod, address)}
+        members: dict[str, set[str]] = {}
+        for each in (each for answer in found for each in answer):
+            members.setdefault(each.client_id, set()).add(each.address)
+        gone = {
+            name: addresses
+            for name, addresses in members.items()
+            if all(self._is_address_of(pod, address) for address in addresses)
+        }
         sure = proof.whole and time.monotonic() - began >= _ABSENT_S
         if not (sure or proof.overrules):
             return len(gone)  # it may be connected
-        for client_id in sorted(gone):
-            await self._forget(target, client_id, proof)
+        for client_id, addresses in gone.items():
+            await self._forget(target, client_id, proof, addresses)
         return len(gone)
 
-    async def _forget(self, target: Target, client_id: str, proof: Proof) -> None:
+    async def _forget(
+        self, target: Target, client_id: str, proof: Proof, ends: Collection[str]
+    ) -> None:
         began = time.monotonic()
         await asyncio.gather(
             *(
-                target.admin.expire_client(address, client_id, proof.text)
+                target.admin.expire_client(address, client_id, proof.text, ends)
                 for address in target.addresses
             )
         )
@@ -317,5 +327,6 @@ class Takeover:
 
 
 def merged(one: LockHolder, other: LockHolder) -> LockHolder:
-    """Return what says more of a client that two raft groups know: who has a connection has its address, too."""
-    return one if one.connected else other
+    """Return what two raft groups know of a client: who has a connection has its address, too."""
+    said = one if one.connected else other
+    return replace(said, addresses=one.addresses | other.addresses)

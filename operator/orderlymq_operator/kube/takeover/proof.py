@@ -14,6 +14,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Final
 
+from orderlymq_operator.brokers.answers import LockHolder
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.resources import Json
 
@@ -29,11 +30,13 @@ class Binding:
 
     Attributes:
         starts: when each container had been started, as far as it ran.
+        addresses: where its locks had been asked for from. Another program with its id has others.
     """
 
     client_id: str
     uid: str
     starts: tuple[str | None, ...]
+    addresses: frozenset[str] = frozenset()
 
     def is_in(self, pod: PodFacts) -> bool:
         """Return whether all that ran with the client then runs in *pod*; what was started later changes nothing."""
@@ -57,15 +60,15 @@ class Proof:
     overrules: bool = False
 
 
-def bind(client_id: str, address: str, pods: dict[str, PodFacts]) -> Binding | None:
+def bind(client_id: str, holder: LockHolder, pods: dict[str, PodFacts]) -> Binding | None:
     """Return which pod a client runs in; None when its address is no pod's own.
 
     The address is that of its connection as the broker sees it; *pods* are those with an address of their own.
     """
-    pod = pods.get(host_of(address))
+    pod = pods.get(host_of(holder.address))
     if pod is None:
         return None
-    return Binding(client_id, pod.uid, pod.starts)
+    return Binding(client_id, pod.uid, pod.starts, holder.addresses)
 
 
 def host_of(address: str) -> str:

@@ -434,6 +434,21 @@ def test_a_lock_that_was_asked_for_from_elsewhere_is_of_another_program(shell: S
     assert not shell.state.locks.holds("billing", "alice")
 
 
+def test_a_reported_death_spares_a_lock_that_was_asked_for_from_elsewhere(shell: Shell) -> None:
+    """The next process of a container has the client id of the dead one."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+    alice, bob = f"{ALICE.host}:{ALICE.port}", f"{BOB.host}:{BOB.port}"
+
+    shell.call(20502, {"clientId": "alice", "proof": "restarted", "addresses": bob})
+    assert shell.state.locks.holds("billing", "alice")
+    assert members(shell) == ["alice"]
+
+    shell.call(20502, {"clientId": "alice", "proof": "restarted", "addresses": f"{alice},{bob}"})
+    assert not shell.state.locks.holds("billing", "alice")
+
+
 def test_a_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
     """A client is killed right after it joined: its heartbeat and its lock are on their way."""
     create(shell, TopicSet("orders", 2, 2))

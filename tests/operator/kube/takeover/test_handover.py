@@ -20,7 +20,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.kube.apiserver import serving_api
-from tests.operator.kube.samples import NAMESPACE, killing, pod
+from tests.operator.kube.samples import NAMESPACE, killing, pod, started
 from tests.operator.scripted import Answer, serving
 
 CLIENT = "10.244.1.9@1#7"
@@ -197,19 +197,107 @@ class Holder:
 
     def __init__(self) -> None:
         self.buried: list[str] = []
+        self.ends: str | None = None
+        self.address = str(LOCK["address"])
         self.connected = True
         self.looks = 0
 
     def locks(self, request: RemotingCommand) -> RemotingCommand:
         """Show the lock."""
         self.looks += 1
-        locks = [] if self.buried else [{**LOCK, "connected": self.connected}]
-        return request.reply(body=json.dumps({"locks": locks}).encode())
+        lock = {**LOCK, "address": self.address, "connected": self.connected}
+        return request.reply(body=json.dumps({"locks": [] if self.buried else [lock]}).encode())
 
     def expire(self, request: RemotingCommand) -> RemotingCommand:
         """Note who is dead."""
         self.buried.append(request.ext["clientId"])
+        self.ends = request.ext.get("addresses")
         return request.reply()
+
+    async def several_looks(self) -> None:
+        """Wait until the operator has looked at the locks some more times."""
+        seen = self.looks
+        while self.looks < seen + 5:  # noqa: ASYNC110 - the leader signals it to nobody
+            await asyncio.sleep(0.01)
+
+
+class Restarts:
+    """A container of a consumer whose client id survives its restarts."""
+
+    def __init__(self, takeover: Takeover) -> None:
+        self.found = pod()
+        self._takeover = takeover
+
+    def restart(self, at: str) -> None:
+        """Have the kubelet report that the container was started again."""
+        self.found = pod(containerStatuses=[started(at)])
+        self._takeover.pod_shown(self.found, gone=False)
+
+
+@pytest.fixture
+async def restarts(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Restarts, Holder]]:
+    """A consumer in a container, bound to it by an operator that goes on looking."""
+    monkeypatch.setattr("orderlymq_operator.kube.takeover.handover.BIND_S", 0.05)
+    monkeypatch.setattr("orderlymq_operator.kube.takeover.handover._SURE_S", 0.1)
+    leader = Holder()
+
+    async def pod_there(request: web.Request) -> web.Response:
+        return web.json_response(found.found)
+
+    async def node_there(request: web.Request) -> web.Response:
+        return web.json_response({"metadata": {"name": "worker"}, "spec": {}})
+
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
+    }
+    pods = "/api/v1/namespaces/{namespace}/pods/{name}"
+    async with (
+        asyncio.timeout(10),
+        serving_api(web.get(pods, pod_there), web.get("/api/v1/nodes/{name}", node_there)) as api,
+        taking_over(api, answers) as takeover,
+    ):
+        found = Restarts(takeover)
+        running = asyncio.create_task(takeover.run())
+        await leader.several_looks()
+        yield found, leader
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+async def test_the_next_process_of_a_container_keeps_its_locks_when_another_leader_comes(
+    restarts: tuple[Restarts, Holder], seen: bool
+) -> None:
+    """It has the client id of the former one; the next leader has no connection of it yet."""
+    container, leader = restarts
+    leader.address = "10.244.1.9:5555"
+    container.restart("2026-01-01T00:10:00Z")
+    if seen:
+        await leader.several_looks()
+
+    leader.connected = False
+
+    await leader.several_looks()
+    assert leader.buried == []
+
+
+async def test_the_end_of_the_next_process_of_a_container_is_found_too(
+    restarts: tuple[Restarts, Holder],
+) -> None:
+    """A binding to the former process said that it had been dead for long."""
+    container, leader = restarts
+    leader.address = "10.244.1.9:5555"
+    container.restart("2026-01-01T00:10:00Z")
+    await leader.several_looks()
+    await asyncio.sleep(2)  # the look after the first one ends
+
+    leader.connected = False
+    container.restart("2026-01-01T00:20:00Z")
+
+    while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
+        await asyncio.sleep(0.02)
+    assert (leader.buried, leader.ends) == ([CLIENT], leader.address)
 
 
 async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_reports() -> None:
@@ -260,8 +348,11 @@ async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubele
 
 def test_a_client_that_one_raft_group_has_a_connection_with_is_connected() -> None:
     """Law: another group, which it has not asked for long, knows an old address and no connection."""
-    here, there = LockHolder("10.244.1.9:4711", True, 1), LockHolder("10.244.1.7:4711", False, 3)
+    places = frozenset({"10.244.1.9:4711"}), frozenset({"10.244.1.7:4711"})
+    here = LockHolder("10.244.1.9:4711", True, places[0])
+    there = LockHolder("10.244.1.7:4711", False, places[1])
 
     for found in (merged(here, there), merged(there, here)):
         assert (found.address, found.connected) == (here.address, True)
+        assert found.addresses == places[0] | places[1]
     assert not merged(there, there).connected

@@ -3,6 +3,7 @@ from itertools import product
 
 import pytest
 
+from orderlymq_operator.brokers.answers import LockHolder
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE, Binding, bind, host_of, proof_of
@@ -22,15 +23,15 @@ def test_a_client_is_bound_to_the_pod_that_has_its_address() -> None:
     """Whatever the form of the address; an address of a node or from outside is no pod's."""
     pods = {LIVING.ip: LIVING}
 
-    assert bind("client", "10.244.1.9:40001", pods) == BOUND
-    assert bind("client", "[::ffff:10.244.1.9]:40001", pods) == BOUND
-    assert bind("client", "172.18.0.3:40001", pods) is None
+    assert bind("client", LockHolder("10.244.1.9:40001", True, frozenset()), pods) == BOUND
+    assert bind("client", LockHolder("[::ffff:10.244.1.9]:40001", True, frozenset()), pods) == BOUND
+    assert bind("client", LockHolder("172.18.0.3:40001", True, frozenset()), pods) is None
 
 
 def test_a_client_stays_in_its_pod_when_another_container_is_started_later() -> None:
     """A slow or restarted sidecar once hid every client of its pod from the proof of its death, until their leases ended."""
     pod_then = replace(LIVING, starts=("s1", None))
-    bound = bind("client", f"{LIVING.ip}:1", {LIVING.ip: pod_then})
+    bound = bind("client", LockHolder(f"{LIVING.ip}:1", True, frozenset()), {LIVING.ip: pod_then})
     assert bound is not None
 
     assert bound.is_in(pod_then)
