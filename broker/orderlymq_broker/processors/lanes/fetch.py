@@ -46,7 +46,7 @@ NOT_BY_KEY: Final = "group[{group}] consumes by queue locks (concurrency: Queue)
 _Pair = tuple[str, str]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting:
     """One fetch that has no answer yet.
 
@@ -71,6 +71,7 @@ class LaneFetcher:
         self._context = context
         self._leases = leases
         self._waiting: dict[_Pair, dict[str, Waiting]] = {}
+        self._by_connection: dict[int, set[Waiting]] = {}
         self._under_way: set[_Pair] = set()
         # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
         self._stuck: set[_Pair] = set()
@@ -98,6 +99,7 @@ class LaneFetcher:
         effects = [] if former is None else self._end(former, "SUPERSEDED")
         waiting = Waiting(unanswered(request), peer, header, now.monotonic_ms + wait_ms)
         self._waiting.setdefault(pair, {})[header.client_id] = waiting
+        self._by_connection.setdefault(peer.connection, set()).add(waiting)
 
         return [*effects, *self.pump(pair, now)]
 
@@ -150,9 +152,8 @@ class LaneFetcher:
 
     def close(self, connection: int) -> None:
         """Forget the fetches of a connection that is gone."""
-        for waiting in [w for each in self._waiting.values() for w in each.values()]:
-            if waiting.peer.connection == connection:
-                self._forget(waiting)
+        for waiting in tuple(self._by_connection.get(connection, ())):
+            self._forget(waiting)
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
         """Answer every fetch that waits: ask again."""
@@ -192,6 +193,13 @@ class LaneFetcher:
         this_round: Round | None = None
         empty: Plan | None = None
         for waiting in list(self._waiting[pair].values()):
+            # When there is nothing for one, there is nothing for those behind it: only their time may be over.
+            if (
+                empty is not None
+                and not waiting.is_first
+                and waiting.deadline_ms > now.monotonic_ms
+            ):
+                continue
             try:
                 config, topic, member = self._check(waiting.header)
                 repeated = self._repeat(waiting, topic) if waiting.is_first else None
@@ -201,7 +209,6 @@ class LaneFetcher:
                     continue
                 if this_round is None:
                     this_round = self._round(pair, config, topic, now)
-                # When there is nothing for one, there is nothing for those behind it.
                 fetch = self._fetch(waiting.header, config, member)
                 plan = empty or this_round.plan(fetch)
             except RequestRefused as refused:
@@ -216,8 +223,8 @@ class LaneFetcher:
                     *pair, header.client_id, header.sequence, _lease(header), parts
                 )
                 plans.append((waiting, plan, record))
-            elif waiting.deadline_ms <= now.monotonic_ms:
-                effects += self._answer(waiting, ResponseCode.PULL_NOT_FOUND, remark=plan.limited)
+            else:
+                effects += self._end_overdue(waiting, plan, now)
         if this_round is not None:
             self._turns[pair] = this_round.turn
         if plans:
@@ -263,9 +270,7 @@ class LaneFetcher:
                 # The same plan would be made again, and for ever.
                 self._stuck.add(pair)
                 for waiting, plan, _ in plans:
-                    if waiting.deadline_ms <= now.monotonic_ms:
-                        code = ResponseCode.PULL_NOT_FOUND
-                        effects += self._answer(waiting, code, remark=plan.limited)
+                    effects += self._end_overdue(waiting, plan, now)
                 return effects
             # For fetches that got nothing yet, and those that have come meanwhile.
             return [*effects, *self.pump(pair, now)]
@@ -341,6 +346,13 @@ class LaneFetcher:
 
         return self._answer(waiting, ResponseCode.SUCCESS, body=body)
 
+    def _end_overdue(self, waiting: Waiting, plan: Plan, now: Now) -> list[Effect]:
+        """Answer a fetch that gets nothing, if its time is over."""
+        if waiting.deadline_ms > now.monotonic_ms:
+            return []
+
+        return self._answer(waiting, ResponseCode.PULL_NOT_FOUND, remark=plan.limited)
+
     def _end(self, waiting: Waiting, reason: str) -> list[Effect]:
         return self._answer(waiting, ResponseCode.PULL_RETRY_IMMEDIATELY, remark=reason)
 
@@ -362,6 +374,10 @@ class LaneFetcher:
             del mine[header.client_id]
             if not mine:
                 del self._waiting[pair]
+        connection = waiting.peer.connection
+        self._by_connection[connection].discard(waiting)
+        if not self._by_connection[connection]:
+            del self._by_connection[connection]
 
     # -- checks ------------------------------------------------------------------------------------
 

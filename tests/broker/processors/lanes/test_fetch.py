@@ -1,9 +1,13 @@
 """Fetches of lanes: who gets what, who waits, and what a repeat gets."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MIN
+from orderlymq_broker.processors.lanes import fetch
 from orderlymq_broker.processors.lanes.scan import SCAN_MAX
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesGranted
 from orderlymq_broker.state.lanes.lanerecords import LanesFetched as Record
@@ -434,6 +438,43 @@ def test_who_waits_learns_that_the_leader_changes() -> None:
     reply = shell.reply_to(waiting)
     assert reply is not None
     assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def judged_with(count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many fetches are judged for one more, one message, and one time-out while so many wait."""
+    shell = lead()
+    real, judged = fetch.registered_filter, 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal judged
+        judged += 1
+        return real(*arguments)
+
+    members = [Member(shell, chr(ord("c") + number)) for number in range(count)]
+    for member in members:
+        join(shell, member.client)
+        member.wait()
+    member = Member(shell)
+    told = []
+    monkeypatch.setattr(fetch, "registered_filter", counted)
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: member.wait(suspendTimeoutMillis=1_000),
+        lambda: shell.pass_time(1_200),
+        lambda: produce(shell, "x"),
+    )
+    for act in acts:
+        judged = 0
+        act()
+        told.append(judged)
+    monkeypatch.undo()
+    return told
+
+
+def test_fetches_that_wait_for_nothing_new_are_not_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: what a member costs does not grow with the number of idle members."""
+    assert judged_with(20, monkeypatch) == judged_with(5, monkeypatch)
 
 
 def test_a_closed_connection_waits_for_nothing() -> None:
