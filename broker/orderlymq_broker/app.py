@@ -466,9 +466,11 @@ class BrokerProcess:
 
     # -- snapshots -------------------------------------------------------------------------------
 
-    def _snapshot_received(self, message: InstallSnapshot, directory: Path) -> None:
-        self._staged = directory
+    def _snapshot_received(self, message: InstallSnapshot, directory: Path) -> bool:
         self._peers.messages_received([message])
+        is_adopted = self.instance.node.is_restoring
+        self._staged = directory if is_adopted else None
+        return is_adopted
 
     async def _swap_store(self, meta: SnapshotMeta, hard_state: HardState) -> None:
         staged, self._staged = self._staged, None

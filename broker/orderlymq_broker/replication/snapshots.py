@@ -4,13 +4,15 @@ Bringing a whole state to a replica that the log cannot reach any more.
 The sender makes a checkpoint, offers it on a connection of its own, and sends the files in
 chunks. The receiver writes them beside its store, keeps what it already
 has of the same store (RocksDB never rewrites a table file), and reports the state to its node
-only when it lies there complete. The rule: nothing of the present state is touched before that.
+only when it lies there complete. The rule: nothing of the present state is touched before that. So the disk needs room for
+both: an offer that does not fit beside the present state is refused, and no copy stays that nobody will use.
 The arrived files are read once as a whole, so that a byte that rotted on the sender's disk meets its checksum
 before the copy counts; a sender that finds the same in its own copy ends, and another one leads. The swap itself is ``store/snapshot.py``; who decides that a snapshot is needed is the raft core.
 """
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -69,6 +71,7 @@ IMMUTABLE_SUFFIXES: Final = frozenset({".sst", ".blob"})
 
 OUTGOING: Final = "snapshots-out"
 INCOMING: Final = "snapshot-in"
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ORIGIN_FILE: Final = "ORIGIN"
 
 
@@ -290,6 +293,8 @@ class SnapshotSender:
 class SnapshotReceiver:
     """Takes snapshots in and hands each to *deliver* when it lies complete in its directory.
 
+    *deliver* returns whether the state is adopted: then it lies there until that is done.
+
     One at a time: a newer offer ends an older one, whose sender has given up. A state of which everything has
     arrived is verified to the end and delivered, though.
     """
@@ -298,7 +303,7 @@ class SnapshotReceiver:
         self,
         node: NodeId,
         data_dir: Path,
-        deliver: Callable[[InstallSnapshot, Path], None],
+        deliver: Callable[[InstallSnapshot, Path], bool],
         supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()
@@ -307,6 +312,8 @@ class SnapshotReceiver:
         self._deliver = deliver
         self._task: asyncio.Task[None] | None = None
         self._is_verifying = False
+        # A crash may have left a part, and this replica may never need a snapshot again.
+        _remove(self.directory)
 
     def accept(self, sender: NodeId, connection: FrameConnection) -> None:
         """Receive what *sender* offers on *connection*."""
@@ -348,12 +355,18 @@ class SnapshotReceiver:
             damaged = isinstance(error, SnapshotDamaged)
             refusal = Verdict(ok=False, reason=str(error), damaged=damaged)
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, refusal))
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                # The store in use needs what is left, and the next try would not fit either.
+                await finish_in_thread(_remove, self.directory)
         else:
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
+            is_adopted = False
             try:
-                self._deliver(message, self.directory)
+                is_adopted = self._deliver(message, self.directory)
             except ProtocolViolation as error:
                 connection.violated(error)
+            if not is_adopted:
+                await finish_in_thread(_remove, self.directory)
         finally:
             connection.close()
 
@@ -413,11 +426,22 @@ class SnapshotReceiver:
         for file in files:
             if file.size == 0:
                 (self.directory / file.name).touch()
-        return tuple(
+        wanted = tuple(
             number
             for number, file in enumerate(files)
             if file.size and not (self.directory / file.name).exists()
         )
+        self._require_room(sum(files[number].size for number in wanted))
+        return wanted
+
+    def _require_room(self, size: int) -> None:
+        free = shutil.disk_usage(self.directory).free
+        if size > free:
+            _remove(self.directory)
+            raise SnapshotRefused(
+                f"it needs {size} bytes beside the store in use, and {free} are free: enlarge the disk, "
+                "or stop this replica and empty its data directory while all others are healthy"
+            )
 
     def _finish(self, manifest: Manifest, advanced: Callable[[], None]) -> None:
         verify_files(self.directory, manifest)

@@ -1,7 +1,10 @@
 """A whole state travels over real sockets: complete or not at all, and what is there is kept."""
 
 import asyncio
+import errno
 import logging
+import os
+import shutil
 import socket
 import threading
 import time
@@ -12,6 +15,7 @@ import pytest
 
 from orderlymq_broker.replication import snapshots
 from orderlymq_broker.replication.snapshots import (
+    INCOMING,
     OUTGOING,
     SnapshotReceiver,
     SnapshotSender,
@@ -42,14 +46,16 @@ class Receiving:
         self.address = Address("127.0.0.1", free_ports(1)[0])
         self.delivered: list[InstallSnapshot] = []
         self.arrived = asyncio.Event()
+        self.adopts = True
         self.callers: asyncio.Queue[NodeId] = asyncio.Queue()
         self.receiver = SnapshotReceiver(NodeId(2), directory, self._deliver)
         identity = Identity("C", "g", NodeId(2), self.address, KEY)
         self.transport = Transport(identity, self)  # type: ignore[arg-type] # no raft comes here
 
-    def _deliver(self, message: InstallSnapshot, directory: Path) -> None:
+    def _deliver(self, message: InstallSnapshot, directory: Path) -> bool:
         self.delivered.append(message)
         self.arrived.set()
+        return self.adopts
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         self.receiver.accept(node, connection)
@@ -195,6 +201,72 @@ async def test_a_damaged_chunk_is_refused_and_the_next_try_sends_only_what_is_mi
 
     assert sending.reports == [(2, True)]
     assert "damaged on its way" in caplog.text
+
+
+async def test_a_state_that_has_no_room_is_refused_before_it_is_written(
+    sending: Sending,
+    receiving: Receiving,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The store in use needs the rest of the disk; a person must make room, and both logs say so."""
+    written: list[Path] = []
+    monkeypatch.setattr(snapshots, "_write_at", lambda path, *_: written.append(path))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+
+    await sending.send(receiving.address)
+
+    assert sending.reports == [(2, False)]
+    assert written == []
+    assert not receiving.receiver.directory.exists()
+    assert caplog.text.count("1000 are free: enlarge the disk, or stop this replica and empty") == 2
+
+
+async def test_a_state_that_fills_the_disk_is_deleted(
+    sending: Sending, receiving: Receiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something else may take the room meanwhile: the store in use gets it back, not the next try."""
+    write, room = snapshots._write_at, 20_000
+
+    def write_at(path: Path, offset: int, data: bytes) -> None:
+        nonlocal room
+        room -= len(data)
+        if room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, offset, data)
+
+    monkeypatch.setattr(snapshots, "_write_at", write_at)
+
+    await sending.send(receiving.address)
+    await receiving.receiver.close()
+
+    assert sending.reports == [(2, False)]
+    assert not receiving.receiver.directory.exists()
+
+
+async def test_a_state_that_is_not_adopted_is_deleted(
+    sending: Sending, receiving: Receiving
+) -> None:
+    """The log may have brought all of it meanwhile; a second full copy would stay for ever."""
+    receiving.adopts = False
+    await sending.send(receiving.address)
+    await receiving.arrived.wait()
+    await receiving.receiver.close()
+
+    assert not receiving.receiver.directory.exists()
+
+
+def test_what_a_crash_left_of_a_state_is_deleted(tmp_path: Path) -> None:
+    """Nobody may offer a state again."""
+    left = tmp_path / INCOMING
+    left.mkdir()
+    (left / "000007.sst").touch()
+
+    SnapshotReceiver(NodeId(2), tmp_path, lambda *_: True)
+
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("where", ["sender", "receiver"])
