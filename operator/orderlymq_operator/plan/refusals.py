@@ -228,7 +228,13 @@ def expands(name: str, observed: Observed) -> bool:
 
 
 def published_layout(name: str, observed: Observed) -> Mapping[str, int] | None:
-    """Return the queue list that a name server publishes for the topic; None without one."""
+    """Return the queue list that a name server publishes for the topic; None without one.
+
+    A list of a topic that no group has protects nobody: a deleted one has left it behind, or its queues come next.
+    """
+    whole = all(found.topics is not None for found in observed.groups.values())
+    if whole and not topic_layout(name, observed):
+        return None
     for _, server in sorted(observed.name_servers.items()):
         text = (server.order_config or {}).get(name)
         if text is not None:

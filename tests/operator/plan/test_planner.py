@@ -266,6 +266,19 @@ def test_a_lost_queue_list_lets_no_ordered_topic_grow_without_a_fence() -> None:
     assert actions == [PutOrderConfig("orders", "demo-0:4;demo-1:4")]
 
 
+def test_a_list_that_a_deleted_topic_has_left_behind_says_nothing() -> None:
+    """Its name server was silent for long; the topic of that name is another one, and one of the groups is gone."""
+    world = _settled(desired(topic(queues=4)))
+    world.groups["demo-0"].topics.pop("orders")
+    world.order_config["orders"] = "demo-0:4;demo-1:4"
+    wanted = desired(topic(queues=4))
+
+    actions = _work(plan(wanted, replace(world.observed(), accepted=None)))
+
+    list_ = PutOrderConfig("orders", "demo-0:4")
+    assert actions == [list_, CreateTopic("orders", "demo-0", TopicConfig(4, 6, order=True))]
+
+
 def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
     """Topics nobody declared, and those with policy Retain, stay."""
     world = _settled(desired(topic("keep"), topic("drop"), group("gone")))

@@ -26,7 +26,7 @@ from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, OTHER_OWNER, DesiredState, deletes
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
 from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, Json
-from orderlymq_operator.plan.actions import ConditionReport, Observed, Subject
+from orderlymq_operator.plan.actions import ConditionReport, Observed, ObservedNameServer, Subject
 from orderlymq_operator.resources.kinds import is_deleted_with
 from orderlymq_protocol.plurals import counted
 
@@ -170,7 +170,7 @@ def _all_answer(state: DesiredState, observed: Observed) -> bool:
 
 
 def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
-    """Return whether every raft group says that it has no such thing."""
+    """Return whether every raft group says that it has no such thing, and every name server that it has no list of it."""
     name = item.declared
     wanted = {
         "Topic": state.desired.deleted_topics,
@@ -192,10 +192,13 @@ def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
         )
         if table is None or name in table:
             return False
-    return not any(
-        item.kind == "Topic" and name in (server.order_config or {})
-        for server in observed.name_servers.values()
-    )
+    if item.kind != "Topic":
+        return True
+    lists = [
+        observed.name_servers.get(index, ObservedNameServer()).order_config
+        for index in range(state.desired.cluster.spec.name_servers.replicas)
+    ]
+    return all(found is not None and name not in found for found in lists)
 
 
 def age_s(item: Item) -> float:

@@ -14,7 +14,13 @@ from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, release_everything
 from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, TOPICS
-from orderlymq_operator.plan.actions import ConditionReport, Observed, ObservedGroup, TopicConfig
+from orderlymq_operator.plan.actions import (
+    ConditionReport,
+    Observed,
+    ObservedGroup,
+    ObservedNameServer,
+    TopicConfig,
+)
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.rights import needed, of_file
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, custom
@@ -187,6 +193,28 @@ async def test_the_account_of_a_user_that_cannot_be_read_is_deleted_with_it(
     assert state.desired.deleted_users == wanted
     assert not state.desired.deleted_topics
     assert held == [name is not None, False]
+
+
+async def test_a_topic_stays_while_a_name_server_that_may_have_its_list_is_silent() -> None:
+    """Nobody would remove the list when it comes back, and a topic of that name would get the old queues."""
+    server = ObjectServer()
+    leaving: dict[str, Any] = {
+        "finalizers": [FINALIZER],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
+    made = custom("Topic", "departed", spec={"deletionPolicy": "Delete"}, **leaving)
+    state = desired_state(cluster(), [read_item(TOPICS, server.put(TOPICS, made))])
+    groups = {"demo-0": ObservedGroup(1, {}, {}, {}, {})}
+    held = []
+    async with server.serving() as api:
+        finalizers = Finalizers(api, Inventory(api, (NAMESPACE,)))
+        for lists in (None, {"departed": "demo-0:8"}, {}):
+            servers = {0: ObservedNameServer({}), 1: ObservedNameServer(lists)}
+            await finalizers.finish(state, Observed(name_servers=servers, groups=groups))
+            found = server.find(TOPICS, NAMESPACE, "departed")
+            held.append(found is not None and found["metadata"]["finalizers"] == [FINALIZER])
+
+    assert held == [True, True, False]
 
 
 SILENT = Observed(groups={"demo-0": ObservedGroup()})
