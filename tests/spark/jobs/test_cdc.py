@@ -314,6 +314,34 @@ def test_a_value_of_any_depth_is_a_text_or_reported() -> None:
 
 
 @pytest.mark.parametrize("scd", [1, 2])
+def test_numbers_keep_their_digits(scd: Literal[1, 2], tmp_path: Path) -> None:
+    """Maxwell writes a DECIMAL as a number: no two of them become one row, and none another value."""
+    numbers = ["1234567890123456.7891", "1234567890123456.7892", "100000000000000000000.01", "1.10"]
+    spec = spec_of(tmp_path, "maxwell", scd=scd)
+    bodies = [
+        f'{{"type": "insert", "table": "t", "data": {{"id": {each}, "name": {{"x": [{each}, "é"]}}}}}}'.encode()
+        for each in numbers
+    ]
+    changes = [
+        change
+        for position, body in enumerate([*bodies, bodies[0]])
+        for change in read_changes(body, "maxwell", ["id"], "t", position)
+    ]
+    for number, change in enumerate(changes):
+        if scd == 2:
+            merge_history(spec, "app", number, [change])
+        else:
+            cdc.merge(spec, "app", number, [change])
+
+    rows = cdc.live_rows(spec).sort_by("_key").select(["id", "name"]).to_pylist()
+    assert rows == [
+        {"id": each, "name": f'{{"x": [{each}, "\\u00e9"]}}'}
+        for each in sorted(numbers, key="[{}]".format)
+    ]
+    assert read_changes(bodies[3], "maxwell", ["id"], "t", 0)[0].key == (1.1,)
+
+
+@pytest.mark.parametrize("scd", [1, 2])
 def test_a_column_whose_case_changes_stays_the_column(scd: Literal[1, 2], tmp_path: Path) -> None:
     """Within a batch and from batch to batch: a table cannot have both."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)

@@ -10,6 +10,7 @@ cannot be read is not lost: it comes back with the reason.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -43,6 +44,43 @@ class Change:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A fraction that Python would write with other digits."""
+
+    text: str
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return what a JSON says; raises as `json.loads`."""
+    return json.loads(text, parse_float=_number)
+
+
+def _number(text: str) -> float | Number:
+    value = float(text)
+    return value if repr(value) == text else Number(text)
+
+
+def to_json(value: object) -> str:
+    """Return what `read_json` has read as JSON, numbers with their digits."""
+    try:
+        return json.dumps(value)
+    except TypeError:
+        return _with_digits(value)
+
+
+def _with_digits(value: object) -> str:
+    match value:
+        case Number():
+            return value.text
+        case dict():
+            parts = (f"{json.dumps(name)}: {_with_digits(each)}" for name, each in value.items())
+            return f"{{{', '.join(parts)}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_with_digits, value))}]"
+    return json.dumps(value)
+
+
 def read_changes(
     body: bytes, form: Format, keys: Sequence[str], table: str | None, position: int
 ) -> list[Change]:
@@ -54,7 +92,7 @@ def read_changes(
     if body in (b"", b"null"):
         return []
     try:
-        event = json.loads(body)
+        event = read_json(body)
     except (ValueError, RecursionError) as error:
         raise EventError(f"no JSON: {error}") from error
     if not isinstance(event, dict):
@@ -186,7 +224,7 @@ def _with_texts(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row whose objects and arrays are JSON, and all of whose texts can be written."""
     try:
         found = {
-            name: json.dumps(value) if isinstance(value, dict | list) else value
+            name: to_json(value) if isinstance(value, dict | list) else value
             for name, value in row.items()
         }
     except RecursionError as error:
@@ -211,17 +249,29 @@ def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
     missing = [name for name in keys if row.get(name) is None]
     if missing:
         raise EventError(f"the row has no {missing[0]}; it has {', '.join(row)}")
-    found = tuple(row[name] for name in keys)
+    found = tuple(_comparable(row[name]) for name in keys)
     # A number of Oracle without a precision is an object in Debezium: no key that may be compared.
     for name, value in zip(keys, found, strict=True):
         if isinstance(value, dict | list):
             raise EventError(
-                f"the key {name} is {json.dumps(value)[:255]}, no text and no number; let the binlog reader write "
+                f"the key {name} is {to_json(value)[:255]}, no text and no number; let the binlog reader write "
                 "it as one, as Debezium does with decimal.handling.mode=string"
             )
         if isinstance(value, str) and not _is_text(value):
             raise EventError(f"the key {name} is {value!r}, which has half a character")
     return found
+
+
+def _comparable(value: object) -> object:
+    """Return a member of a key: a number is the same one with more zeros."""
+    if isinstance(value, Number):
+        nearest = float(value.text)
+        try:
+            if Decimal(value.text) == Decimal(repr(nearest)):
+                return nearest
+        except InvalidOperation:
+            pass  # an exponent beyond all numbers
+    return value
 
 
 @dataclass(frozen=True, slots=True)

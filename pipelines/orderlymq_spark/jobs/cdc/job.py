@@ -42,6 +42,8 @@ from orderlymq_spark.jobs.cdc.events import (
     last_by_key,
     new_versions,
     read_changes,
+    read_json,
+    to_json,
 )
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import NO_IDS, TopicIds
@@ -234,7 +236,7 @@ def _known_starts(
         chosen = pc.is_in(names, value_set=keys)
         starts = batch.column(FROM).filter(chosen).to_pylist()
         for key, start in zip(names.filter(chosen).to_pylist(), starts, strict=True):
-            found.setdefault(tuple(json.loads(key)), []).append(start)
+            found.setdefault(tuple(read_json(key)), []).append(start)
     return found
 
 
@@ -273,7 +275,7 @@ def current_rows(spec: CdcSpec, changes: Sequence[Change], columns: Sequence[str
 
 def key_column(keys: Sequence[tuple[Any, ...]]) -> pa.Array:
     """Return keys as the JSON by which rows are found."""
-    return pa.array([json.dumps(key) for key in keys], pa.string())
+    return pa.array([to_json(key) for key in keys], pa.string())
 
 
 def source_columns(
@@ -304,4 +306,4 @@ def _text(spec: CdcSpec, change: Change, names: Iterable[str]) -> str | None:
     if row is None:
         row = dict(zip(spec.keys, change.key, strict=True))
     value = next((row[name] for name in names if name in row), None)
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    return value if value is None or isinstance(value, str) else to_json(value)
