@@ -2,7 +2,7 @@
 One driver per checkpoint.
 
 On a file system a lock refuses the second driver and ends with the process, however it ends. An object store knows of no
-process: there each driver creates the next number below `drivers`, and the one before it is refused when it looks. What
+process: there each driver creates the next number below `drivers`, and those before it are refused when they look. What
 both have done until then stays right: each sink commits a batch once, and refuses another cut of it.
 """
 
@@ -27,10 +27,10 @@ _TRIES: Final = 100  # drivers that begin in the same moment
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A driver's right to a checkpoint; *following* is what its successor creates, None where a lock holds."""
+    """A driver's right to a checkpoint; *number* is that of the driver, None where a lock holds."""
 
     checkpoint: Location
-    following: Location | None = None
+    number: int | None = None
 
     def check(self) -> None:
         """Look whether it still holds.
@@ -38,7 +38,8 @@ class Claim:
         Raises:
             CheckpointInUse: Another driver has begun.
         """
-        if self.following is not None and self.following.exists():
+        # A third driver has removed what the second one created.
+        if self.number is not None and _last_number(self.checkpoint / _DRIVERS) > self.number:
             raise CheckpointInUse(
                 f"another driver has begun on the checkpoint {self.checkpoint}, so this one has stopped; run one of "
                 "them, or give this pipeline a checkpoint of its own"
@@ -76,7 +77,7 @@ def _claim(checkpoint: Location) -> Claim:
     for mine in range(number, number + _TRIES):
         if (drivers / f"{mine:0{_DIGITS}}").create(name):
             drivers.each(lambda each: (drivers / each).delete(), before)
-            return Claim(checkpoint, drivers / f"{mine + 1:0{_DIGITS}}")
+            return Claim(checkpoint, mine)
     raise CheckpointInUse(
         f"{_TRIES} drivers have begun on the checkpoint {checkpoint} while this one did"
     )
@@ -84,8 +85,11 @@ def _claim(checkpoint: Location) -> Claim:
 
 def last_batch(spark: Location, log: str) -> int:
     """Return the number of the last batch in a log of Spark's: planned in `offsets`, done in `commits`; -1 for none."""
-    numbers = (int(name) for name in (spark / log).names() if name.isdecimal())
-    return max(numbers, default=-1)
+    return _last_number(spark / log)
+
+
+def _last_number(folder: Location) -> int:
+    return max((int(name) for name in folder.names() if name.isdecimal()), default=-1)
 
 
 def last_end(spark: Location) -> Any:

@@ -107,6 +107,9 @@ def test_of_two_drivers_on_a_checkpoint_in_a_store_the_first_is_refused(s3: S3) 
             second.check()
             with pytest.raises(CheckpointInUse, match="another driver has begun"):
                 first.check()
-    with hold_checkpoint(checkpoint) as third:
-        third.check()
-        assert len((checkpoint / "drivers").names()) == 1
+        with hold_checkpoint(checkpoint) as third:
+            third.check()
+            for other in (first, second):
+                with pytest.raises(CheckpointInUse, match="another driver has begun"):
+                    other.check()
+    assert len((checkpoint / "drivers").names()) == 1
