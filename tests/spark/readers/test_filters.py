@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.readers.batch import FilteringReader
+from orderlymq_spark.readers.filters import Pushed
 from orderlymq_spark.source.queuereader import message_schema
 from tests.spark.topics import Topics
 
@@ -143,3 +144,14 @@ def test_spark_gives_its_filters_to_the_source(
     assert sorted(pushed.collect()) == sorted(wanted(plain).collect())
     assert pushed.rdd.getNumPartitions() == 1
     assert plain.rdd.getNumPartitions() == 3
+
+
+@pytest.mark.parametrize("year", [2026, 2039])
+def test_a_bound_is_the_millisecond_that_is_given(year: int) -> None:
+    """A float is one millisecond low for some times from 2038 on."""
+    since = datetime(year, 1, 1, tzinfo=UTC)
+    first_ms = int(since.timestamp()) * 1000
+    for number in range(2_000):
+        pushed = Pushed()
+        list(pushed.take([LessThanOrEqual(("store_ts",), since + timedelta(milliseconds=number))]))
+        assert pushed.until_ms == first_ms + number
