@@ -97,7 +97,7 @@ EXAMPLES: list[Record] = [
     AssignmentSet("g", "t", (("b", 0, "c"),), 7),
     KeyParked("g", "t", 0, "k", 5, "M", 2),
     KeyFollowed("g", "t", 0, "k", 6, 2),
-    KeyReleased("g", "t", "k"),
+    KeyReleased("g", "t", "k", 0, 7),
     LanesFetched(
         "g",
         "t",
@@ -109,7 +109,7 @@ EXAMPLES: list[Record] = [
     LanesReported("g", "t", "c", (Report(0, 7, 8, Said.RETRY, 4, 99, 5, reason="no"),)),
     LanesExpired("g", (LaneRef("t", 0, 7, 8),)),
     LanesReturned("g", "c"),
-    LaneFreed("g", "t", "k", True),
+    LaneFreed("g", "t", "k", True, 0, 7),
     LaneLettered("g", "t", 0, 7, 4),
     MemberSeen("g", "c", "h:1", subscriptions=(Subscription("t", "a", codes=(97,)),)),
     MemberLeft("g", "c"),

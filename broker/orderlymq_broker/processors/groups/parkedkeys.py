@@ -145,7 +145,8 @@ class ParkedKeyProcessor:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, _NOT_BY_KEY.format(action=action[:32], group=group)
             )
-        record = KeyReleased(group, request.ext.get("topic", ""), request.ext.get("key", ""))
+        ext = request.ext
+        record = KeyReleased(group, ext.get("topic", ""), ext.get("key", ""), *looked_at(ext))
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             found = outcomes[0]
@@ -165,6 +166,18 @@ class ParkedKeyProcessor:
             "firstMessageId": held.message_id,
             "behind": held.behind,
         }
+
+
+def looked_at(ext: dict[str, str]) -> tuple[int, int]:
+    """Return queue and first offset of what an administrator has looked at and releases; -1 and -1 for whatever is there.
+
+    Raises:
+        RequestRefused: it names one of them, or what is no number (1).
+    """
+    if "queueId" not in ext and "firstOffset" not in ext:
+        return -1, -1
+
+    return _number(ext, "queueId"), _number(ext, "firstOffset")
 
 
 def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:

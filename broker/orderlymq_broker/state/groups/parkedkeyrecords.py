@@ -68,11 +68,18 @@ class KeyFollowed(Struct, frozen=True, array_like=True, tag=101):
 
 
 class KeyReleased(Struct, frozen=True, array_like=True, tag=102):
-    """An administrator releases a key, in every queue of the topic that holds it."""
+    """An administrator releases a key.
+
+    Attributes:
+        queue_id: where it was seen, -1 for every queue of the topic that holds it.
+        first: the offset from which it was held then; where it is held from another one it stays. -1 for any.
+    """
 
     group: str
     topic: str
     key: str
+    queue_id: Long = -1
+    first: Long = -1
 
 
 class ParkedFound(Struct, frozen=True):

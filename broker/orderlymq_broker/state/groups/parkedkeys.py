@@ -248,6 +248,8 @@ class ParkedTable:
             held
             for held in self.of_group(record.group)
             if (held.topic, held.key) == (record.topic, record.key)
+            and record.queue_id in (-1, held.queue_id)
+            and record.first in (-1, held.offset)
         ]
         for held in found:
             place = _place(held)

@@ -144,12 +144,16 @@ class LaneFreed(Struct, frozen=True, array_like=True, tag=114):
 
     Attributes:
         skip: the message that failed becomes a dead letter; else it is handed out again.
+        queue_id: where the administrator saw the lane, -1 for everywhere.
+        first: the message at which it stood then; a lane at another one is passed over. -1 for any.
     """
 
     group: str
     topic: str
     key: str
     skip: bool = False
+    queue_id: Long = -1
+    first: Long = -1
 
 
 class LaneLettered(Struct, frozen=True, array_like=True, tag=115):

@@ -281,10 +281,14 @@ class LaneTable:
         """Free the parked and held lanes of a key, and one that stops its queue."""
         freed = []
         for queue_id, queue in sorted(self.queues_of(record.group, record.topic).items()):
+            if record.queue_id not in (-1, queue_id):
+                continue
             for lane in (
                 list(queue.lanes.values()) if record.key == "" else [queue.of_key(record.key)]
             ):
-                if lane is not None and lane.key == record.key and _may_be_freed(lane):
+                if lane is None or record.first not in (-1, lane.first):
+                    continue
+                if lane.key == record.key and _may_be_freed(lane):
                     freed.append((queue_id, msgspec.structs.replace(lane)))
                     queue.free(lane, skip=record.skip, wall_ms=wall_ms, writes=writes)
 

@@ -207,6 +207,24 @@ def test_what_fails_again_after_a_release_holds_again() -> None:
     shell.replay()
 
 
+def test_a_release_of_the_letter_that_was_looked_at_releases_no_later_one() -> None:
+    """Two administrators have seen one letter and act one after the other, and another message has failed meanwhile."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+    seen = {"consumerGroup": "billing", "topic": "orders", "key": "k", "queueId": "0"}
+    seen["firstOffset"] = "5"
+
+    first = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, seen)
+    ask(shell, 7)
+    second = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, seen)
+
+    rows = [fastjson.loads(each.body)["parkedKeys"] for each in (first, second)]
+    assert [len(each) for each in rows] == [1, 0]
+    assert held(shell) == [("orders", "k", 7, 0)]
+    shell.replay()
+
+
 def test_what_came_before_the_dead_letter_is_not_held() -> None:
     """After offsets were set back."""
     shell = lead()

@@ -40,11 +40,45 @@ from tests.broker.processors.requests import (
 OFFSET = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
 
 
-def release(shell: Shell, key: str, action: str = "") -> list[str]:
+def release(shell: Shell, key: str, action: str = "", **more: int) -> list[str]:
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": key, "action": action}
+    ext |= {name: str(value) for name, value in more.items()}
     answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
     assert answer.code == 0, answer.remark
     return [each["key"] for each in fastjson.loads(answer.body)["parkedKeys"]]
+
+
+@pytest.mark.parametrize("action", ["skip", "retry"])
+def test_a_release_of_what_was_looked_at_touches_nothing_else(action: str) -> None:
+    """Two administrators have seen one message and act one after the other: the second one has not seen the next one."""
+    shell = lead(queues=2, on_dead_letter="HoldKey", retry_max_times=1)
+    for queue in (0, 1):
+        produce(shell, "x", "x", queue=queue)
+    a = Member(shell)
+    for lane in a.fetch():
+        a.say("retry", lane)
+    seen = {"queueId": 0, "firstOffset": 0}
+
+    assert release(shell, "x", "skip", **seen) == ["x"]
+    shell.pass_time(300)
+    (x,) = a.fetch()
+    a.say("retry", x)
+
+    assert release(shell, "x", action, **seen) == []
+    stands = {(each.queue_id, each.offset, each.state) for each in table(shell).lanes}
+    assert stands == {(0, 1, "held"), (1, 0, "held")}
+    shell.replay()
+
+
+@pytest.mark.parametrize("said", [{"queueId": "0"}, {"queueId": "0", "firstOffset": "-1"}])
+def test_half_of_what_was_looked_at_is_refused(said: dict[str, str]) -> None:
+    """A release that names a queue and no message would be taken for one of any message."""
+    shell = lead()
+    ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": "x", "action": "skip", **said}
+
+    refused = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+
+    assert (refused.code, "firstOffset must be a number" in (refused.remark or "")) == (1, True)
 
 
 def test_clients_that_know_no_lanes_learn_what_to_do() -> None:
