@@ -93,7 +93,13 @@ class Operations(AdminCalls):
         return sorted(found, key=lambda each: (each.since_ms, each.queue, each.key))
 
     async def release_key(
-        self, group: str, topic: str, key: str, *, skip: bool = False
+        self,
+        group: str,
+        topic: str,
+        key: str,
+        *,
+        skip: bool = False,
+        at: tuple[MessageQueue, int] | None = None,
     ) -> list[ParkedKey]:
         """Release a key wherever it is parked; return what was parked.
 
@@ -101,13 +107,22 @@ class Operations(AdminCalls):
         stays there until it is sent again. A group by key gets the message again that has failed; with *skip*
         that message becomes a dead letter, and the lane goes on behind it.
 
+        *at* is the queue and the first offset that the caller has looked at: what stands elsewhere by now stays parked.
+
         Raises:
             BrokerError: Nobody knows the group (26).
         """
         ext = {"consumerGroup": group, "topic": topic, "key": key}
         if skip:
             ext["action"] = "skip"
-        answers = await self._of_all(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+        if at is None:
+            answers = await self._of_all(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+        else:
+            queue, offset = at
+            ext |= {"queueId": str(queue.queue_id), "firstOffset": str(offset)}
+            await self._instance.route(queue.topic, keep=False)
+            address = self._leader(queue.broker_name)
+            answers = [await self._instance.call(address, RequestCode.ORDERLYMQ_RELEASE_KEY, ext)]
         return [each for answer in answers for each in _read_parked(answer.body)]
 
     async def lanes(

@@ -15,6 +15,14 @@ class QueueMove(Model):
     effect: str
 
 
+class Stand(Model):
+    """Where a lane or a key that is released stood when it was shown."""
+
+    broker_group: str
+    queue: int
+    offset: int
+
+
 class Plan(Model):
     """Plan of an action.
 
@@ -28,6 +36,7 @@ class Plan(Model):
         following: the next messages that are affected.
         letters: of a redrive, what is sent.
         moves: of a reset, each queue.
+        stands: of a release, each lane or key.
     """
 
     action: str
@@ -42,6 +51,7 @@ class Plan(Model):
     following: tuple[MessageRow, ...] = ()
     letters: tuple[Letter, ...] = ()
     moves: tuple[QueueMove, ...] = ()
+    stands: tuple[Stand, ...] = ()
 
 
 class Changed(Exception):  # noqa: N818 - says what happened

@@ -1,7 +1,8 @@
 """
 Release what is parked: a lane is tried again or its message is skipped, a key behind a dead letter goes on.
 
-Rules: the plan names the message that the lane stands at. When it has moved since, nothing is done. A key is released when all of
+Rules: the plan names the message that the lane stands at. When it has moved since, nothing is done, by the broker's own
+comparison. A key is released when all of
 its messages are among the letters; a release before that needs a second consent.
 """
 
@@ -9,7 +10,7 @@ from typing import Final
 
 from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.actions.backlog import Backlog, backlog_of
-from orderlymq_console.actions.plan import Changed, Plan
+from orderlymq_console.actions.plan import Changed, Plan, Stand
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.pages.messages import following_rows
@@ -55,13 +56,22 @@ async def release(reader: ClusterReader, plan: Plan, how: str) -> int:
     """Do what *plan* says; return how many lanes or keys were released.
 
     Raises:
-        Changed: Nothing is parked any more.
+        Changed: Nothing is parked any more where it was shown.
         OrderlyMQError: A broker refused or did not answer; some may have done it.
     """
-    freed = await reader.admin.release_key(plan.group, plan.topic, plan.name, skip=how == "skip")
-    if not freed:
-        raise Changed(f"the key {plan.name} is not parked any more; nothing was done")
-    return len(freed)
+    count = 0
+    for each in plan.stands:
+        queue = MessageQueue(plan.topic, each.broker_group, each.queue)
+        count += len(
+            await reader.admin.release_key(
+                plan.group, plan.topic, plan.name, skip=how == "skip", at=(queue, each.offset)
+            )
+        )
+    if not count:
+        raise Changed(
+            f"the key {plan.name} is not parked any more where it was shown; nothing was done"
+        )
+    return count
 
 
 async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], how: str) -> Plan:
@@ -103,6 +113,10 @@ async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], h
             for each in lanes
         ),
         form={"key": lane.key, "how": how},
+        stands=tuple(
+            Stand(broker_group=each.broker_name, queue=each.queue_id, offset=each.offset)
+            for each in lanes
+        ),
         following=_waiting(following, lane.waiting),
     )
 
@@ -131,6 +145,14 @@ def _of_key(group: str, parked: list[ParkedKey], backlog: Backlog) -> Plan:
         )
         + f":{backlog.mark}",
         form={"key": first.key, "how": "release"},
+        stands=tuple(
+            Stand(
+                broker_group=each.queue.broker_name,
+                queue=each.queue.queue_id,
+                offset=each.first_offset,
+            )
+            for each in parked
+        ),
         consent=backlog.consent,
     )
 
