@@ -82,7 +82,7 @@ def read_report(text: str) -> DriverReport | None:
     """Read what a driver says as JSON; None when it is something else."""
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(said, dict) or not isinstance(said.get("phase"), str):
         return None

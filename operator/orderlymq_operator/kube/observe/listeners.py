@@ -223,5 +223,5 @@ def published_addresses(config: Json | None) -> Addresses:
             str(listener): {str(group): str(address) for group, address in table.items()}
             for listener, table in json.loads(text).items()
         }
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return {}  # somebody's hand; it is put right

@@ -148,7 +148,7 @@ def test_an_error_goes_when_a_driver_runs_again() -> None:
     assert "lastError" not in status_facts(runs, after, "claim")
 
 
-@pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"phase": 1}'])
+@pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"phase": 1}', "[" * 4096])
 def test_what_is_no_report_says_nothing(text: str) -> None:
     """Whatever stands on the port or in the message."""
     assert read_report(text) is None

@@ -162,7 +162,7 @@ def test_a_node_shows_its_addresses_by_their_types() -> None:
     assert node_facts(found) == NodeFacts("n", (), ("2001:db8::1", "10.0.0.1"), ready=False)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"public": 1}', "{"])
+@pytest.mark.parametrize("text", ["", "[]", '{"public": 1}', "{", "[" * 4096])
 def test_a_config_map_that_somebody_broke_counts_as_empty(text: str) -> None:
     """It is written again."""
     assert published_addresses({"data": {"addresses.json": text}}) == {}
