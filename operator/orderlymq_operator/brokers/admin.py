@@ -14,7 +14,13 @@ import orjson
 
 from orderlymq.connection.signatures import RequestSigner
 from orderlymq_operator.brokers import answers
-from orderlymq_operator.brokers.answers import GroupMember, Lock, LockHolder, MembershipView
+from orderlymq_operator.brokers.answers import (
+    MISSHAPEN,
+    GroupMember,
+    Lock,
+    LockHolder,
+    MembershipView,
+)
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
     FenceTopic,
@@ -413,7 +419,7 @@ def _decoded(address: str, answer: RemotingCommand, decode: Callable[[bytes], T]
     _check(address, answer)
     try:
         return decode(answer.body)
-    except (ValueError, KeyError, TypeError) as error:
+    except MISSHAPEN as error:
         raise AdminError(f"{address} answered something unreadable: {error}") from error
 
 

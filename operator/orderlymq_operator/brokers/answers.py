@@ -1,12 +1,12 @@
 """
 Answers of brokers and name servers to the operator, as it uses them. Pure.
 
-Rule: a function raises ValueError, KeyError or TypeError for what it cannot read; `admin` names who answered so.
+Rule: a function raises one of MISSHAPEN for what it cannot read; `admin` names who answered so.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -27,6 +27,9 @@ from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
 from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.header.extensions import EXT_TOKEN
 from orderlymq_protocol.names import is_retry_topic
+
+# Raised of JSON whose values have other types or bounds than those that are read.
+MISSHAPEN: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)

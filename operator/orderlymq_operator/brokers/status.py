@@ -13,6 +13,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from orderlymq_operator.brokers.answers import MISSHAPEN
 from orderlymq_operator.brokers.pages import read_page
 from orderlymq_operator.plan.actions import Member, ObservedReplica
 
@@ -83,7 +84,7 @@ async def read_status(
     try:
         page = await read_page(session, f"{url}/status", _TIMEOUT_S, tls=context, headers=headers)
         return parse_status(orjson.loads(page))
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
+    except (aiohttp.ClientError, TimeoutError, OSError, *MISSHAPEN):
         return None
 
 
@@ -91,7 +92,7 @@ def parse_status(data: Mapping[str, Any]) -> ReplicaStatus:
     """Return what the JSON of /status says.
 
     Raises:
-        KeyError, TypeError, ValueError: it lacks something or has another form.
+        MISSHAPEN: it lacks something or has another form.
     """
     leader = data["leader"]
     return ReplicaStatus(

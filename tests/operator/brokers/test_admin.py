@@ -10,6 +10,21 @@ from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.scripted import Answer, serving
 
+ACCOUNT_WITH_A_LIST = json.dumps(
+    {
+        "accounts": [
+            {
+                "accessKey": "a",
+                "admin": True,
+                "defaultTopicPerm": "",
+                "defaultGroupPerm": "",
+                "topicPerms": [],
+                "groupPerms": {},
+            }
+        ]
+    }
+).encode()
+
 
 @pytest.fixture
 async def admin() -> AsyncIterator[Admin]:
@@ -150,12 +165,18 @@ async def test_failures_say_who_answered_what(admin: Admin) -> None:
     answers = {
         17: lambda request: request.reply(1, remark="no such thing"),
         21: lambda request: request.reply(body=b"{"),
+        20501: lambda request: request.reply(body=b'{"locks": ["x"]}'),
+        52: lambda request: request.reply(body=ACCOUNT_WITH_A_LIST),
     }
     async with serving(answers) as (_, address):
         with pytest.raises(AdminError, match=f"{address} answered code 1: no such thing"):
             await admin.set_topic(address, "x", TopicConfig(1, 6, order=False))
         with pytest.raises(AdminError, match="unreadable"):
             await admin.topics(address)
+        with pytest.raises(AdminError, match="unreadable"):
+            await admin.locks(address)
+        with pytest.raises(AdminError, match="unreadable"):
+            await admin.users(address)
     with pytest.raises(AdminError, match="cannot connect"):
         await admin.topics("127.0.0.1:1")
 
