@@ -86,6 +86,9 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
     if found.leader is None:
         return _replace_dead(name, found, current)
 
+    cure = _replace_failing(name, nodes, found, current)
+    if cure:
+        return cure
     surplus = sorted(set(found.replicas) - set(nodes))
     if surplus:
         return _remove_one(name, surplus, nodes, found)
@@ -129,6 +132,22 @@ def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]
         if replica.ended and replica.revision not in (None, current)
     ]
     return [RestartReplica(name, dead[0])] if dead else []
+
+
+def _replace_failing(name: str, nodes: range, found: ObservedGroup, current: str) -> list[Action]:
+    """Restart what fails with previous settings before members change: the settings may be why, and the change waits for it."""
+    failing = [
+        node
+        for node in nodes
+        if (replica := found.replicas.get(node)) is not None
+        and replica.failing
+        and not replica.leaving
+        and replica.revision not in (None, current)
+    ]
+    pending = [node for node in failing if found.replicas[node].member != "voter"]
+    if pending:
+        return [RestartReplica(name, pending[0])]  # it has no vote
+    return _restart_one(name, failing, found) if failing else []
 
 
 def _add_one(

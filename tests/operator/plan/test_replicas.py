@@ -211,6 +211,29 @@ def test_a_replica_that_is_down_anyway_is_restarted_with_new_settings_first() ->
     assert _next(replicas) == [RestartReplica("demo-0", 3)]
 
 
+@pytest.mark.parametrize("member", ["outside", "learner", "voter"])
+def test_a_replica_that_fails_with_previous_settings_gets_the_new_ones_while_its_group_grows(
+    member: Member,
+) -> None:
+    """The previous settings may be why; the growth would wait for it for ever."""
+    lost = _replica(member, healthy=False, failing=True, caught_up=False, revision="old")
+    old = _replica(revision="old")
+    restart = [RestartReplica("demo-0", 3)]
+
+    assert _next({1: old, 2: old, 3: lost}, wanted=5) == restart
+    assert _next({**_FIVE, 3: lost, 4: _replica("outside")}, wanted=5) == restart
+    for waits in (replace(lost, leaving=True), replace(lost, failing=False)):
+        assert _next({1: old, 2: old, 3: waits}, wanted=5) == []
+
+
+def test_a_voter_that_fails_with_previous_settings_is_restarted_before_another_one_goes() -> None:
+    """Without it the group may lose nobody; one that is too many itself goes."""
+    lost = _replica(healthy=False, failing=True, caught_up=False, revision="old")
+
+    assert _next({**_FIVE, 2: lost}, wanted=3) == [RestartReplica("demo-0", 2)]
+    assert _next({**_FIVE, 5: lost}, wanted=3) == [RemoveReplica("demo-0", 5)]
+
+
 def test_missing_processes_are_started_all_at_once_as_what_they_were() -> None:
     """After a restart of the machine nobody leads, and a majority is needed for one who does."""
     replicas = {
