@@ -170,8 +170,10 @@ def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Actio
         # The list is published before the first queue exists, so that no client ever sees a part of it.
         text = order_text(layout)
         servers = observed.name_servers.values()
+        # One that is silent may lack it: publishing fails there, and holds the queues back.
+        makes = not layout.keys() <= existing.keys()
         if any(
-            server.order_config is not None and server.order_config.get(name) != text
+            makes if server.order_config is None else server.order_config.get(name) != text
             for server in servers
         ):
             yield PutOrderConfig(name, text)

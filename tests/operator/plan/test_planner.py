@@ -266,6 +266,22 @@ def test_a_lost_queue_list_lets_no_ordered_topic_grow_without_a_fence() -> None:
     assert actions == [PutOrderConfig("orders", "demo-0:4;demo-1:4")]
 
 
+def test_no_queue_of_an_ordered_topic_is_made_while_a_name_server_lacks_its_list() -> None:
+    """A server that is silent for a moment would serve routes without the list: the list is tried first, and fails."""
+    wanted = desired(topic(), groups=2)
+    world = _settled(desired(groups=2))
+    servers = {0: ObservedNameServer({"orders": "demo-0:4;demo-1:4"}), 1: ObservedNameServer()}
+    observed = replace(world.observed(), accepted=None, name_servers=servers)
+
+    actions = _work(plan(wanted, observed))
+
+    made = [
+        CreateTopic("orders", name, TopicConfig(4, 6, order=True)) for name in ("demo-0", "demo-1")
+    ]
+    assert actions == [PutOrderConfig("orders", "demo-0:4;demo-1:4"), *made]
+    assert len({lane_of(action) for action in actions}) == 1
+
+
 def test_a_list_that_a_deleted_topic_has_left_behind_says_nothing() -> None:
     """Its name server was silent for long; the topic of that name is another one, and one of the groups is gone."""
     world = _settled(desired(topic(queues=4)))
