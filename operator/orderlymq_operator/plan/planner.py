@@ -139,7 +139,8 @@ def _processes(cluster: Cluster, observed: Observed) -> list[Action]:
     """
     replicas = replica_actions(cluster, observed.groups)
     stale = _stale_name_servers(cluster, observed)
-    chosen = stale_name_server(stale, observed.name_servers) if stale else None
+    leading = [name for name, group in observed.groups.items() if group.leader is not None]
+    chosen = stale_name_server(stale, observed.name_servers, leading) if stale else None
     restart: list[Action] = [] if chosen is None else [RestartNameServer(chosen)]
     enforces = cluster.spec.tls.mode == "Enforcing"
     if all(observed.name_servers[index].serves_plain is not enforces for index in stale):

@@ -65,16 +65,22 @@ def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
 
 
 def stale_name_server(
-    stale: Collection[int], servers: Mapping[int, ObservedNameServer]
+    stale: Collection[int],
+    servers: Mapping[int, ObservedNameServer],
+    leading: Collection[str] = (),
 ) -> int | None:
     """Return which name server with a previous form is to be replaced now; None while one is being replaced or unhealthy.
 
-    One that fails anyway goes first; the previous form may be why.
+    One that fails anyway goes first; the previous form may be why. Of the others none goes before each one that was replaced
+    knows the *leading* groups: it may be the last that does.
     """
     if any(server.leaving for server in servers.values()):
         return None
     silent = {index for index, server in servers.items() if server.order_config is None}
     if any(index not in stale or not servers[index].failing for index in silent):
+        return None
+    heard = [each.brokers for index, each in servers.items() if index not in stale]
+    if not silent and any(each is not None and not each.issuperset(leading) for each in heard):
         return None
     return min(silent or stale, default=None)
 

@@ -82,6 +82,26 @@ def test_a_setting_that_name_servers_have_reaches_them_one_after_the_other() -> 
     assert asked(new, new) == []
 
 
+def test_the_last_name_server_that_knows_a_group_waits_until_the_next_one_does() -> None:
+    """Brokers register with a new one every few seconds; without a route clients would find nobody."""
+    wanted = _wanted("Disabled", config={"logLevel": "DEBUG"})
+    world = World()
+    world.settle(wanted)
+    old = ObservedNameServer({}, revision="old", brokers=frozenset({"demo-0"}))
+    new = replace(old, revision=name_server_revision(wanted.cluster))
+
+    def asked(*servers: ObservedNameServer) -> list[int]:
+        observed = replace(world.observed(), accepted=None, name_servers=dict(enumerate(servers)))
+        return [a.index for a in plan(wanted, observed) if isinstance(a, RestartNameServer)]
+
+    empty = replace(new, brokers=frozenset())
+    assert asked(empty, old) == []
+    assert asked(new, old) == [1]
+    assert asked(empty, replace(old, order_config=None, failing=True)) == [1]
+    world.groups["demo-0"].leader = None
+    assert asked(empty, old) == [1], "who does not lead registers with nobody"
+
+
 def test_a_cluster_is_not_ready_while_a_name_server_has_previous_settings() -> None:
     """Nobody learns that a change is effective before it is."""
     world, wanted = World(), desired()
