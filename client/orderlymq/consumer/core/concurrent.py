@@ -244,7 +244,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
             return
         self._report_result(event, batch.messages)
         if event.result is ConcurrentResult.SUCCESS:
-            done = min(event.ack_index, len(batch.messages) - 1) + 1
+            done = max(0, min(event.ack_index, len(batch.messages) - 1) + 1)
         else:
             done = 0
         failed = [m for m in batch.messages[done:] if m.queue_offset not in state.returning]

@@ -158,7 +158,7 @@ class ListenerPool:
             call.result,
             call.raised,
             ack_index=context.ack_index,
-            delay_level=context.delay_level_when_next_consume,
+            delay_level=0 if _wrong(context) else context.delay_level_when_next_consume,
         )
         return done, call
 
@@ -231,9 +231,8 @@ class ListenerPool:
         raised: str | None = None
         begun = True
         try:
-            result = self._checked(
-                await self._invoke(messages, context, limit_s if self.cancels else None)
-            )
+            returned = await self._invoke(messages, context, limit_s if self.cancels else None)
+            result = self._checked(returned, context)
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -287,7 +286,12 @@ class ListenerPool:
         with self._limits.within(limit_s):
             return await work
 
-    def _checked(self, returned: object) -> OrderedResult | ConcurrentResult:
+    def _checked(
+        self, returned: object, context: OrderedContext | ConcurrentContext
+    ) -> OrderedResult | ConcurrentResult:
+        wrong = _wrong(context)
+        if wrong:
+            raise SettingError(f"the listener set {wrong}, which is no whole number")
         if returned is None:
             return self._result_type.SUCCESS
         if isinstance(returned, self._result_type):
@@ -305,6 +309,17 @@ class ListenerPool:
                 _log.exception("the %s hook %r failed", moment, hook)
         for observer in installed:
             notify(getattr(observer, moment), context)
+
+
+def _wrong(context: OrderedContext | ConcurrentContext) -> str:
+    """Return what a concurrent listener has set that is no whole number; a bool is none."""
+    if isinstance(context, OrderedContext):
+        return ""
+    for name in ("ack_index", "delay_level_when_next_consume"):
+        value: object = getattr(context, name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f"{name} to {value!r}"
+    return ""
 
 
 def left_behind(client_id: str, group: str, now_ms: int) -> set[MessageQueue]:

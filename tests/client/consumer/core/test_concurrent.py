@@ -142,6 +142,18 @@ def test_the_ack_index_divides_a_batch() -> None:
     assert script.committed[-1] == 10
 
 
+@pytest.mark.parametrize("ack_index", [-1, -2, -1_000])
+def test_an_ack_index_before_the_first_message_acknowledges_none(ack_index: int) -> None:
+    """Below -1 it once counted from the end, and messages that nobody had done were committed."""
+    script = Script(ConcurrentRules(batch_max=3))
+    (deliver,) = script.pulled(0, 1, 2)
+
+    script.done(deliver, ack_index=ack_index)
+
+    assert script.committed == []
+    assert script.sent_back == [(0, 0), (1, 0), (2, 0)]
+
+
 @pytest.mark.parametrize(
     ("result", "raised", "text"),
     [

@@ -237,6 +237,30 @@ async def test_a_concurrent_message_is_sent_back_whatever_its_listener_raises(
     assert seen == ["m0", "m0"]
 
 
+@pytest.mark.parametrize("name", ["ack_index", "delay_level_when_next_consume"])
+@pytest.mark.parametrize("value", [0.5, "0", None, False], ids=repr)
+@pytest.mark.parametrize("raises", [True, False])
+async def test_what_a_listener_sets_wrong_counts_as_raised(
+    cluster: FakeCluster, name: str, value: object, raises: bool
+) -> None:
+    """The message comes again, and none is left in hand or done by mistake; False is no index of the first."""
+    fill(cluster, 1, queues=1)
+    seen: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], context: ConcurrentContext) -> None:
+        seen.extend(message.text for message in messages)
+        if len(seen) == 1:
+            setattr(context, name, value)
+            if raises:
+                raise ValueError("no")
+
+    async with Consumer("G", cluster.address, topics="T", consume_from="first", listener=listener):
+        await until(lambda: len(seen) == 2, timeout_s=3)
+
+    assert seen == ["m0", "m0"]
+    assert cluster.offsets["G", "T", 0] == 1
+
+
 async def test_a_message_does_not_come_again_beside_the_thread_that_still_has_it(
     cluster: FakeCluster,
 ) -> None:
