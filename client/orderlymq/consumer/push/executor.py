@@ -2,12 +2,14 @@
 The executor of a push consumer: it carries out what the core says, and hands it what comes of that.
 
 Rules: every instruction that awaits an answer gets one, whatever ended the work; offsets are committed before a
-lock is given back, because the next holder begins at the committed offset.
+lock is given back, because the next holder begins at the committed offset; what an event asks for is begun before
+the next event is handled, also where tasks begin immediately and post while others are begun.
 """
 
 import asyncio
 import contextvars
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, assert_never
 
@@ -82,11 +84,21 @@ class Executor:
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
         self._deliveries: set[asyncio.Task[None]] = set()
         self._releases: set[asyncio.Task[None]] = set()
+        self._events: deque[tuple[Event, int]] = deque()
+        self._is_handling = False
         self._is_over = False
 
     def handle(self, event: Event, now_ms: int) -> None:
-        """Hand an event to the core and begin what it says."""
-        self.carry_out(self._core.handle(event, now_ms))
+        """Hand an event to the core and begin what it says, after what earlier ones have asked for."""
+        self._events.append((event, now_ms))
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                self.carry_out(self._core.handle(*self._events.popleft()))
+        finally:
+            self._is_handling = False
 
     async def prepare(
         self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, bool]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -198,6 +199,40 @@ async def test_a_poison_message_ends_in_the_dead_letter_queue_immediately(
         "MAX_RECONSUME_TIMES": "3",
     }
     assert cluster.offsets["G", "T", 0] == 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no eager task factory")
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_every_message_is_seen_once_where_tasks_begin_immediately(
+    cluster: FakeCluster, ordered: bool
+) -> None:
+    """Law: a listener that waits for nothing ends inside the call that began it, however many messages are cached."""
+    fill(cluster, 900, queues=1)
+    seen: list[int] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _context: object) -> None:
+        seen.append(messages[0].queue_offset)
+        if len(seen) == 1:
+            await asyncio.sleep(0.5)  # for all others to be cached
+
+    consumer = Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=ordered,
+        concurrency=1,
+        consume_from="first",
+        listener=listener,
+        settings=ConsumerSettings(max_reconsume_times=0),
+    )
+    if sys.version_info >= (3, 12):
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    async with consumer:
+        await until(lambda: len(seen) >= 900)
+
+    assert seen == list(range(900))
+    assert cluster.offsets["G", "T", 0] == 900
+    assert {topic for (topic, _), log in cluster.logs.items() if log} == {"T"}
 
 
 async def test_a_plain_function_listens_in_a_thread_and_may_block(cluster: FakeCluster) -> None:
