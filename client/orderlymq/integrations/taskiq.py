@@ -169,7 +169,11 @@ class OrderlyMQBroker(AsyncBroker):
                 settings=self._settings,
                 client_settings=self._client_settings,
             )
-            await self._consumer.start()
+            try:
+                await self._consumer.start()
+            except BaseException:
+                self._consumer = None  # one that did not start never will
+                raise
         else:
             self._consumer.resume()
         try:

@@ -16,7 +16,7 @@ from taskiq import (
 from taskiq.api import run_receiver_task
 from taskiq.utils import maybe_awaitable
 
-from orderlymq import ClientSettings, ConsumerSettings, StateError
+from orderlymq import ClientSettings, ConsumerSettings, SettingError, StateError
 from orderlymq.blocking import AdminClient
 from orderlymq.integrations.taskiq import OrderlyMQBroker
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
@@ -198,6 +198,30 @@ async def test_a_task_that_has_not_begun_counts_no_try(
         await until(lambda: len(ended) == 2)
 
     assert sorted(ended) == ["second", "third"]
+
+
+async def test_a_worker_that_could_not_listen_may_listen_again(orderlymq_cluster: Cluster) -> None:
+    """A first try that failed once left a consumer behind that never runs: the second waited for ever."""
+    orderlymq_cluster.create_topic("tasks", queues=1)
+    broker = make(ordered="key", settings=LEAVING)
+    with AdminClient() as admin:
+        admin.set_group(SubscriptionGroupConfig("workers"))
+        await broker.startup()
+        with pytest.raises(SettingError, match="consumes by queue"):
+            await anext(broker.listen())
+        admin.set_group(SubscriptionGroupConfig("workers", concurrency=BY_KEY))
+    tasks = broker.listen()
+    async with asyncio.timeout(30):
+        asking = asyncio.create_task(anext(tasks))
+
+        @broker.task("work")
+        async def work(name: str) -> None:
+            pass
+
+        await work.kicker().with_labels(key="k").kiq("first")
+        assert b"first" in (await asking).data
+    await tasks.aclose()
+    await broker.shutdown()
 
 
 async def test_a_delayed_task_is_delivered_later(orderlymq_cluster: Cluster) -> None:
