@@ -33,6 +33,9 @@ PROBES_FAILED_MAX: Final = 5
 START_GRACE_S: Final = 60.0  # opening a large store may take a while
 STOP_TIMEOUT_S: Final = 5.0
 _LOG_SIZE_MAX: Final = 64 << 20  # a log that is larger is moved to NAME.log.1 at the next start
+# In ticks, behind the name, which may have blanks (proc(5), field 22).
+_START_FIELD: Final = 19
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 Report = Callable[[str, str], None]
 
@@ -207,20 +210,34 @@ def rotate(path: Path) -> None:
 
 
 def write_record(path: Path, pid: int) -> None:
-    """Write down a process id with the start time that makes it unmistakable."""
+    """Write down a process id with the start that makes it unmistakable."""
     try:
-        created = psutil.Process(pid).create_time()
+        started = _start_of(psutil.Process(pid))
     except psutil.Error:
         return  # it has ended already
-    write_file(path, json.dumps({"pid": pid, "created": created}))
+    write_file(path, json.dumps({"pid": pid, "started": started}))
 
 
-def read_record(path: Path) -> tuple[int, float] | None:
-    """Return the process id and the start time of a record; None for a file that is none."""
+def _start_of(process: psutil.Process) -> str:
+    """Return when a process was started, counted from the boot: the time of day changes when the clock is set.
+
+    Raises:
+        psutil.Error: it has ended.
+    """
+    try:
+        boot = _BOOT_ID.read_text().strip()
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return str(process.create_time())  # it has ended, or this is no Linux
+    return f"{boot} {fields[_START_FIELD]}"
+
+
+def read_record(path: Path) -> tuple[int, str] | None:
+    """Return the process id and the start of a record; None for a file that is none."""
     try:
         match json.loads(path.read_bytes()):
-            case {"pid": int(pid), "created": int() | float() as created}:
-                return pid, created
+            case {"pid": int(pid), "started": str(started)}:
+                return pid, started
             case _:
                 return None
     except (OSError, ValueError):
@@ -232,10 +249,10 @@ def orphan(path: Path) -> psutil.Process | None:
     record = read_record(path)
     if record is None:
         return None
-    pid, created = record
+    pid, started = record
     try:
         process = psutil.Process(pid)
-        lives = process.create_time() == created
+        lives = _start_of(process) == started
         return process if lives and process.status() != psutil.STATUS_ZOMBIE else None
     except (ValueError, OverflowError, psutil.Error):
         return None

@@ -176,7 +176,7 @@ _FOREIGN = {
     "damaged": "{",
     "other": '{"pid": 1}',
     "list": "[1]",
-    "text": '{"pid": "1", "created": 1}',
+    "text": '{"pid": "1", "started": "1"}',
 }
 
 
@@ -187,9 +187,10 @@ def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
     orphan, stranger = _sleeper(), _sleeper()
     try:
         keeper.write_record(directory.run_record("orphan"), orphan.pid)
-        created = psutil.Process(stranger.pid).create_time() - 5
-        record = json.dumps({"pid": stranger.pid, "created": created})
-        directory.run_record("stranger").write_text(record)
+        keeper.write_record(directory.run_record("stranger"), stranger.pid)
+        record = json.loads(directory.run_record("stranger").read_text())
+        record["started"] = record["started"][:-1] + "x"
+        directory.run_record("stranger").write_text(json.dumps(record))
         for name, text in _FOREIGN.items():
             directory.run_record(name).write_text(text)
 
@@ -203,6 +204,25 @@ def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
             process.kill()
             process.wait()
     assert {path.stem for path in directory.run_records()} == _FOREIGN.keys()
+
+
+def test_an_orphan_is_found_after_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of day of a start moves with the clock; the next supervisor could not start beside the orphan."""
+    orphan = _sleeper()
+    try:
+        keeper.write_record(tmp_path / "orphan", orphan.pid)
+        boot = psutil.boot_time()
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot + 3600)
+
+        found = keeper.orphan(tmp_path / "orphan")
+
+        assert found is not None
+        assert found.pid == orphan.pid
+    finally:
+        orphan.kill()
+        orphan.wait()
 
 
 def test_a_large_log_is_moved_away_at_the_next_start(
