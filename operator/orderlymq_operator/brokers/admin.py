@@ -331,9 +331,16 @@ class Admin:
     async def seed_offset(
         self, address: str, group: str, topic: str, queue: int, *, latest: bool
     ) -> None:
-        """Let a new consumer group begin at the first or behind the last message of a queue."""
+        """Let a new consumer group begin behind the last message of a queue, or at the first one if it has no position."""
         code = RequestCode.GET_MAX_OFFSET if latest else RequestCode.GET_MIN_OFFSET
         place = {"topic": topic, "queueId": str(queue)}
+        if not latest:
+            asked = {"consumerGroup": group, "setZeroIfNotFound": "false", **place}
+            command = request(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+            known = await self._invoke(address, command, _READ_TIMEOUT_S)
+            if known.code != ResponseCode.QUERY_NOT_FOUND:
+                _check(address, known)
+                return
         answer = await self._change(address, request(code, place))
         ext = {"consumerGroup": group, "commitOffset": answer.ext.get("offset", "0"), **place}
         await self._change(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, ext))

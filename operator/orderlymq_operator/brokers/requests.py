@@ -80,7 +80,7 @@ async def perform_remote(  # noqa: C901, PLR0912 - one per kind
         case FenceTopic() | AbortExpansion() | SwitchTopic() | PublishTopic():
             await admin.change_queues(places.group_address(action.group), action)
         case SetGroup():
-            await _set_group(action, admin, places.group_address(action.group))
+            await _set_group(action, admin, places)
         case DeleteGroup(name, group):
             await admin.delete_group(places.group_address(group), name)
         case SetUser(user, access_key, group, user_config):
@@ -100,13 +100,19 @@ async def perform_remote(  # noqa: C901, PLR0912 - one per kind
             assert_never(action)
 
 
-async def _set_group(action: SetGroup, admin: Admin, address: str) -> None:
+async def _set_group(action: SetGroup, admin: Admin, places: Places) -> None:
     if action.start_from != "Client":
-        # Offsets first: a group that exists is never seeded again.
-        latest = action.start_from == "Latest"
-        topics = await admin.topics(address)
-        for topic in action.seed:
-            count = topics[topic].queues if topic in topics else 0
-            for queue in range(count):
-                await admin.seed_offset(address, action.consumer_group, topic, queue, latest=latest)
+        # Offsets first, everywhere: a group that exists somewhere never begins behind the last message again.
+        for group in (action.group, *action.also):
+            await _seed(action, admin, places.group_address(group))
+    address = places.group_address(action.group)
     await admin.set_group(address, action.consumer_group, action.config)
+
+
+async def _seed(action: SetGroup, admin: Admin, address: str) -> None:
+    latest = action.start_from == "Latest"
+    topics = await admin.topics(address)
+    for topic in action.seed:
+        count = topics[topic].queues if topic in topics else 0
+        for queue in range(count):
+            await admin.seed_offset(address, action.consumer_group, topic, queue, latest=latest)

@@ -248,7 +248,8 @@ class SetGroup:
     """Create or change a consumer group in one raft group.
 
     Attributes:
-        seed: topics on which a group that is created now begins at *start_from*.
+        seed: topics on which a group that is created now begins at *start_from*; "Earliest" changes no position.
+        also: other raft groups that get the positions, too, before the group exists in this one.
     """
 
     consumer_group: str
@@ -256,6 +257,7 @@ class SetGroup:
     config: GroupConfig
     start_from: Literal["Client", "Latest", "Earliest"] = "Client"
     seed: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

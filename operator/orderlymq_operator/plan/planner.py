@@ -231,7 +231,8 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
     # A group that exists already gets everything from queues in a raft group that was added later:
     # "Latest" would skip what came in between.
     start = "Earliest" if known and group.spec.start_from != "Client" else group.spec.start_from
-    for name in desired.cluster.group_names:
+    names = desired.cluster.group_names
+    for name in names:
         found = observed.groups[name]
         existing = found.topics or {}
         if any(
@@ -244,7 +245,10 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
         as_is = all(each.concurrent for each in (known if present is None else [present]))
         wanted = replace(config, concurrent=config.concurrent and as_is)
         if present is None:
-            yield SetGroup(group.group_name, name, wanted, start, seed)
+            also = tuple(other for other in names if other != name) if start == "Latest" else ()
+            yield SetGroup(group.group_name, name, wanted, start, seed, also)
+            if start == "Latest":
+                start = "Earliest"  # the first one gives every position
         elif present != wanted:
             yield SetGroup(group.group_name, name, wanted)
 

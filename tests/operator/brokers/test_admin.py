@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
-from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
+from orderlymq_operator.brokers.requests import perform_remote
+from orderlymq_operator.plan.actions import GroupConfig, SetGroup, TopicConfig, UserConfig
 from orderlymq_operator.resources.quotas import Limits
 from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
+from orderlymq_protocol.codes import ResponseCode
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.scripted import Answer, serving
 
@@ -137,14 +139,66 @@ async def test_a_start_position_is_asked_and_committed(
     admin: Admin, latest: bool, code: int
 ) -> None:
     """Behind the last message, or at the first one that is kept."""
-    answers = {code: lambda request: request.reply(ext={"offset": "42"})}
+    answers: dict[int, Answer] = {
+        code: lambda request: request.reply(ext={"offset": "42"}),
+        14: lambda request: request.reply(ResponseCode.QUERY_NOT_FOUND),
+    }
     async with serving(answers) as (broker, address):
         await admin.seed_offset(address, "billing", "orders", 3, latest=latest)
 
-        assert [(asked, ext.get("commitOffset")) for asked, ext, _ in broker.asked] == [
-            (code, None),
-            (15, "42"),
-        ]
+        assert [
+            (asked, ext.get("commitOffset")) for asked, ext, _ in broker.asked if asked != 14
+        ] == [(code, None), (15, "42")]
+
+
+async def test_the_first_message_is_no_start_where_a_position_is_known(admin: Admin) -> None:
+    """It was given with the group in another raft group, or the group has consumed here."""
+    async with serving({14: lambda request: request.reply(ext={"offset": "7"})}) as (
+        broker,
+        address,
+    ):
+        await admin.seed_offset(address, "billing", "orders", 3, latest=False)
+
+        assert [asked for asked, *_ in broker.asked] == [14]
+
+
+class _Leaders:
+    """Places of raft groups, by name."""
+
+    def __init__(self, addresses: dict[str, str]) -> None:
+        self._addresses = addresses
+
+    def group_address(self, group: str) -> str:
+        return self._addresses[group]
+
+    def replica_address(self, group: str, node: int) -> str:
+        raise NotImplementedError
+
+    def name_server_addresses(self) -> list[str]:
+        raise NotImplementedError
+
+    def secret_of(self, user: str) -> str | None:
+        raise NotImplementedError
+
+
+async def test_a_group_gets_its_position_in_every_raft_group_before_it_is_made(
+    admin: Admin,
+) -> None:
+    """Law: nobody consumes a history that "Latest" is to skip, wherever the creation ends."""
+    orders = {"topicName": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    table = {"topicConfigTable": {"orders": orders}}
+    answers: dict[int, Answer] = {
+        21: lambda request: request.reply(body=json.dumps(table).encode()),
+        30: lambda request: request.reply(ext={"offset": "42"}),
+    }
+    config = GroupConfig(True, True, 16, 1, 15)
+    action = SetGroup("billing", "demo-0", config, "Latest", ("orders",), ("demo-1",))
+
+    async with serving(answers) as (one, first), serving(answers) as (other, second):
+        await perform_remote(action, admin, _Leaders({"demo-0": first, "demo-1": second}))
+
+        assert [asked for asked, *_ in other.asked] == [21, 30, 15]
+        assert [asked for asked, *_ in one.asked] == [21, 30, 15, 200]
 
 
 async def test_steering_requests_name_their_node(admin: Admin) -> None:

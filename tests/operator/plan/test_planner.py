@@ -85,6 +85,22 @@ def test_a_group_with_a_start_position_waits_for_its_topics() -> None:
     assert SetGroup("billing", "demo-0", config, "Latest", ("orders",)) in done
 
 
+def test_a_group_begins_behind_the_last_message_in_every_raft_group_before_it_exists_in_one() -> (
+    None
+):
+    """A creation that ends in the middle goes on without the position: it has been given already."""
+    wanted = desired(topic(), group(topics=[{"name": "orders"}], startFrom="Latest"), groups=2)
+    world = _settled(desired(topic(), groups=2))
+    config = GroupConfig(True, True, 16, 1, 15)
+
+    first = SetGroup("billing", "demo-0", config, "Latest", ("orders",), ("demo-1",))
+    second = SetGroup("billing", "demo-1", config, "Earliest", ("orders",))
+    assert _work(plan(wanted, replace(world.observed(), accepted=None))) == [first, second]
+
+    world.perform(first, wanted)
+    assert _work(plan(wanted, replace(world.observed(), accepted=None))) == [second]
+
+
 def test_a_group_that_exists_skips_nothing_in_a_raft_group_added_later() -> None:
     """Latest is meant for the beginning of the group, not for queues that come later."""
     consumers = group(startFrom="Latest")
