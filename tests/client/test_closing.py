@@ -5,6 +5,7 @@ A time limit around it, or a second Ctrl-C, leaves no ghost behind.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
@@ -136,6 +137,49 @@ async def test_a_close_on_another_loop_is_refused_and_changes_nothing(
     assert cluster.connections
     await client.close()
     await until(lambda: not cluster.connections, timeout_s=5)
+
+
+@KINDS
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_close_while_it_starts_is_not_forgotten(
+    cluster: FakeCluster, make: Callable[..., Consumer], steps: int, is_shared: bool
+) -> None:
+    """Law: after `close` nothing goes on, however far `start` was: no member, no task, no connection of its own."""
+    client = make(cluster.address)
+    if is_shared:
+        await client._instance.start()
+        await client._instance.route("T")
+    before = asyncio.all_tasks()
+    starting = asyncio.create_task(client.start())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await client.close()
+    with contextlib.suppress(StateError):
+        await starting
+    left = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert not {name for name in left if name.startswith(("rebalance", "pull", "persist"))}
+    assert dict(cluster.members["G"]) == {}
+    assert isinstance(client, AdminClient) or client._state != "RUNNING"
+    if is_shared:
+        await client._instance.close()
+
+    await until(lambda: not cluster.connections, timeout_s=5)
+
+
+async def test_a_run_that_is_closed_while_it_starts_ends_without_an_error(
+    cluster: FakeCluster,
+) -> None:
+    """A program may be told to end at any time."""
+    consumer = ordered(cluster.address)
+    running = asyncio.create_task(consumer.run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert consumer.state == "START_FAILED"
+    await consumer.close()
+
+    await running
+    assert dict(cluster.members["G"]) == {}
 
 
 SENDS: dict[str, Callable[[TransactionProducer], Awaitable[object]]] = {

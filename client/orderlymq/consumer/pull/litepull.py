@@ -126,7 +126,7 @@ class LitePullConsumer(GroupReader):
         """Begin to fill the buffers.
 
         Raises:
-            StateError: It was started before.
+            StateError: It was started before, or is closed meanwhile.
             TopicNotFound: No broker has a topic.
             BrokerUnreachable: The routes or brokers cannot be reached.
         """
@@ -135,6 +135,8 @@ class LitePullConsumer(GroupReader):
             for topic in self._subscriptions:
                 await self._instance.route(topic)
             await self._instance.heartbeats.beat_all()
+            if self._state != "RUNNING":
+                raise StateError(f"the consumer {self.group} was closed while it started")
         except BaseException:  # a cancellation, too: nobody closes what did not start
             await self.close()
             raise

@@ -158,6 +158,8 @@ class Consumer(Lifecycle):
         self._is_suspended = False
         self._ended = False
         self._over = asyncio.Event()
+        self._starting: asyncio.Event | None = None
+        self._is_closed = False
         self._shutdown = Shutdown()
         self._failure: BaseException | None = None
         self._loop: MessageLoop | None = None
@@ -270,7 +272,7 @@ class Consumer(Lifecycle):
         """Join the group and begin to consume in the background.
 
         Raises:
-            StateError: It was started before, or the instance has a consumer of this group.
+            StateError: It was started before, or is closed meanwhile; or the instance has a consumer of this group.
             SettingError: No topic, or a listener that cannot be called.
             BrokerError: The broker does not support an SQL subscription.
         """
@@ -286,10 +288,19 @@ class Consumer(Lifecycle):
             *(self.group, self.settings.message_model.value, self._instance.settings.unit_mode),
         )
         self._state = "START_FAILED"
+        self._starting = asyncio.Event()
+        try:
+            await self._join()
+        finally:
+            self._starting.set()
+        _log.info("the consumer [%s] start OK. clientId=%s", self.group, self.client_id)
+
+    async def _join(self) -> None:
         if self._clustering and not self.by_key:
             own_retry = retry_topic(self.group)
             self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", wall_ms())
         await self._offsets.load()
+        self._check_open()
         self._executor.listeners, self._loop = make_listeners(
             self.group, self.settings, self.listener, self._hooks, ordered=self.ordered
         )
@@ -301,8 +312,11 @@ class Consumer(Lifecycle):
         await self._instance.start()
         try:
             await self._calls.find_routes()
+            self._check_open()
             await self._calls.check_sql()
+            self._check_open()
             await self._executor.prepare(self._subscriptions, self._instance.heartbeats.beat_all)
+            self._check_open()
         except BaseException:  # a cancellation, too: nobody closes what did not start
             self._shutdown.begin(self._abandon(), f"abandoned start of {self.group}")
             await self._shutdown.wait()
@@ -312,15 +326,22 @@ class Consumer(Lifecycle):
         self._state = "RUNNING"
         self._tasks.keep(self._rebalance.run, f"rebalance of {self.group}", self._failed)
         self._tasks.keep(self._persist_forever, f"persist offsets of {self.group}", self._failed)
-        _log.info("the consumer [%s] start OK. clientId=%s", self.group, self.client_id)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StateError(f"the consumer {self.group} was closed while it started")
 
     async def close(self) -> None:
         """Finish the running listeners, commit, give the locks and lanes back, leave the group.
 
         It waits `shutdown_timeout` for the listeners, then it cancels the async ones. A thread cannot be cancelled and may
         outlive this call: nothing that it does is acknowledged, and its queue or lane is free when the lease ends, not before.
-        A cancelled call ends it all the same, a later one waits for that.
+        A cancelled call ends it all the same, a later one waits for that. A start that is under way is given up.
         """
+        self._is_closed = True
+        if self._starting is not None and not self._starting.is_set():
+            self._instance.check_caller()
+            await self._starting.wait()
         if self._state == "CREATE_JUST":
             self._state = "SHUTDOWN_ALREADY"
         elif self._state == "RUNNING":
@@ -388,7 +409,12 @@ class Consumer(Lifecycle):
         if self.listener is None:
             raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
         if self._state == "CREATE_JUST":
-            await self.start()
+            try:
+                await self.start()
+            except StateError:
+                if self._is_closed:
+                    return
+                raise
         try:
             await self._over.wait()
         finally:
