@@ -177,6 +177,14 @@ class FakeCluster:
         self.declared[command.ext["key"]] = command.ext["value"]
         return command.reply()
 
+    def _undeclare(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        self.declared.pop(command.ext["key"], None)
+        return command.reply()
+
+    def _forget_topic(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        self.topics.pop(command.ext["topic"], None)
+        return command.reply()
+
     def _create_topic(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
         self.topics[command.ext["topic"]] = int(command.ext["writeQueueNums"])
         return command.reply()
@@ -508,6 +516,8 @@ _HANDLERS: dict[
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: FakeCluster._topic_list,
     RequestCode.GET_KVLIST_BY_NAMESPACE: FakeCluster._list_declared,
     RequestCode.PUT_KV_CONFIG: FakeCluster._declare,
+    RequestCode.DELETE_KV_CONFIG: FakeCluster._undeclare,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: FakeCluster._forget_topic,
     RequestCode.UPDATE_AND_CREATE_TOPIC: FakeCluster._create_topic,
     RequestCode.SEND_MESSAGE_V2: FakeCluster._send,
     RequestCode.SEND_BATCH_MESSAGE: FakeCluster._send,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import BrokerUnreachable, SettingError
+from orderlymq.errors import BrokerUnreachable, SettingError, TopicNotFound
 from orderlymq_protocol.body.catalogue import (
     BrokerData,
     QueueData,
@@ -82,6 +82,17 @@ async def test_nothing_is_deleted_while_a_group_of_the_topic_is_away() -> None:
             await admin.delete_topic("orders")
 
         assert not CHANGES & {*cluster.codes()}
+
+
+async def test_a_deletion_that_ended_too_soon_can_be_repeated() -> None:
+    """Its declaration would be the queue list of the next topic of that name, although that is not ordered."""
+    declared = {"orders": f"{BROKER}:4"}
+    async with running(declared=declared) as cluster, AdminClient(cluster.address) as admin:
+        await admin.delete_topic("orders")
+
+        assert cluster.declared == {}
+        with pytest.raises(TopicNotFound):
+            await admin.delete_topic("orders")
 
 
 async def test_a_change_for_all_groups_is_made_at_all_or_at_none() -> None:
