@@ -91,6 +91,11 @@ class LoopThread:
         self._loop.set_task_factory(None)
         await self._loop.shutdown_asyncgens()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the loop has ended, or is about to, in this process."""
+        return self._is_closing and os.getpid() == self._process
+
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run *work* on the loop and return its result.
 
@@ -207,7 +212,9 @@ class Facade(Generic[T]):
         self.thread.run(self.inner.start())
 
     def close(self) -> None:
-        """End as the async class does, then the thread unless it is shared."""
+        """End as the async class does, then the thread unless it is shared; further calls do nothing."""
+        if self._owns_thread and self.thread.is_closed:
+            return
         try:
             self.thread.run(self.inner.close())
         finally:
@@ -358,7 +365,7 @@ class Consumer(Facade[consumer.Consumer]):
             yield message
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None:
+        if error[0] is None and not self.thread.is_closed:
             self.thread.run(self.inner.__aexit__(None))
         super().__exit__(*error)
 
