@@ -124,7 +124,7 @@ REMARKS: Final = {
         "our own: what becomes of a dead letter of an ordered group and of what follows it"
     ),
     RequestCode.ORDERLYMQ_PARKED_KEYS: "our own: the parked keys and held lanes of a group, as JSON",
-    RequestCode.ORDERLYMQ_RELEASE_KEY: "our own: releases a parked key, or the lanes of a key: `action` retry or skip",
+    RequestCode.ORDERLYMQ_RELEASE_KEY: "our own: releases a parked key, or the lanes of a key: `action` retry or skip; with `queueId` and `firstOffset` only what stands there",
     RequestCode.ORDERLYMQ_FETCH_LANES: f"our own: {_LANES} of a topic over all its queues for a member; held until there is one",
     RequestCode.ORDERLYMQ_COMPLETE_LANES: f"our own: what became of attempts at {_LANES}: done, renew, retry or release, as JSON",
     RequestCode.ORDERLYMQ_LANES: f"our own: {_LANES} of a group in figures, and those in trouble or of a `key`, as JSON",

@@ -380,7 +380,7 @@ async def parked(name: str, name_server: str, output: str) -> None:
     if output == "json":
         print_json(rows)
     elif found:
-        columns = ["TOPIC", "KEY", "GROUP", "QUEUE", "SINCE", "FIRST LETTER", "BEHIND"]
+        columns = ["TOPIC", "KEY", "GROUP", "QUEUE", "SINCE", "OFFSET", "FIRST LETTER", "BEHIND"]
         print_table("", columns, [list(row.values()) for row in rows])
     else:
         say(f"{name} has parked no key behind a dead letter.")
@@ -394,25 +394,38 @@ async def parked(name: str, name_server: str, output: str) -> None:
     "--skip/--retry",
     help="Of a group by key: make the message that failed a dead letter, or try it again (the default).",
 )
+@click.option(
+    "--offset",
+    type=int,
+    help="Release only what stands at this offset, as `group parked` and `group show` name it.",
+)
 @connected
 async def release(
-    name: str, topic: str | None, key: str, skip: bool, name_server: str, output: str
+    name: str,
+    topic: str | None,
+    key: str,
+    skip: bool,
+    offset: int | None,
+    name_server: str,
+    output: str,
 ) -> None:
     """Release a parked key: its messages are consumed again.
 
     A group by key goes on at the message that failed, or behind it. In any other group the dead letters of the
-    key stay where they are until a redrive.
+    key stay where they are until a redrive. Somebody else may have released the key since you looked: with --offset
+    nothing is released then that stands at another message by now.
     """
     async with AdminClient(name_server) as admin:
         config = (await admin.groups()).get(name)
         by_key = config is not None and config.concurrency == BY_KEY
         topics = [topic] if topic is not None else await _topics_of(admin, name)
         found = [
-            each for one in topics for each in await admin.release_key(name, one, key, skip=skip)
+            each for one in topics for each in await _release(admin, name, one, key, skip, offset)
         ]
     named = f"key {key}" if key else "a message without key"
     if not found:
         of_topic = f" of topic {topic}" if topic is not None else ""
+        of_topic += f" at offset {offset}" if offset is not None else ""
         raise CommandFailed(
             ExitCode.NOT_FOUND,
             f"group {name} has not parked {named}{of_topic}; `orderlymq group parked {name}` and "
@@ -426,6 +439,29 @@ async def release(
         if by_key:
             going_on = f"the lane goes on {'behind' if skip else 'at'} offset {each.first_offset}"
         say(f"Released {named} of {each.queue.topic}: {going_on}.")
+
+
+async def _release(
+    admin: AdminClient, name: str, topic: str, key: str, skip: bool, offset: int | None
+) -> list[ParkedKey]:
+    """Release a key of a topic; with an *offset* only where it stands there."""
+    if offset is None:
+        return await admin.release_key(name, topic, key, skip=skip)
+    queues = {
+        each.queue
+        for each in await admin.parked_keys(name)
+        if (each.queue.topic, each.key, each.first_offset) == (topic, key, offset)
+    }
+    queues |= {
+        MessageQueue(each.topic, each.broker_name, each.queue_id)
+        for each in (await admin.lanes(name, topic, key)).lanes
+        if (each.key, each.offset) == (key, offset)
+    }
+    return [
+        each
+        for queue in sorted(queues)
+        for each in await admin.release_key(name, topic, key, skip=skip, at=(queue, offset))
+    ]
 
 
 async def _topics_of(admin: AdminClient, name: str) -> list[str]:
@@ -445,6 +481,7 @@ def _parked_rows(found: list[ParkedKey]) -> list[dict[str, object]]:
             "brokerGroup": each.queue.broker_name,
             "queue": each.queue.queue_id,
             "since": iso(each.since_ms),
+            "firstOffset": each.first_offset,
             "firstLetter": each.first_message_id,
             "behind": each.behind,
         }
