@@ -41,6 +41,11 @@ class PendingRead:
     contexts: tuple[int, ...]
 
 
+def _sticks_after_start(config: Config, term: Term) -> int:
+    """Return for how many ticks a replica that starts sticks: it may have answered a leader right before it went down."""
+    return max(config.election_ticks, config.promised_ticks) if config.lease_reads and term else 0
+
+
 class RaftState:
     """
     The volatile state of one replica.
@@ -74,11 +79,8 @@ class RaftState:
         self.membership = configs[-1][1]
 
         self.ticks = 0
-        # The tick until which no other leader is elected with the help of this replica. With lease reads it
-        # sticks after a start, too: it may have answered a leader right before it went down.
-        starts_stuck = config.lease_reads and self.term > 0
-        promised = max(config.election_ticks, config.promised_ticks)
-        self.sticks_until = promised if starts_stuck else 0
+        # The tick until which no other leader is elected with the help of this replica.
+        self.sticks_until = _sticks_after_start(config, self.term)
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self.election_timeout = 0

@@ -177,12 +177,9 @@ class FakeCluster:
         self.declared[command.ext["key"]] = command.ext["value"]
         return command.reply()
 
-    def _undeclare(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
-        self.declared.pop(command.ext["key"], None)
-        return command.reply()
-
-    def _forget_topic(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
-        self.topics.pop(command.ext["topic"], None)
+    def _forget(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        self.declared.pop(command.ext.get("key", ""), None)
+        self.topics.pop(command.ext.get("topic", ""), None)
         return command.reply()
 
     def _create_topic(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
@@ -429,16 +426,12 @@ class FakeCluster:
         return command.reply(body=encode_record(message))
 
     def _query(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
-        found = [
-            message
-            for message in self.physical.values()
-            if message.topic == command.ext["topic"]
-            and properties.find_property(message.properties, properties.UNIQ_KEY)
-            == command.ext["key"]
-        ]
-        if not found:
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark="no message")
-        return command.reply(body=b"".join(map(encode_record, found)))
+        found = b""
+        for each in self.physical.values():
+            key = properties.find_property(each.properties, properties.UNIQ_KEY)
+            if (each.topic, key) == (command.ext["topic"], command.ext["key"]):
+                found += encode_record(each)
+        return command.reply(0 if found else ResponseCode.QUERY_NOT_FOUND, body=found)
 
     # groups
 
@@ -516,8 +509,8 @@ _HANDLERS: dict[
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: FakeCluster._topic_list,
     RequestCode.GET_KVLIST_BY_NAMESPACE: FakeCluster._list_declared,
     RequestCode.PUT_KV_CONFIG: FakeCluster._declare,
-    RequestCode.DELETE_KV_CONFIG: FakeCluster._undeclare,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: FakeCluster._forget_topic,
+    RequestCode.DELETE_KV_CONFIG: FakeCluster._forget,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: FakeCluster._forget,
     RequestCode.UPDATE_AND_CREATE_TOPIC: FakeCluster._create_topic,
     RequestCode.SEND_MESSAGE_V2: FakeCluster._send,
     RequestCode.SEND_BATCH_MESSAGE: FakeCluster._send,

@@ -383,28 +383,6 @@ async def forever() -> None:
 async def nothing() -> None: ...
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda address: blocking.Producer("P", address),
-        lambda address: blocking.Consumer("G", address, topics="T"),
-        lambda address: blocking.PullConsumer("G", address),
-        lambda address: blocking.LitePullConsumer("G", address),
-        blocking.AdminClient,
-    ],
-    ids=["producer", "push", "pull", "lite", "admin"],
-)
-def test_a_second_close_does_nothing(
-    cluster: FakeCluster, make: Callable[..., blocking.Producer]
-) -> None:
-    """As with asyncio: also inside a `with` block, whose end closes, too."""
-    with make(cluster.address) as client:
-        client.close()
-        client.close()
-
-    client.close()
-
-
 def test_a_call_that_waits_when_its_client_is_closed_ends(cluster: FakeCluster) -> None:
     """Within a second, with an error that says so; later calls are refused."""
     lite = blocking.LitePullConsumer("L", cluster.address)

@@ -160,7 +160,7 @@ async def test_a_close_while_it_starts_is_not_forgotten(
     left = {task.get_name() for task in asyncio.all_tasks() - before}
     assert not {name for name in left if name.startswith(("rebalance", "pull", "persist"))}
     assert dict(cluster.members["G"]) == {}
-    assert isinstance(client, AdminClient) or client._state != "RUNNING"
+    assert getattr(client, "_state", "") != "RUNNING"
     if is_shared:
         await client._instance.close()
 

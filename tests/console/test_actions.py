@@ -16,13 +16,8 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import Message, ReceivedMessage
-from orderlymq_console.actions.plan import Changed
-from orderlymq_console.actions.release import plan_release, release
 from orderlymq_console.app import Console
-from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.collector import Collector
 from orderlymq_console.links import skip_link
-from orderlymq_console.parameters import Parameters
 from orderlymq_console.settings import Account, ConsoleSettings
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -208,22 +203,6 @@ async def test_without_an_audit_log_nothing_is_done(
 
     assert status == 503
     assert "the audit log cannot be written" in html
-    assert await held(troubled) == [("order-3", 1)]
-
-
-@pytest.mark.parametrize("how", ["skip", "retry"])
-async def test_a_release_is_of_the_message_that_was_shown(troubled: Cluster, how: str) -> None:
-    """Somebody else may have released the lane since the plan was made, and it stands at another message."""
-    async with AdminClient(troubled.name_server) as admin:
-        reader = ClusterReader(admin, Collector())
-        asked = {"group": "billing", "topic": "orders", "key": "order-3", "how": how}
-        plan = await plan_release(reader, Parameters(asked))
-        (stand,) = plan.stands
-        elsewhere = stand.model_copy(update={"offset": stand.offset + 1})
-
-        with pytest.raises(Changed, match="not parked any more where it was shown"):
-            await release(reader, plan.model_copy(update={"stands": (elsewhere,)}), how)
-
     assert await held(troubled) == [("order-3", 1)]
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.processors.dispatch import BrokerCore
-from orderlymq_broker.replication.compaction import Compaction
 from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.interfaces import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.loop import ReplicationLoop
@@ -28,11 +27,8 @@ from orderlymq_broker.replication.writer import WriterEvents
 from orderlymq_broker.server.router import Line, Router
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.machine import Machine
-from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store import layout
-from orderlymq_broker.store.entry import EntryParts
-from orderlymq_broker.store.kv import Batch, Family, StoreError
+from orderlymq_broker.store.kv import Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.snapshot import adopt_state
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -46,8 +42,9 @@ from orderlymq_raft import (
     RoleChange,
     SnapshotMeta,
 )
-from orderlymq_raft.types import Entry, HardState, Index, NodeId, Term
+from orderlymq_raft.types import HardState, Index, NodeId, Term
 from tests.sim.broker.disk import DiskState, SimulatedStore, StoreRotten, Writer
+from tests.sim.broker.observed import ObservedLog, ObservedMachine, UnsweptCompaction
 from tests.sim.broker.registrar import Registrar
 from tests.sim.broker.router import RequestRouter
 from tests.sim.clients.client import ServerProcess
@@ -76,59 +73,6 @@ TIMERS: Final = TimerSettings(
     transaction_scan_ms=200,
     retention_scan_ms=400,
 )
-
-
-class ObservedLog:
-    """The real log as the loop writes it; reports when a tail was cut."""
-
-    def __init__(self, log: RaftLogStore, replica: "Replica") -> None:
-        self._log = log
-        self._replica = replica
-
-    def append(
-        self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
-    ) -> None:
-        if entries and entries[0].index <= self._log.last_index():
-            first = entries[0]
-            self._replica.cuts += 1
-            self._replica.world.laws.promises.tail_cut(
-                self._replica, first.index, self._log.term(first.index), first.term
-            )
-        self._log.append(batch, entries, hard_state)
-
-    def set_membership(self, batch: Batch, membership: Membership) -> None:
-        self._log.set_membership(batch, membership)
-
-    def physical_end(self) -> int:
-        return self._log.physical_end()
-
-
-class _Compaction(Compaction):
-    """The real one, without files that could be given back and without threads."""
-
-    def _maybe_sweep(self) -> None:
-        pass
-
-    def _maybe_reclaim(self) -> None:
-        pass
-
-
-class ObservedMachine:
-    """The real state machine; reports what was applied."""
-
-    def __init__(self, state: BrokerState, replica: "Replica") -> None:
-        self.state = state
-        self._machine = Machine(state)
-        self._replica = replica
-
-    def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
-        outcomes = self._machine.apply(index, term, parts, batch)
-        self._replica.world.laws.applied(self._replica, index, term, parts, outcomes)
-        return outcomes
-
-    def apply_noop(self, index: int, term: int, batch: Batch) -> None:
-        self._machine.apply_noop(index, term, batch)
-        self._replica.world.laws.applied(self._replica, index, term, None)
 
 
 class _MachineClock:
@@ -246,7 +190,7 @@ class Replica(ServerProcess):
         ports = LoopPorts(writer, self, self.clients, self, self, self._call_soon, self._call_later)
         limits = LoopLimits(tick_s=TICK_MS / 1000, sync_writes=True)
         self.loop = ReplicationLoop(parts, ports, limits)
-        self._compaction = _Compaction(
+        self._compaction = UnsweptCompaction(
             cast("Instance", self), settings.raft.entries_kept, lambda: None, self.seconds
         )
         membership = self.node.status().membership

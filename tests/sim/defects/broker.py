@@ -27,7 +27,7 @@ from orderlymq_broker.state.records import Append, Commit, Trimmed, decode_recor
 from orderlymq_broker.state.send.duplicates import DedupWindow, send_identity
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_protocol.codes import RequestCode
-from tests.sim.broker.replica import ObservedMachine
+from tests.sim.broker.observed import ObservedMachine
 from tests.sim.defects.defect import Bed, Catalogue
 from tests.sim.plan import STORMS, WINDOWS
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
+from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MIN
 from orderlymq_broker.processors.lanes import fetch
 from orderlymq_broker.processors.lanes.scan import SCAN_MAX
@@ -443,12 +444,12 @@ def test_who_waits_learns_that_the_leader_changes() -> None:
 def judged_with(count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many fetches are judged for one more, one message, and one time-out while so many wait."""
     shell = lead()
-    real, judged = fetch.registered_filter, 0
+    judged = 0
 
     def counted(*arguments: Any) -> Any:
         nonlocal judged
         judged += 1
-        return real(*arguments)
+        return registered_filter(*arguments)
 
     members = [Member(shell, chr(ord("c") + number)) for number in range(count)]
     for member in members:

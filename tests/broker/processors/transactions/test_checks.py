@@ -5,7 +5,7 @@ import pytest
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
-from orderlymq_broker.processors.transactions.checks import COUNT_MAX, NOTED_MAX
+from orderlymq_broker.processors.transactions.checks import COUNT_MAX
 from orderlymq_broker.settings import AccessSettings, StorageSettings, TimerSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.records import Append, TopicSet
@@ -192,52 +192,6 @@ def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
     assert begin(orders, key="U0") == first
     props = properties(TRAN_MSG="true", UNIQ_KEY="V", PGROUP="others")
     assert send(orders, "orders", b"half", props, a="others", f=4).code == 0
-
-
-def noted(shell: Shell) -> int:
-    """Return how many notes there are of halves."""
-    return sum(map(len, shell.core.checks._due.values()))
-
-
-def test_a_new_leader_notes_many_halves_some_at_a_time() -> None:
-    """Half a million took two seconds of one turn, and the others elected the next leader meanwhile; so it went on.
-
-    It is the same after a clock is set back.
-    """
-    shell = with_orders(Shell().lead())
-    count = 2 * NOTED_MAX + 10
-    for offset in range(count):
-        record = HalfOpened(offset, 0, GROUP, "orders", "U", shell.wall_ms, 999_999_000)
-        shell.state.transactions._add(Half(record))
-
-    shell.lead()
-    seen = [noted(shell)]
-    for set_back_ms in (0, 0, DAY_MS, 0, 0):
-        shell.set_clock(shell.wall_ms - set_back_ms)
-        shell.pass_time(100)
-        seen.append(noted(shell))
-
-    assert seen == [NOTED_MAX, 2 * NOTED_MAX, count] * 2
-
-
-def test_a_half_is_noted_once_that_is_asked_about_before_a_new_leader_comes_to_it() -> None:
-    """323 comes while the new leader still goes over the others; one that has ended by then is not noted."""
-    shell = with_orders(Shell().lead())
-    for offset in range(1_000_000, 1_000_000 + NOTED_MAX):
-        record = HalfOpened(offset, 0, "others", "orders", "U", shell.wall_ms, 999_999_000)
-        shell.state.transactions._add(Half(record))
-    asked, ended = begin(shell, key="U1"), begin(shell, key="U2")
-    shell.pass_time(7_000)
-    shell.lead()
-    join(shell)
-
-    message_id = f"C000026400002A9F{asked[1]:016X}"
-    assert shell.call(323, {"topic": "orders", "msgId": message_id}).code == 0
-    end(shell, ended, COMMIT)
-    questions(shell)
-    shell.pass_time(1_000)
-
-    assert [question.ext["msgId"] for _, question in questions(shell)] == ["U1"]
 
 
 def test_live_producers_of_the_group_are_asked_in_turn(orders: Shell) -> None:

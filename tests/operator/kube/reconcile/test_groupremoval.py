@@ -49,7 +49,10 @@ def test_queues_of_an_ordered_topic_hold_their_group() -> None:
     ordered, normal = TopicConfig(4, 6, True), TopicConfig(4, 6, False)
     observed = Observed(
         name_servers={0: ObservedNameServer({"orders": "demo-0:4;demo-1:4", "few": "demo-0:4"})},
-        groups={"demo-1": ObservedGroup(1, {}, {"old": ordered, "log": normal}, {})},
+        groups={
+            "demo-0": ObservedGroup(1, {}, {"orders": ordered, "few": ordered}, {}),
+            "demo-1": ObservedGroup(1, {}, {"old": ordered, "log": normal}, {}),
+        },
     )
 
     assert ordered_topics("demo-1", observed) == ["old", "orders"]
