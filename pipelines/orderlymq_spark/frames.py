@@ -36,14 +36,16 @@ def read_stream(
     return spark.readStream.format("orderlymq").options(**as_texts(start)).load()
 
 
-def ordered(frame: DataFrame, *, tasks: int | None = None) -> DataFrame:
+def ordered(frame: DataFrame, *, tasks: int | None = None, topic: str = "") -> DataFrame:
     """Bring the rows of each (topic, sharding_key) into one task, as the ordered sink asks.
 
-    The sink sorts them by its option orderBy. A frame without the column topic goes to one topic; one without either column
-    to one task. Without *tasks* there are as many as Spark has cores, or, where only a Spark Connect server knows that, as
+    The sink sorts them by its option orderBy. A frame without the column topic goes to one topic, and so does one with
+    *topic*, the option of the sink that beats the column; one without either column goes to one task. Without *tasks* there are as many as Spark has cores, or, where only a Spark Connect server knows that, as
     `spark.sql.shuffle.partitions` says.
     """
     names = [name for name in ("topic", "sharding_key") if name in frame.columns]
+    if topic:
+        names = [name for name in names if name != "topic"]
     if not names:
         return frame.repartition(1)
     if tasks is None:

@@ -2,14 +2,14 @@
 Pipeline replay: a topic into another one, in order per key, each message once.
 
 A message is known at the target by its place at the source, so a run that is stopped, killed or restarted
-with a lost checkpoint repeats nothing. Messages without a key keep the order of their queue. With `speed`
-batches wait until their store time has come.
+with a lost checkpoint repeats nothing. A key that is in several topics keeps the order of each. Messages without
+a key keep the order of their queue. With `speed` batches wait until their store time has come.
 """
 
 import time
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -23,7 +23,8 @@ from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.source.bounds import check_one_list
 from orderlymq_spark.specs import ReplaySpec
 
-_ORDER: Final = "store_ts,queue_offset"
+_REACHED: Final = "reached_ts"
+ORDER: Final = f"{_REACHED},queue_offset"
 _WAIT_MAX_S: Final = 3600.0  # a night without messages is not slept through
 
 
@@ -53,7 +54,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         **target.to_options(),
         "topic": spec.target,
         "appId": name,
-        "orderBy": _ORDER,
+        "orderBy": ORDER,
     }
     pace = Pace(spec.speed) if spec.speed else None
 
@@ -63,19 +64,30 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         if spec.keys is not None:
             frame = frame.where(F.col("sharding_key").isin(spec.keys))
         # Without a key the queue is what has an order.
-        frame = ordered(frame.withColumn("target_queue", F.col("queue_id") % queues))
-        if pace is None:
-            return frame.writeStream.format("orderlymq").options(**sink).outputMode("append")
+        frame = frame.withColumn("target_queue", F.col("queue_id") % queues)
 
         def write(rows: DataFrame, _batch: int) -> None:
-            pace.wait(rows)
-            rows.write.format("orderlymq").options(**sink).mode("append").save()
+            if pace is not None:
+                pace.wait(rows)
+            in_order(rows, spec.target).write.format("orderlymq").options(**sink).mode(
+                "append"
+            ).save()
 
         return frame.writeStream.foreachBatch(write)
 
     status = run_stream(name, spec, make)
     text = f"{counted(status.rows, 'message')} of {spec.source.topic} read in {counted(status.batches, 'batch', 'batches')} for {spec.target}"
     return Outcome(text, {"rows": status.rows, "batches": status.batches, "target": spec.target})
+
+
+def in_order(rows: DataFrame, target: str) -> DataFrame:
+    """Bring the rows of a key into one task, with the time that their queue had reached.
+
+    A clock that was set back must not turn the order of a queue around: RocketMQ's store times may fall.
+    """
+    so_far = Window.partitionBy("topic", "broker", "queue_id", "sharding_key")
+    reached = F.max("store_ts").over(so_far.orderBy("queue_offset"))
+    return ordered(rows, topic=target).withColumn(_REACHED, reached)
 
 
 class Pace:

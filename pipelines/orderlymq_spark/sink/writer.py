@@ -115,7 +115,7 @@ class _Writer:
             raise UnorderedRows(
                 "rows of one sharding key, or rows without a key, came from several tasks, so they have "
                 "no order and equal rows cannot be distinguished; send orderlymq_spark.ordered(frame) instead "
-                "of frame, or set checkOrder=false"
+                "of frame, with topic= where the sink has this option and the rows are of several topics, or set checkOrder=false"
             )
 
 

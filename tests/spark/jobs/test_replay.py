@@ -1,7 +1,9 @@
-"""A replay refuses some settings before it starts Spark; against real brokers."""
+"""A replay refuses some settings before it starts Spark, and keeps the order of each key; against real brokers."""
 
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -9,6 +11,9 @@ from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs import replay
 from orderlymq_spark.specs import ReplaySpec, Source
 from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.cluster]
 
@@ -38,3 +43,57 @@ def test_no_topic_is_copied_into_itself(
 
     with pytest.raises(OptionError, match=f"copy {names[target]} into itself"):
         replay.run("copy", spec, lambda: pytest.fail("Spark is not needed to see that"))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_key_that_is_in_several_topics_keeps_the_order_of_each(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """Its rows reach the target by one task, so they are no error there."""
+    first, second, target = topics.make(queues=2), topics.make(queues=3), topics.make(queues=2)
+    topics.numbered(first, 30)
+    topics.numbered(second, 30, start=30)
+    spec = ReplaySpec(
+        type="replay",
+        source=Source(bootstrap=topics.bootstrap, topic=first, options={"topics": second}),
+        checkpoint=tmp_path / "checkpoint",
+        target=target,
+    )
+
+    replay.run("copy", spec, lambda: spark)
+
+    found: dict[tuple[str | None, bool], list[int]] = {}
+    for messages in topics.read(target).values():
+        for message in messages:
+            number = json.loads(message.body)["number"]
+            found.setdefault((message.key, number < 30), []).append(number)
+    assert len(found) == 10
+    assert all(numbers == sorted(numbers) for numbers in found.values())
+    assert sum(map(len, found.values())) == 60
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_clock_that_was_set_back_does_not_turn_a_queue_around(spark: "SparkSession") -> None:
+    """RocketMQ's store times may fall; those of two queues stay side by side."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        ("a", "g", queue, offset, "k", begin + timedelta(seconds=second))
+        for queue, offset, second in (
+            (0, 5, 9),
+            (0, 6, 1),
+            (0, 7, 2),
+            (0, 8, 12),
+            (1, 0, 5),
+            (1, 1, 10),
+        )
+    ]
+    columns = "topic string, broker string, queue_id int, queue_offset long, sharding_key string, store_ts timestamp"
+    frame = spark.createDataFrame(rows, columns)
+
+    sent = replay.in_order(frame, "T").orderBy(*replay.ORDER.split(",")).collect()
+
+    assert [(row["queue_id"], row["queue_offset"]) for row in sent] == [
+        *((1, 0), (0, 5), (0, 6), (0, 7), (1, 1), (0, 8)),
+    ]
