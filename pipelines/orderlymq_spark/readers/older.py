@@ -17,7 +17,7 @@ from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.offsets import from_json, to_json
 from orderlymq_spark.options import SourceOptions
 from orderlymq_spark.readers.stream import OrderlyMQStreamReader
-from orderlymq_spark.source.bounds import report_loss
+from orderlymq_spark.source.bounds import awaited_queues, kept_offsets, report_loss
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +43,10 @@ class OlderStreamReader(OrderlyMQStreamReader):
             end = super().latestOffset(self._planned, self.getDefaultReadLimit())
         else:
             access, options = access_to(self._options.connect), self._options
-            ids = access.topic_ids(access.topics(options.topics, options.pattern))
-            ends = self._ends()
+            # Where the stream stands is unknown, but not with which queues it began.
+            queues = awaited_queues(access, options, from_json(kept_offsets(options)).keys())
+            ids = access.topic_ids({queue.topic for queue in queues})
+            _, ends = access.bounds(queues)
             end = to_json(ends, ids, access.marks(ends))
         self._planned = end
         return end

@@ -55,6 +55,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
+        self._ends_now = False
         self._target: dict[MessageQueue, int] | None = None
         self._row_bytes = 0.0
         self._waiting_since: float | None = None
@@ -77,8 +78,8 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the ends: what comes later belongs to the next run."""
-        self._target = self._ends()
+        """Fix the ends when the first batch says which queues are to be there: what comes later belongs to the next run."""
+        self._ends_now, self._target = True, None
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the ends of the queues, for the query's progress."""
@@ -94,6 +95,8 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         known = from_json(start)
         awaited = known.keys() - self._reported_removed
         ends = self._ends(awaited) if self._target is None else self._target
+        if self._ends_now:
+            self._target = ends
         access = access_to(options.connect)
         # Before the bounds: of a topic that is created again between, nothing is taken for read.
         ids, before = access.topic_ids({queue.topic for queue in ends}), ids_in(start)

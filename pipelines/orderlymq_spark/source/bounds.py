@@ -183,9 +183,10 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
     Raises:
         OptionError: The start would be another one when it is asked for again, and there is no file.
     """
+    kept = kept_offsets(options)
+    if kept:
+        return kept
     path = location(options.start_path) if options.start_path else None
-    if path is not None and path.exists():
-        return _kept(path)
     queues, named = chosen_queues(access, options), options.start.offsets
     moves = [queue for queue in queues if named.get(queue, EARLIEST) < 0]
     if path is None and (options.start.word != "offsets" or moves):
@@ -200,6 +201,12 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
         # Another driver was faster; both begin where it says.
         return _kept(path)
     return found
+
+
+def kept_offsets(options: SourceOptions) -> dict[str, Any]:
+    """Return where a stream began by its start file; nothing where there is none."""
+    path = location(options.start_path) if options.start_path else None
+    return _kept(path) if path is not None and path.exists() else {}
 
 
 def _kept(path: Location) -> dict[str, Any]:

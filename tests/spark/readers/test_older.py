@@ -1,5 +1,6 @@
 """A stream as Spark 4.0 and 4.1 ask for it; against real brokers, without Spark."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,21 @@ def test_a_cluster_that_was_wiped_and_filled_again_is_reported_by_the_first_batc
         with pytest.raises(DataLost, match="was wiped or restored"):
             strict.partitions(start, strict.latestOffset())
         assert count(lenient, start, lenient.latestOffset()) == 8
+
+
+def test_a_run_waits_for_the_queues_that_the_stream_began_with(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """A name server that has restarted learns of its brokers one after the other."""
+    topic = topics.make(ordered=False)
+    topics.numbered(topic, 10)
+    given = {"startPath": str(tmp_path / "start.json")}
+    start = reader(topics, topic, **given).initialOffset()
+    topics.admin.delete_topic(topic)
+    back = threading.Timer(1, topics.admin.create_topic, [topic], {"queues": 2})
+    back.start()
+
+    end = reader(topics, topic, **given).latestOffset()
+
+    back.join()
+    assert from_json(end).keys() == from_json(start).keys()

@@ -252,7 +252,14 @@ def test_a_queue_that_is_back_in_time_is_no_loss(topics: Topics) -> None:
     strict = reader(topics, topic)
     start = beginning(topics, topic)
     end = strict.latestOffset(start, EVERYTHING)
+
+    def available_now() -> None:
+        run = reader(topics, topic)
+        run.prepareForTriggerAvailableNow()
+        assert run.latestOffset(end, EVERYTHING) == end
+
     for look in (
+        available_now,
         lambda: strict.latestOffset(end, EVERYTHING),
         lambda: strict.partitions(start, end),
     ):
