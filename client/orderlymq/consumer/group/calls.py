@@ -65,7 +65,7 @@ class GroupCalls:
 
     async def find_routes(self) -> None:
         """Learn where the subscribed topics are; one that is not there yet may come later."""
-        for topic in self._subscriptions:
+        for topic in list(self._subscriptions):  # a program may subscribe meanwhile
             try:
                 await self._instance.route(topic)
             except TopicNotFound as error:
@@ -79,7 +79,7 @@ class GroupCalls:
             BrokerError: It does not.
             BrokerUnreachable: It does not answer.
         """
-        for topic, subscription in self._subscriptions.items():
+        for topic, subscription in list(self._subscriptions.items()):
             if subscription.data.expression_type != EXPRESSION_SQL92:
                 continue
             client_id = self._instance.client_id

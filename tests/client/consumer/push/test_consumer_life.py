@@ -545,3 +545,20 @@ async def test_producer_and_consumer_may_share_one_client(cluster: FakeCluster) 
 
     assert [each.group_name for each in beat.producer_data_set] == ["P"]
     assert [each.group_name for each in beat.consumer_data_set] == ["G"]
+
+
+async def test_a_topic_may_be_subscribed_while_the_consumer_starts() -> None:
+    """From another task, while routes are asked for: each topic is consumed."""
+    async with running(topics={"T": 1, "U": 1}) as cluster:
+        cluster.append("T", 0, b"t")
+        cluster.append("U", 0, b"u")
+        inbox = Inbox()
+        consumer = Consumer(
+            "G", cluster.address, topics="T", consume_from="first", listener=inbox.concurrent
+        )
+        starting = asyncio.create_task(consumer.start())
+        await asyncio.sleep(0)
+        consumer.subscribe("U")
+        await starting
+        await until(lambda: sorted(inbox.texts) == ["t", "u"], timeout_s=10)
+        await consumer.close()
