@@ -241,6 +241,9 @@ class ListenerPool:
             raised = reason(error)
             begun = not isinstance(error, NotBegun)
             _log.debug("the listener raised", exc_info=error)
+        except BaseException:
+            self._run_hooks("after", seen)
+            raise
         duration_ms = int((time.monotonic() - started) * 1000)
         seen.returned = classify(result, duration_ms=duration_ms, timeout_ms=self._timeout_ms)
         seen.status = "" if result is None else result.value

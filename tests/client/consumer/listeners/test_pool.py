@@ -421,3 +421,27 @@ async def test_why_a_listener_raised_is_text_that_can_be_sent() -> None:
     assert call.raised == "OSError: no file caf?"
     report = LaneReport(0, 1, 1, "retry", reason=call.raised)
     assert LaneReports.from_json(LaneReports((report,)).to_json()).lanes == (report,)
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), GeneratorExit(), KeyboardInterrupt()], ids=repr)
+async def test_hooks_see_the_end_of_a_call_whatever_it_raises(error: BaseException) -> None:
+    """A span that a hook begins is ended, although the error goes on."""
+    seen: list[str] = []
+
+    class Hook(ConsumeHook):
+        def before(self, context: ConsumeContext) -> None:
+            seen.append("before")
+
+        def after(self, context: ConsumeContext) -> None:
+            seen.append(f"after {context.success}")
+
+    async def listener(messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        raise error
+
+    pool = ListenerPool(
+        "G", listener, ordered=True, workers=1, slots=1, timeout_ms=1_000, hooks=(Hook(),)
+    )
+
+    with pytest.raises(type(error)):
+        await pool.call((message(0),), OrderedContext(MessageQueue("T", BROKER, 0)))
+    assert seen == ["before", "after False"]
