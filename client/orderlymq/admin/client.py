@@ -47,6 +47,7 @@ from orderlymq_protocol.body.catalogue import (
     TopicOffset,
     TopicStats,
 )
+from orderlymq_protocol.body.declaration import camel_case
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
@@ -59,6 +60,7 @@ from orderlymq_protocol.header.catalogue import (
     ResetOffsetHeader,
     TopicHeader,
 )
+from orderlymq_protocol.header.extensions import EXT_MEMBERS
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     ORDER_NAMESPACE,
@@ -326,8 +328,13 @@ class AdminClient(Lifecycle, MessageOperations):
             found.update(SubscriptionGroupTable.from_json(answer.body).subscription_group_table)
         return dict(sorted(found.items()))
 
-    async def set_group(self, config: SubscriptionGroupConfig) -> None:
+    async def set_group(
+        self, config: SubscriptionGroupConfig, *, only: Iterable[str] | None = None
+    ) -> None:
         """Create or change a consumer group at every broker group.
+
+        With *only*, names of fields, our brokers leave the other ones of a group that exists as they are, also where another
+        administrator changes them meanwhile; RocketMQ's take the whole configuration.
 
         Raises:
             SettingError: The name is none.
@@ -338,7 +345,8 @@ class AdminClient(Lifecycle, MessageOperations):
         except InvalidName as error:
             raise SettingError(str(error)) from error
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._change_all(code, body=config.to_json())
+        ext = None if only is None else {EXT_MEMBERS: ",".join(map(camel_case, only))}
+        await self._change_all(code, ext, config.to_json())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
         """Delete a consumer group, with its offsets.

@@ -312,7 +312,8 @@ async def set_group(
     async with AdminClient(name_server) as admin:
         known = await admin.groups()
         config = replace(known.get(name, SubscriptionGroupConfig(name)), **wanted)
-        await admin.set_group(config)
+        await admin.set_group(config, only=wanted)
+        config = (await admin.groups()).get(name, config)  # others may have changed it, too
         if name not in known:
             say(f"Note: this made the group {name}{nearest(name, list(known)) or '.'}", err=True)
         by_queue = config.concurrency == BY_QUEUE and (

@@ -18,3 +18,5 @@ EXT_OVERLAP: Final = "omqSecretOverlapSeconds"
 EXT_REQUESTS: Final = "omqRequestsPerSecond"
 EXT_BYTES: Final = "omqBytesPerSecond"
 EXT_CONNECTIONS: Final = "omqConnections"
+# Of a change of a consumer group: the members of the body that are meant, comma between them; the others stay as they are.
+EXT_MEMBERS: Final = "omqMembers"

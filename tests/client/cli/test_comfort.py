@@ -4,12 +4,13 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from orderlymq.blocking import Consumer, Producer
+from orderlymq.blocking import AdminClient, Consumer, Producer
 from orderlymq.cli import cli, table
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings
@@ -224,6 +225,24 @@ def test_a_group_that_took_locks_is_consumed_without_order_once_it_is_declared(
         assert next(iter(consumer)).queue_offset <= 1
     changed = run("group", "set", "billing", "--concurrency", "key", *at)
     assert (changed.exit_code, "declared" in changed.output) == (0, False), changed.output
+
+
+def test_two_administrators_who_set_one_group_together_undo_nothing(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Both have read the group before either has changed it: what one did not say stays as the other has said."""
+    at = ["--name-server", orderlymq_cluster.name_server]
+    run("group", "set", "billing", *at)
+    with AdminClient() as admin:
+        before = admin.groups()["billing"]
+        run("group", "set", "billing", "--concurrency", "key", "--on-dead-letter", "hold-key", *at)
+        admin.set_group(replace(before, retry_max_times=2), only=["retry_max_times"])
+        run("group", "set", "billing", "--retry-max-times", "3", *at)
+        admin.set_group(replace(before, consume_timeout_minute=7), only=["consume_timeout_minute"])
+        found = admin.groups()["billing"]
+
+    assert (found.concurrency, found.on_dead_letter) == ("Key", "HoldKey")
+    assert (found.retry_max_times, found.consume_timeout_minute) == (3, 7)
 
 
 def test_explain_shows_the_lane_of_a_key(orderlymq_cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ group stays as it is; lag is computed from what is applied, for every queue of a
 too; a request that names no topic gets none of those that the group's members no longer subscribe to. Remarks are RocketMQ's (AdminBrokerProcessor). Who is online: ``clients.py``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +45,7 @@ from orderlymq_protocol.header.catalogue import (
     GetSubscriptionGroupConfigHeader,
     QueryConsumeTimeSpanHeader,
 )
+from orderlymq_protocol.header.extensions import EXT_MEMBERS
 from orderlymq_protocol.names import (
     InvalidName,
     check_group_name,
@@ -95,6 +96,8 @@ _NEWER_MEMBERS: Final = {
     "laneKeyProperty": "lane_key_property",
     "consumeConcurrently": "concurrent",
 }
+# Members that a tool of ours may name as those that it means.
+_MEMBERS: Final = {**_NEWER_MEMBERS, "retryMaxTimes": "retry_max_times"}
 
 
 class GroupAdministration:
@@ -125,7 +128,10 @@ class GroupAdministration:
         """Serve 200: create a group or change it."""
         body = fastjson.loads_standard(request.body)
 
-        return self._change(self._judge(body), request, peer)
+        meant = request.ext.get(EXT_MEMBERS)
+        only = None if meant is None else frozenset(meant.split(","))
+
+        return self._change(self._judge(body, only), request, peer)
 
     def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 225: create or change several groups, all or none."""
@@ -151,8 +157,8 @@ class GroupAdministration:
 
         return change(self._context, records, request, peer, ended=lambda: changing.subtract(names))
 
-    def _judge(self, body: object) -> list[Record]:
-        """Return the records that make a group as *body* wants it.
+    def _judge(self, body: object, only: frozenset[str] | None = None) -> list[Record]:
+        """Return the records that make a group as *body* wants it; of one that exists, change *only* these members.
 
         Raises:
             ModelError: it is no configuration of a group.
@@ -181,15 +187,12 @@ class GroupAdministration:
         present = self._context.state.groups.get(config.group_name)
         record = _record_of(config)
         if present is not None:
-            kept: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
-            record = msgspec.structs.replace(
-                record,
-                **{
-                    field: getattr(present, field)
-                    for member, field in _NEWER_MEMBERS.items()
-                    if kept.get(member) is None
-                },
-            )
+            if only is not None:
+                record = _changed(present, record, only)
+            else:
+                kept: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
+                missing = [member for member in _NEWER_MEMBERS if kept.get(member) is None]
+                record = _changed(record, present, missing)
 
             if record.by_key and not present.by_key:
                 self._check_left_by_queue(record.name)
@@ -458,6 +461,12 @@ def config_of(config: GroupSet) -> SubscriptionGroupConfig:
         lane_key_property=config.lane_key_property,
         consume_concurrently=config.concurrent,
     )
+
+
+def _changed(record: GroupSet, by: GroupSet, members: Iterable[str]) -> GroupSet:
+    """Return *record* with some members of *by*."""
+    fields = [_MEMBERS[member] for member in members if member in _MEMBERS]
+    return msgspec.structs.replace(record, **{field: getattr(by, field) for field in fields})
 
 
 def _record_of(config: SubscriptionGroupConfig) -> GroupSet:

@@ -66,6 +66,20 @@ def test_an_older_tool_does_not_undo_what_it_does_not_know(admin: AdminShell) ->
     assert not admin.state.groups.by_name["CGOV5-adm"].orderly
 
 
+def test_only_the_members_that_are_meant_are_changed(admin: AdminShell) -> None:
+    """A tool that sends the whole group as it was does not undo what another one has changed since."""
+    admin.tool(200, b'{"groupName":"billing","retryMaxTimes":5,"onDeadLetter":"HoldKey"}')
+    whole = b'{"groupName":"billing","retryMaxTimes":2,"onDeadLetter":"Continue","concurrency":"Key","consumeEnable":false}'
+
+    assert admin.tool(200, whole, omqMembers="concurrency").code == 0
+
+    found = admin.state.groups.by_name["billing"]
+    assert (found.retry_max_times, found.on_dead_letter, found.by_key) == (5, "HoldKey", True)
+    assert found.consume_enable
+    assert admin.tool(200, whole, omqMembers="").code == 0
+    assert admin.state.groups.by_name["billing"] == found
+
+
 @pytest.mark.parametrize(
     "body",
     [
