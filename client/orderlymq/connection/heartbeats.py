@@ -90,10 +90,14 @@ class Heartbeats:
         self._producers: dict[str, int] = {}
         self._greeting: set[str] = set()
         self._is_on = False
+        self._beating = asyncio.Lock()
+        self._asked = self._answered = 0
+        self._were_taken = True
 
     def start(self) -> None:
         """Begin to send heartbeats at their interval."""
         self._is_on = True
+        self._beating = asyncio.Lock()  # the loop may be another one than last time
         self._tasks.keep(self._beat, "heartbeat")
 
     def stop(self) -> None:
@@ -142,11 +146,21 @@ class Heartbeats:
     # -- heartbeats
 
     async def beat_all(self) -> bool:
-        """Send one heartbeat to every known broker address; return whether all took it. Failures are logged."""
+        """Send one heartbeat to every known broker address; return whether all took it. Failures are logged.
+
+        Calls during a heartbeat share the next one: many consumers that start together would each name them all.
+        """
         if not (self._producers or self.consumers):
             return True
-        addresses = self._client.routes.addresses()
-        return all(await asyncio.gather(*(self._beat_one(address) for address in addresses)))
+        self._asked += 1
+        number = self._asked
+        async with self._beating:
+            if number > self._answered:
+                asked = self._asked
+                addresses = self._client.routes.addresses()
+                taken = await asyncio.gather(*(self._beat_one(address) for address in addresses))
+                self._answered, self._were_taken = asked, all(taken)
+            return self._were_taken
 
     def greet(self, address: str) -> None:
         """Let a broker that may not know us hear from us soon."""

@@ -562,3 +562,18 @@ async def test_a_topic_may_be_subscribed_while_the_consumer_starts() -> None:
         await starting
         await until(lambda: sorted(inbox.texts) == ["t", "u"], timeout_s=10)
         await consumer.close()
+
+
+async def test_consumers_that_start_together_share_their_heartbeats() -> None:
+    """Each names all groups of the client: one is under way, and the next one is for all others."""
+    async with running(topics={"T": 1}, ordered=True) as cluster:
+        instance = ClientInstance(cluster.address)
+        consumers = [
+            Consumer(f"G{number}", topics="T", listener=Inbox().concurrent, instance=instance)
+            for number in range(20)
+        ]
+        await asyncio.gather(*(each.start() for each in consumers))
+
+        assert cluster.codes().count(RequestCode.HEART_BEAT) <= 3
+        assert len(cluster.heartbeats[-1].consumer_data_set) == 20
+        await asyncio.gather(*(each.close() for each in consumers))
