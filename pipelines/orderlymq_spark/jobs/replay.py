@@ -69,9 +69,8 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         def write(rows: DataFrame, _batch: int) -> None:
             if pace is not None:
                 pace.wait(rows)
-            in_order(rows, spec.target).write.format("orderlymq").options(**sink).mode(
-                "append"
-            ).save()
+            found = in_order(rows, sink["topic"])
+            found.write.format("orderlymq").options(**sink).mode("append").save()
 
         return frame.writeStream.foreachBatch(write)
 
