@@ -334,7 +334,8 @@ class Consumer(Lifecycle):
     async def close(self) -> None:
         """Finish the running listeners, commit, give the locks and lanes back, leave the group.
 
-        It waits `shutdown_timeout` for the listeners, then it cancels the async ones. A thread cannot be cancelled and may
+        It waits `shutdown_timeout` for the listeners, then it cancels the async ones. One that catches its
+        cancellation and goes on is waited for without end: its messages must not go to another member beside it. A thread cannot be cancelled and may
         outlive this call: nothing that it does is acknowledged, and its queue or lane is free when the lease ends, not before.
         A cancelled call ends it all the same, a later one waits for that. A start that is under way is given up.
         """
