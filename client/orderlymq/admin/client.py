@@ -278,15 +278,16 @@ class AdminClient(Lifecycle, MessageOperations):
             TopicNotFound: No broker has it, and no name server declares it.
             BrokerUnreachable: A broker group that has a part of it is away; nothing was deleted.
         """
-        declared = await declarations(self._instance, topic)
         names: tuple[str, ...] = ()
+        missing: TopicNotFound | None = None
         try:
             await self.route(topic)
-        except TopicNotFound:
-            if not declared:
-                raise
-        else:
             names = self._instance.routes.brokers(topic)
+        except TopicNotFound as error:
+            missing = error
+        declared = await declarations(self._instance, topic)
+        if missing is not None and not declared:
+            raise missing
         known = await self.brokers()
         check_present({*names}.union(*declared), known)
         for name in names:

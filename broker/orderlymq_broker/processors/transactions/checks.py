@@ -9,8 +9,9 @@ after the last check without an answer, a copy goes to TRANS_CHECK_MAX_TIME_TOPI
 aside. How a half begins and ends: ``halves.py``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
@@ -72,8 +73,8 @@ class CheckService:
         self._turns: dict[str, int] = {}
         self._now = Now(0, 0)
         self._next_scan_ms = 0
-        # Of a new leader: notes the next halves.
-        self._starting: Iterator[None] = iter(())
+        # Offsets of halves that are to be noted in the next ticks.
+        self._unnoted: deque[int] = deque()
         # Notes that this look may still read.
         self._room = 0
 
@@ -83,27 +84,23 @@ class CheckService:
         self._turns.clear()
         self._now = now
         self._next_scan_ms = now.monotonic_ms
-        self._starting = self._start(list(self._context.state.transactions.open))
-        next(self._starting, None)
+        self._unnoted = deque(self._context.state.transactions.open)
+        self._note_some()
 
-    def _start(self, offsets: Sequence[int]) -> Iterator[None]:
+    def _note_some(self) -> None:
         halves = self._context.state.transactions.open
-        for number, offset in enumerate(offsets, 1):
-            half = halves.get(offset)
+        for _ in range(min(NOTED_MAX, len(self._unnoted))):
+            half = halves.get(self._unnoted.popleft())
             if half is not None:
                 self.watch(half)
-            if number % NOTED_MAX == 0:
-                yield
 
     def watch(self, half: Half) -> None:
         """Note when a half is due."""
         group, transactions = half.opened.group, self._context.state.transactions
         heap = self._due.setdefault((group, half.opened.topic), [])
         if len(heap) > 2 * transactions.open_by_group[group] + ENDED_MAX:
-            noted = {offset for _, offset in heap}
-            halves = [transactions.open[offset] for offset in noted if offset in transactions.open]
-            heap[:] = [(self._due_ms(each), each.offset) for each in halves]
-            heapify(heap)
+            self._unnoted.extend({offset for _, offset in heap})
+            heap.clear()
         heappush(heap, (self._due_ms(half), half.offset))
 
     def tick(self, now: Now) -> list[Effect]:
@@ -111,7 +108,7 @@ class CheckService:
         if now.was_ahead(self._now.wall_ms):
             self.start(now)
         else:
-            next(self._starting, None)
+            self._note_some()
         self._now = now
         if now.monotonic_ms < self._next_scan_ms or not waiting_end(self._context):
             return []
@@ -123,10 +120,12 @@ class CheckService:
         claimed = self._context.sessions.claimed_producers({group for group, _ in due})
         asked: list[tuple[int, int]] = []
         given_up: list[Half] = []
+        self._room = NOTED_MAX
         for source in due:
             room = COUNT_MAX - len(asked) - len(given_up)
-            if not room:
+            if not room or not self._room:
                 break
+            self._room -= 1
             group, topic = source
             connections = self._producers(claimed.get(group, []), topic) or self._producers(
                 self._context.sessions.senders(group), topic
@@ -136,6 +135,8 @@ class CheckService:
             heap = self._due.pop(source)
             if heap:
                 self._due[source] = heap
+        if not self._room:
+            self._next_scan_ms = now.monotonic_ms
 
         return [*self._ask(asked), *self._give_up(given_up, now)]
 
@@ -203,6 +204,9 @@ class CheckService:
         end = len(given_up) + room
         room_end = waiting_end(context)
         while heap and heap[0][0] <= now.wall_ms and len(asked) + len(given_up) < end:
+            if not self._room:
+                break
+            self._room -= 1
             due, offset = heap[0]
             if heap[0] in heap[1:3]:
                 heappop(heap)  # noted twice, because somebody had it asked about again

@@ -172,6 +172,7 @@ def test_halves_that_ended_long_before_they_are_due_are_forgotten(orders: Shell)
     (heap,) = checks._due.values()
     assert len(heap) <= ENDED_MAX + 4
     orders.pass_time(20_600)
+    assert sum(map(len, orders.core.checks._due.values())) <= ENDED_MAX + 4
     ((_, question),) = questions(orders)
     assert question.ext["tranStateTableOffset"] == str(open_half[0])
 

@@ -59,3 +59,27 @@ def test_a_half_is_noted_once_that_is_asked_about_before_a_new_leader_comes_to_i
     shell.pass_time(1_000)
 
     assert [question.ext["msgId"] for _, question in questions(shell)] == ["U1"]
+
+
+def test_one_look_passes_over_a_limited_number_of_notes_of_ended_halves() -> None:
+    """All of them at once stopped the leader for longer than others wait for it. The next look comes soon."""
+    orders = with_orders(Shell().lead())
+    join(orders)
+    count = 2 * NOTED_MAX
+    for offset in range(1_000_000, 1_000_000 + count):
+        record = HalfOpened(offset, 0, GROUP, "orders", "U", orders.wall_ms)
+        orders.core.checks.watch(Half(record))
+        orders.state.transactions.open_by_group[GROUP] += 1
+    orders.pass_time(100)
+    begin(orders, key="U1")
+    orders.state.transactions.open_by_group[GROUP] = 1
+
+    orders.wall_ms += 10_000
+    seen = []
+    for _ in range(2):
+        orders.pass_time(100)
+        seen.append(count + 1 - noted(orders))
+    orders.pass_time(100)
+
+    assert seen == [NOTED_MAX - 1, 2 * NOTED_MAX - 2]
+    assert [question.ext["msgId"] for _, question in questions(orders)] == ["U1"]
