@@ -20,6 +20,7 @@ import psutil
 
 from orderlymq_operator.local.directory import DataDirectory, write_file
 from orderlymq_operator.local.processes import Program
+from orderlymq_runtime.process.procstat import PROC, STARTED, stat_fields
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +34,7 @@ PROBES_FAILED_MAX: Final = 5
 START_GRACE_S: Final = 60.0  # opening a large store may take a while
 STOP_TIMEOUT_S: Final = 5.0
 _LOG_SIZE_MAX: Final = 64 << 20  # a log that is larger is moved to NAME.log.1 at the next start
-# In ticks, behind the name, which may have blanks (proc(5), field 22).
-_START_FIELD: Final = 19
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID: Final = PROC / "sys" / "kernel" / "random" / "boot_id"
 
 Report = Callable[[str, str], None]
 
@@ -226,10 +225,9 @@ def _start_of(process: psutil.Process) -> str:
     """
     try:
         boot = _BOOT_ID.read_text().strip()
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return f"{boot} {stat_fields(process.pid)[STARTED]}"
     except OSError:
         return str(process.create_time())  # it has ended, or this is no Linux
-    return f"{boot} {fields[_START_FIELD]}"
 
 
 def read_record(path: Path) -> tuple[int, str] | None:

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv6Address, ip_address
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.server.clientdeath.socketdiag import inode_of
+from orderlymq_runtime.process.procstat import PROC, STARTED, STATE, THREADS, stat_fields
 
 SocketEnd: TypeAlias = tuple[str, int]
 
-PROC: Final = Path("/proc")
 IS_READABLE: Final = (PROC / "net" / "tcp").exists()
 
 # What /proc says of a process, or a descriptor, that is gone.
@@ -296,7 +295,7 @@ def _way_of_file(pid: int, number: str, target: str) -> str | None:
 def read_process(pid: int) -> Process | None:
     """Return process *pid*, None when it has ended."""
     try:
-        return Process(pid, int(_stat(pid)[19]), _uid(pid))
+        return Process(pid, int(stat_fields(pid)[STARTED]), _uid(pid))
     except _ENDED:
         return None
 
@@ -304,13 +303,13 @@ def read_process(pid: int) -> Process | None:
 def proof_of_death(process: Process) -> str | None:
     """Return why *process* is certainly gone, None when it may live."""
     try:
-        fields = _stat(process.pid)
+        fields = stat_fields(process.pid)
     except _ENDED:
         return f"process {process.pid} does not exist any more"
-    if int(fields[19]) != process.started:
+    if int(fields[STARTED]) != process.started:
         return f"process {process.pid} has ended, its number belongs to a later process"
     # A process whose first thread has ended shows as a zombie while others run.
-    if fields[0] == b"Z" and int(fields[17]) <= 1:
+    if fields[STATE] == "Z" and int(fields[THREADS]) <= 1:
         return f"process {process.pid} has ended and was not collected yet"
     return None
 
@@ -321,11 +320,6 @@ def _target(descriptor: str) -> str:
         return os.readlink(descriptor)
     except _ENDED:
         return ""
-
-
-def _stat(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat behind the name, which may contain anything: state first."""
-    return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _uid(pid: int) -> int:
