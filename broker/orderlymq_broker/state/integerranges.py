@@ -15,6 +15,8 @@ Long: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 #: A Java long that is part of keys: an offset or a time.
 Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+#: A Position, or -1 for none or any.
+Maybe: TypeAlias = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 #: How long a grant is good, in ms.
 Lease: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 #: Queues of a topic that grows: each is a row of each group that reads the topic.

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from orderlymq_broker.state.integerranges import Long, Natural, Position
+from orderlymq_broker.state.integerranges import Long, Maybe, Natural, Position
 
 
 class ParkedKey(Struct, frozen=True, array_like=True):
@@ -78,8 +78,8 @@ class KeyReleased(Struct, frozen=True, array_like=True, tag=102):
     group: str
     topic: str
     key: str
-    queue_id: Long = -1
-    first: Long = -1
+    queue_id: Maybe = -1
+    first: Maybe = -1
 
 
 class ParkedFound(Struct, frozen=True):

@@ -1,16 +1,13 @@
 """Records of the raft log about key lanes, by the rules of ``records.py``; ``lane.py`` has the lane."""
 
 from enum import IntEnum
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
-from orderlymq_broker.state.integerranges import Lease, Long, Natural, Position
+from orderlymq_broker.state.integerranges import Lease, Long, Maybe, Natural, Position
 from orderlymq_broker.state.lanes.lane import Lane
-
-# An offset, or -1 for none.
-Maybe: TypeAlias = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 
 class Said(IntEnum):
@@ -152,8 +149,8 @@ class LaneFreed(Struct, frozen=True, array_like=True, tag=114):
     topic: str
     key: str
     skip: bool = False
-    queue_id: Long = -1
-    first: Long = -1
+    queue_id: Maybe = -1
+    first: Maybe = -1
 
 
 class LaneLettered(Struct, frozen=True, array_like=True, tag=115):

@@ -2,8 +2,8 @@
 The queues of a topic: how far each reaches, and the newest messages of all of them in memory.
 
 The rules: queue offsets are dense, store timestamps never fall within a queue, ``min_offset`` never
-falls. The tail cache holds whole messages as views of the entries they came in, first in first out
-over all queues, so that a consumer that keeps up never touches the store.
+falls. The tail cache holds the entries of the log that whole messages came in, and where they lie there, first in
+first out over all queues, so that a consumer that keeps up never touches the store.
 """
 
 from collections import deque
