@@ -146,11 +146,10 @@ class Instance:
 
 def raft_config(node_id: int, settings: RaftSettings, promised_ms: int = 0) -> Config:
     """Return the settings of the consensus core, whose times are in ticks; *promised_ms* is of `promise_to_stick`."""
-    heartbeat_ticks = max(1, settings.heartbeat_ms // settings.tick_ms)
     return Config(
         id=NodeId(node_id),
-        election_ticks=max(2 * heartbeat_ticks + 1, settings.election_ms // settings.tick_ms),
-        heartbeat_ticks=heartbeat_ticks,
+        election_ticks=_election_ticks(settings),
+        heartbeat_ticks=_heartbeat_ticks(settings),
         lease_reads=True,
         promised_ticks=math.ceil(promised_ms / settings.tick_ms),
         entries_per_append_bytes_max=settings.append_size_max,
@@ -159,9 +158,17 @@ def raft_config(node_id: int, settings: RaftSettings, promised_ms: int = 0) -> C
     )
 
 
+def _heartbeat_ticks(settings: RaftSettings) -> int:
+    return max(1, settings.heartbeat_ms // settings.tick_ms)
+
+
+def _election_ticks(settings: RaftSettings) -> int:
+    return max(2 * _heartbeat_ticks(settings) + 1, settings.election_ms // settings.tick_ms)
+
+
 def sticks_ms(settings: RaftSettings) -> int:
     """Return for how long at least a replica sticks to a leader: it may be heard at the end of a tick."""
-    return (raft_config(1, settings).election_ticks - 1) * settings.tick_ms
+    return (_election_ticks(settings) - 1) * settings.tick_ms
 
 
 def promise_to_stick(
@@ -173,7 +180,7 @@ def promise_to_stick(
 
     A longer promise is durable before it is given; a shorter one is noted when the former one has expired.
     """
-    own_ms = raft_config(1, settings).election_ticks * settings.tick_ms
+    own_ms = _election_ticks(settings) * settings.tick_ms
     batch = Batch()
     batch.put(Family.META, META_STICKINESS, encode_u64(own_ms))
     value = store.get(Family.META, META_STICKINESS)
