@@ -13,7 +13,6 @@ from tests.broker.processors.topics.test_expansionrequests import (
     CHANGE,
     change,
     phase,
-    topic,  # noqa: F401 - a fixture
 )
 
 
@@ -54,7 +53,7 @@ STEPS = ("fence", "switch", "publish")
 @pytest.mark.parametrize("step", [*STEPS, "abort"])
 @pytest.mark.parametrize("topic_first", [True, False])
 def test_a_change_of_a_topic_is_not_judged_beside_a_step_of_its_expansion(
-    topic: Shell,  # noqa: F811
+    topic: Shell,
     step: str,
     topic_first: bool,
 ) -> None:
@@ -87,7 +86,7 @@ def test_a_change_of_a_topic_is_not_judged_beside_a_step_of_its_expansion(
     assert said(topic, again)[0] == 0, "nothing is under way any more"
 
 
-def test_a_change_of_a_topic_is_not_judged_beside_the_leaders_own_abort(topic: Shell) -> None:  # noqa: F811
+def test_a_change_of_a_topic_is_not_judged_beside_the_leaders_own_abort(topic: Shell) -> None:
     """It would keep queues readable that the abort takes back."""
     send(topic, e=3)
     change(topic, "fence", limitMillis=3_000)
@@ -104,7 +103,7 @@ def test_a_change_of_a_topic_is_not_judged_beside_the_leaders_own_abort(topic: S
     assert phase(topic) == "open"
 
 
-def test_a_step_of_a_lost_leadership_ends_nothing_of_the_next_one(topic: Shell) -> None:  # noqa: F811
+def test_a_step_of_a_lost_leadership_ends_nothing_of_the_next_one(topic: Shell) -> None:
     """The former proposals are lost for certain when this replica leads again."""
     submit_topic(topic, 4, 4)
     submit_change(topic, "fence", topic="others")

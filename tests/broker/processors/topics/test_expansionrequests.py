@@ -24,7 +24,6 @@ from tests.broker.processors.requests import (
     commit_ext,
     create,
     heartbeat,
-    lock,
     offset_of,
     properties,
     send,
@@ -58,16 +57,6 @@ def phase(shell: Shell) -> str:
 def send_chosen(shell: Shell, total: int, **letters: Any) -> RemotingCommand:
     """Send as our SDK does: with the number of queues the sender chose from."""
     return shell.call(310, {**send_ext("orders", **letters), "omqQueueTotal": str(total)}, b"paid")
-
-
-@pytest.fixture
-def topic() -> Shell:
-    """An ordered topic with four queues, and an ordered group that has a member and the locks."""
-    shell = Shell().lead()
-    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing", orderly=True))
-    heartbeat(shell, "one@1")
-    lock(shell, "one@1", 0, 1, 2, 3)
-    return shell
 
 
 def commit(shell: Shell, offset: int, queue: int = 0) -> None:
