@@ -8,23 +8,24 @@ from pathlib import Path
 
 import pytest
 
-SIZE_MIB = 48
-
 
 @contextlib.contextmanager
-def mounted(where: Path) -> Iterator[Path]:
-    """Mount a file system of 48 MiB at *where*; skip the test where that is not allowed."""
+def mounted(where: Path, *, mib: int = 48) -> Iterator[Path]:
+    """Mount a file system of *mib* MiB at *where*; skip the test where that is not allowed."""
     where.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(where)],
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(where)],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
         pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)
+    try:
+        yield where
+    finally:
+        # Lazy, because a failed test may have left its store open.
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
 def fill(disk: Path, *, leave: int) -> Path:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -27,6 +27,7 @@ from orderlymq_broker.store.rocks import (
     NoReplica,
     RocksStore,
 )
+from tests.trouble.smalldisk import mounted
 
 BODY = bytes(range(256)) * 4
 
@@ -178,30 +179,11 @@ def test_a_directory_without_a_store_is_not_made_one_by_reading(tmp_path: Path) 
     assert not (tmp_path / "nothing").exists()
 
 
-@contextmanager
-def small_disk(path: Path, size: str) -> Iterator[None]:
-    """Mount a file system of *size* at *path*, or skip the test."""
-    path.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if made.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {made.stderr.strip()}")
-    try:
-        yield
-    finally:
-        # Lazy, because a failed test may have left its store open.
-        subprocess.run(["umount", "-l", str(path)], check=True)
-
-
 @pytest.mark.timeout(30)
 def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path) -> None:
     """Law: StoreFull loses nothing, and the same ticket succeeds once there is space."""
     disk = tmp_path / "disk"
-    with small_disk(disk, "90m"):
+    with mounted(disk, mib=90):
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(80 << 20))
         store = RocksStore(disk / "store", create=True)
