@@ -29,7 +29,7 @@ STATES: Final = {
 FILES: Final = {
     "asg": "client/consumer/test_assignment.py",
     "bcl": "client/consumer/push/test_brokercalls.py",
-    "blk": "client/test_blocking.py",
+    "blk": "client/blocking/test_facades.py",
     "bm": "broker/test_metrics.py",
     "con": "client/consumer/push/test_consumer.py",
     "conc": "client/consumer/core/test_concurrent.py",

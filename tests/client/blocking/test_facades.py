@@ -5,7 +5,7 @@ import inspect
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,31 +17,18 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import Averagely
 from orderlymq.consumer.core.events import Assigned, OrderedResult, Released
 from orderlymq.consumer.group.requests import PullStatus
-from orderlymq.consumer.listeners.context import ConsumeContext, ConsumeHook, OrderedContext
+from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.pull import consumer as pullconsumer
 from orderlymq.consumer.pull import litepull
 from orderlymq.consumer.push import consumer
 from orderlymq.consumer.settings import ConsumerSettings
-from orderlymq.errors import SendRefused, StateError, TopicNotFound
+from orderlymq.errors import SendRefused, StateError
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer import producer
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import RequestCode
 from tests.client import fakecluster
-from tests.client.fakecluster import FakeCluster, running
+from tests.client.fakecluster import FakeCluster
 from tests.client.forks import in_child
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    """A fake cluster on a loop of its own, as it would be elsewhere."""
-    thread = LoopThread("fake cluster")
-    context = running(topics={"T": 2}, ordered=True)
-    try:
-        yield thread.run(context.__aenter__())
-        thread.run(context.__aexit__(None, None, None))
-    finally:
-        thread.close()
 
 
 @pytest.mark.parametrize(
@@ -185,96 +172,6 @@ def test_a_loop_has_the_promises_of_the_async_one(cluster: FakeCluster) -> None:
     assert cluster.offsets["G", "T", 0] == 2
 
 
-class _Interrupted(Exception):  # noqa: N818 - says what happened
-    """The exception that the signal handler of a program raises, as Ctrl-C does."""
-
-
-@pytest.fixture
-def thread() -> Iterator[LoopThread]:
-    """A loop, and a signal handler that raises in the middle of what the main thread does."""
-
-    def raising(*_: object) -> None:
-        raise _Interrupted
-
-    before = signal.signal(signal.SIGUSR1, raising)
-    made = LoopThread()
-    yield made
-    made.close()
-    signal.signal(signal.SIGUSR1, before)
-
-
-async def _interrupt(turns: int) -> None:
-    """Interrupt the main thread in so many turns of the loop, which then waits until it has acted."""
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    main = threading.main_thread().ident
-    assert main is not None
-    signal.pthread_kill(main, signal.SIGUSR1)
-    time.sleep(0.01)  # noqa: ASYNC251 - the loop must stand still meanwhile
-
-
-class _Interrupting(ConsumeHook):
-    """Interrupts the main thread a moment after a message is offered to it for the first time."""
-
-    def __init__(self, turns: int) -> None:
-        self.turns = turns
-        self.task: asyncio.Task[None] | None = None
-
-    def before(self, context: ConsumeContext) -> None:
-        if self.task is None:
-            self.task = asyncio.create_task(_interrupt(self.turns))
-
-    def after(self, context: ConsumeContext) -> None:
-        pass
-
-
-@pytest.mark.parametrize("turns", range(7))
-def test_a_message_that_an_interrupted_loop_did_not_get_comes_again(
-    cluster: FakeCluster, thread: LoopThread, turns: int
-) -> None:
-    """Law: nothing is done that the program has not seen, also where it goes on and leaves the block without an error."""
-    cluster.append("T", 0, b"m")
-    seen = []
-    with blocking.Consumer(
-        *("G", cluster.address),
-        topics="T",
-        ordered=True,
-        consume_from="first",
-        hooks=[_Interrupting(turns)],
-        thread=thread,
-    ) as member:
-        try:
-            seen += [next(iter(member)).text]
-            time.sleep(1)
-        except _Interrupted:
-            pass
-
-    assert cluster.offsets.get(("G", "T", 0), 0) == len(seen)
-
-
-@pytest.mark.parametrize("turns", range(7))
-def test_messages_that_an_interrupted_poll_did_not_return_are_returned_by_the_next(
-    cluster: FakeCluster, thread: LoopThread, turns: int
-) -> None:
-    """Law: nothing is committed that the program has not seen."""
-    queue = MessageQueue("T", fakecluster.BROKER, 0)
-    cluster.append("T", 0, b"m")
-    lite = blocking.LitePullConsumer("L", cluster.address, consume_from="first", thread=thread)
-    lite.assign([queue])
-    seen = []
-    with lite:
-        thread.run(asyncio.sleep(0.1))
-        try:
-            thread.submit(_interrupt(turns))
-            seen += lite.poll(timeout=1)
-            time.sleep(1)
-        except _Interrupted:
-            seen += lite.poll(timeout=1)
-        lite.commit()
-
-    assert [message.text for message in seen] == ["m"]
-
-
 def test_run_ends_on_a_signal_and_raises_what_ended_the_consumer(cluster: FakeCluster) -> None:
     """SIGTERM closes in order; the error of a background task is raised."""
 
@@ -326,22 +223,12 @@ def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:
     assert polled == ["m0", "m1"]
 
 
-def test_a_start_that_fails_leaves_no_thread(cluster: FakeCluster) -> None:
-    lite = blocking.LitePullConsumer("G", cluster.address)
-    lite.subscribe("missing")
-
-    with pytest.raises(TopicNotFound), lite:
-        raise AssertionError("it has started")
-
-    assert "orderlymq" not in {thread.name for thread in threading.enumerate()}
-
-
 def test_a_call_from_the_loops_own_thread_is_refused() -> None:
     """It would wait for itself for ever."""
     thread = LoopThread()
 
     async def inside() -> None:
-        thread.run(nothing())
+        thread.run(asyncio.sleep(0))
 
     try:
         with pytest.raises(StateError, match="use the async classes"):
@@ -349,175 +236,6 @@ def test_a_call_from_the_loops_own_thread_is_refused() -> None:
     finally:
         thread.close()
         thread.close()
-
-
-# -- the thread ends
-
-
-def waiting_in(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
-    """Make *call* in a thread of its own; return it and what the call has raised."""
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            call()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread, raised
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-async def forever() -> None:
-    await asyncio.Event().wait()
-
-
-async def nothing() -> None: ...
-
-
-def test_a_call_that_waits_when_its_client_is_closed_ends(cluster: FakeCluster) -> None:
-    """Within a second, with an error that says so; later calls are refused."""
-    lite = blocking.LitePullConsumer("L", cluster.address)
-    lite.assign([MessageQueue("T", fakecluster.BROKER, 0)])
-    lite.start()
-    caller, raised = waiting_in(lambda: lite.poll(timeout=60))
-    until(lambda: any(each.code == RequestCode.LITE_PULL_MESSAGE for each in cluster.seen))
-
-    began = time.monotonic()
-    lite.close()
-    caller.join(10)
-
-    assert time.monotonic() - began < 1
-    assert [type(error) for error in raised] == [StateError]
-    assert "was closed while this call ran" in str(raised[0])
-    assert "orderlymq" not in {thread.name for thread in threading.enumerate()}
-    with pytest.raises(StateError, match="is closed"):
-        lite.poll()
-
-
-def test_a_future_ends_when_its_thread_is_closed() -> None:
-    """That of `send_nowait`, for one: also when its work had not begun."""
-    thread = LoopThread()
-    entered, leave = threading.Event(), threading.Event()
-
-    async def hold() -> None:
-        entered.set()
-        leave.wait(5)
-
-    held = thread.submit(hold()).future
-    assert entered.wait(5)
-    futures = [thread.submit(forever()).future for _ in range(3)]
-    closer, _ = waiting_in(thread.close)
-    leave.set()
-    held.result(5)
-    closer.join(5)
-
-    for future in futures:
-        with pytest.raises(StateError, match="a message may be stored"):
-            future.result(1)
-
-
-def test_calls_beside_the_close_of_their_thread_are_refused_or_end() -> None:
-    """None is lost between the end of the loop and the next call."""
-    for _ in range(50):
-        thread = LoopThread()
-        begun = threading.Event()
-
-        def call(thread: LoopThread = thread, begun: threading.Event = begun) -> None:
-            while True:
-                thread.run(nothing())
-                begun.set()
-
-        callers = [waiting_in(call) for _ in range(2)]
-        assert begun.wait(5)
-        thread.close()
-
-        for caller, raised in callers:
-            caller.join(5)
-            assert [type(error) for error in raised] == [StateError]
-
-
-def test_what_ends_with_a_thread_begins_nothing_and_cleans_up() -> None:
-    """A client that nobody has closed sends back no message because its tasks are cancelled."""
-    thread = LoopThread()
-    seen: list[str] = []
-
-    async def note(text: str) -> None:
-        seen.append(text)
-
-    async def work() -> None:
-        try:
-            await forever()
-        finally:
-            again.append(asyncio.create_task(note("begun again")))
-            seen.append("ended")
-
-    async def numbers() -> AsyncIterator[int]:
-        try:
-            yield 1
-        finally:
-            await nothing()
-            seen.append("generator closed")
-
-    async def begin() -> None:
-        again.append(asyncio.create_task(work()))
-        assert await anext(generator) == 1
-
-    again: list[asyncio.Task[None]] = []
-    generator = numbers()
-    thread.run(begin())
-    thread.close()
-
-    assert seen == ["ended", "generator closed"]
-
-
-def test_a_task_that_wants_the_program_to_end_does_not_keep_its_thread() -> None:
-    """Also when it says so because it is cancelled."""
-    thread = LoopThread()
-    interrupted = threading.Event()
-
-    async def work() -> None:
-        try:
-            await forever()
-        except asyncio.CancelledError:
-            raise SystemExit(3) from None
-
-    async def begin() -> None:
-        tasks.append(asyncio.create_task(work()))
-
-    tasks: list[asyncio.Task[None]] = []
-    waiting = thread.submit(forever()).future
-    thread.run(begin())
-    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-    try:
-        thread.close()
-        assert interrupted.wait(5)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-    with pytest.raises(StateError):
-        waiting.result(1)
-
-
-def test_a_close_from_the_loops_own_thread_is_refused() -> None:
-    """It would wait for itself; the thread goes on."""
-    thread = LoopThread()
-
-    async def inside() -> None:
-        thread.close()
-
-    with pytest.raises(StateError, match="from an async listener"):
-        thread.run(inside())
-    thread.run(nothing())
-    thread.close()
 
 
 def test_properties_may_be_read_from_any_thread_at_any_time(cluster: FakeCluster) -> None:

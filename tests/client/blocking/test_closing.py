@@ -1,0 +1,216 @@
+"""The end of blocking clients and of the thread of their loop."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from orderlymq import blocking
+from orderlymq.blocking import LoopThread
+from orderlymq.errors import StateError, TopicNotFound
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
+from tests.client import fakecluster
+from tests.client.fakecluster import FakeCluster
+
+
+def test_a_start_that_fails_leaves_no_thread(cluster: FakeCluster) -> None:
+    lite = blocking.LitePullConsumer("G", cluster.address)
+    lite.subscribe("missing")
+
+    with pytest.raises(TopicNotFound), lite:
+        raise AssertionError("it has started")
+
+    assert "orderlymq" not in {thread.name for thread in threading.enumerate()}
+
+
+def waiting_in(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+    """Make *call* in a thread of its own; return it and what the call has raised."""
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, raised
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def nothing() -> None: ...
+
+
+def test_a_call_that_waits_when_its_client_is_closed_ends(cluster: FakeCluster) -> None:
+    """Within a second, with an error that says so; later calls are refused."""
+    lite = blocking.LitePullConsumer("L", cluster.address)
+    lite.assign([MessageQueue("T", fakecluster.BROKER, 0)])
+    lite.start()
+    caller, raised = waiting_in(lambda: lite.poll(timeout=60))
+    until(lambda: any(each.code == RequestCode.LITE_PULL_MESSAGE for each in cluster.seen))
+
+    began = time.monotonic()
+    lite.close()
+    caller.join(10)
+
+    assert time.monotonic() - began < 1
+    assert [type(error) for error in raised] == [StateError]
+    assert "was closed while this call ran" in str(raised[0])
+    assert "orderlymq" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(StateError, match="is closed"):
+        lite.poll()
+
+
+def test_a_future_ends_when_its_thread_is_closed() -> None:
+    """That of `send_nowait`, for one: also when its work had not begun."""
+    thread = LoopThread()
+    entered, leave = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        entered.set()
+        leave.wait(5)
+
+    held = thread.submit(hold()).future
+    assert entered.wait(5)
+    futures = [thread.submit(forever()).future for _ in range(3)]
+    closer, _ = waiting_in(thread.close)
+    leave.set()
+    held.result(5)
+    closer.join(5)
+
+    for future in futures:
+        with pytest.raises(StateError, match="a message may be stored"):
+            future.result(1)
+
+
+def test_calls_beside_the_close_of_their_thread_are_refused_or_end() -> None:
+    """None is lost between the end of the loop and the next call."""
+    for _ in range(50):
+        thread = LoopThread()
+        begun = threading.Event()
+
+        def call(thread: LoopThread = thread, begun: threading.Event = begun) -> None:
+            while True:
+                thread.run(nothing())
+                begun.set()
+
+        callers = [waiting_in(call) for _ in range(2)]
+        assert begun.wait(5)
+        thread.close()
+
+        for caller, raised in callers:
+            caller.join(5)
+            assert [type(error) for error in raised] == [StateError]
+
+
+def test_what_ends_with_a_thread_begins_nothing_and_cleans_up() -> None:
+    """A client that nobody has closed sends back no message because its tasks are cancelled."""
+    thread = LoopThread()
+    seen: list[str] = []
+
+    async def note(text: str) -> None:
+        seen.append(text)
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            again.append(asyncio.create_task(note("begun again")))
+            seen.append("ended")
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await nothing()
+            seen.append("generator closed")
+
+    async def begin() -> None:
+        again.append(asyncio.create_task(work()))
+        assert await anext(generator) == 1
+
+    again: list[asyncio.Task[None]] = []
+    generator = numbers()
+    thread.run(begin())
+    thread.close()
+
+    assert seen == ["ended", "generator closed"]
+
+
+def test_a_task_that_wants_the_program_to_end_does_not_keep_its_thread() -> None:
+    """Also when it says so because it is cancelled."""
+    thread = LoopThread()
+    interrupted = threading.Event()
+
+    async def work() -> None:
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            raise SystemExit(3) from None
+
+    async def begin() -> None:
+        tasks.append(asyncio.create_task(work()))
+
+    tasks: list[asyncio.Task[None]] = []
+    waiting = thread.submit(forever()).future
+    thread.run(begin())
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        thread.close()
+        assert interrupted.wait(5)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    with pytest.raises(StateError):
+        waiting.result(1)
+
+
+def test_a_close_from_the_loops_own_thread_is_refused() -> None:
+    """It would wait for itself; the thread goes on."""
+    thread = LoopThread()
+
+    async def inside() -> None:
+        thread.close()
+
+    with pytest.raises(StateError, match="from an async listener"):
+        thread.run(inside())
+    thread.run(nothing())
+    thread.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda address: blocking.Producer("P", address),
+        lambda address: blocking.Consumer("G", address, topics="T"),
+        lambda address: blocking.PullConsumer("G", address),
+        lambda address: blocking.LitePullConsumer("G", address),
+        blocking.AdminClient,
+    ],
+    ids=["producer", "push", "pull", "lite", "admin"],
+)
+def test_a_second_close_does_nothing(
+    cluster: FakeCluster,
+    make: Callable[..., blocking.Producer],
+) -> None:
+    """As with asyncio: also inside a `with` block, whose end closes, too."""
+    with make(cluster.address) as client:
+        client.close()
+        client.close()
+
+    client.close()
