@@ -135,12 +135,15 @@ def array(name: str, rows: Iterator[Any]) -> Pieces:
 
 
 def filled(empty: bytes, begin: bytes, rows: Iterator[Any]) -> Pieces:
-    """Write the JSON text *empty* with *rows* behind the bracket that *begin* ends with."""
+    """Write the JSON text *empty* with *rows* behind the bracket that *begin* ends with; None is work without a row."""
     before, bracket, after = empty.partition(begin)
     assert bracket, f"there is no {begin!r} in {empty!r}"
     yield before + bracket, 0
     comma = b""
     for row in rows:
+        if row is None:
+            yield b"", 1
+            continue
         yield comma + fastjson.dumps(row), 1
         comma = b","
     yield after, 0

@@ -144,8 +144,9 @@ def _no_growth_fence(bed: Bed) -> None:
 @SERVICES.defect("switch before the groups have consumed", "a switch finds the old queues drained")
 def _switch_early(bed: Bed) -> None:
     # In the state machine, and where an operator learns who is in the way.
-    bed.put(expansionphases, "blockers", lambda state, topic: [])
-    bed.put(growing, "blockers", lambda state, topic: [])
+    for module in (expansionphases, growing):
+        bed.put(module, "group_blockers", lambda state, group, topic: [])
+        bed.put(module, "open_transactions", lambda state, topic: [])
 
 
 @SERVICES.defect(

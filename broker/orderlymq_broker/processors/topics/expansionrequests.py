@@ -10,12 +10,14 @@ again. A change of the topic and a step of its expansion are never under way tog
 other has left. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final, Protocol
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.listings import filled
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_when_applied, being_changed
+from orderlymq_broker.core.responses import answer_list, answer_when_applied, being_changed
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.integerranges import NO_TOKEN
 from orderlymq_broker.state.lanes.lane import LaneState
@@ -24,7 +26,11 @@ from orderlymq_broker.state.records import Outcome, Record, Refused
 from orderlymq_broker.state.topics.expansionphases import (
     NO_QUEUE,
     Blocker,
-    blockers,
+    farthest_first,
+    group_blockers,
+    open_transactions,
+    possible_readers,
+    read_by,
     readers_of,
 )
 from orderlymq_broker.state.topics.expansionrecords import (
@@ -55,6 +61,8 @@ ATTEMPTS_AHEAD_MAX: Final = 1_000_000
 # Blockers in one answer; the first ones are those farthest behind.
 BLOCKERS_SHOWN_MAX: Final = 64
 _TEXT_SHOWN_MAX: Final = 64
+# Queues and members of a group that are looked at in the time of one row of a list.
+_LOOKED_AT_IN_ONE: Final = 8
 
 _DIGITS_MAX: Final = 19
 
@@ -162,29 +170,57 @@ class ExpansionProcessor:
 
     def status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20506: the expansions under way and those of *topics* (comma between), or all."""
-        by_topic = self._context.state.expansions.by_topic
-        wanted = {name for name in request.ext.get("topics", "").split(",") if name}
+        state = self._context.state
+        by_topic = state.expansions.by_topic
+        asked = request.ext.get("topics", "").split(",")
+        wanted = {name for name in asked if name in state.topics.by_name}
         # Those under way are always reported: the next operator must find them.
         under_way = {name for name, row in by_topic.items() if row.phase is not ExpansionPhase.OPEN}
         names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
-        shown = [self.describe(name, now) for name in names]
-        body = {
-            EXT_TOKEN: self._context.state.operator_token,
-            "topics": [each for each in shown if each is not None],
-        }
+        empty = fastjson.dumps({EXT_TOKEN: state.operator_token, "topics": []})
+        pieces = filled(empty, b'"topics":[', self._rows(names, now))
 
-        return answer(request, peer, body=fastjson.dumps(body))
+        return answer_list(self._context, request, peer, pieces)
 
-    def describe(self, name: str, now: Now) -> dict[str, Any] | None:
-        """Return how far the expansion of a topic is, ready for JSON; None for an unknown topic."""
-        topic = self._context.state.topics.get(name)
+    def _rows(self, names: Sequence[str], now: Now) -> Iterator[dict[str, Any] | None]:
+        """Yield how far each topic is, and None for what is looked at before: each group, and it once more in each topic."""
+        state = self._context.state
+        readers: dict[str, list[str]] = {name: [] for name in names}
+        groups = possible_readers(state) if names else []
+        for group in groups:
+            for name in read_by(state, group, readers.keys()):
+                readers[name].append(group)
+            yield None
+        retries = dict(self._retries.waiting(groups))
+        for name in names:
+            topic = state.topics.get(name)
+            if topic is None:
+                continue
+            found = open_transactions(state, topic)
+            for group in readers[name]:
+                found += self._group_blockers(group, topic, retries)
+                work = len(topic.queues) + len(state.members.of_group(group))
+                yield from repeat(None, 1 + work // _LOOKED_AT_IN_ONE)
+            yield self._shown(topic, readers[name], farthest_first(found), now)
+
+    def _described(self, name: str, now: Now) -> dict[str, Any] | None:
+        """Return how far the expansion of one topic is, None when it is gone."""
+        state = self._context.state
+        topic = state.topics.get(name)
         if topic is None:
             return None
-        expansion = topic.expansion or Expansion(name)
-        found = self._blockers(topic)
+        readers = readers_of(state, name)
+
+        return self._shown(topic, readers, self._blockers(topic, readers), now)
+
+    def _shown(
+        self, topic: Topic, readers: Sequence[str], found: Sequence[Blocker], now: Now
+    ) -> dict[str, Any]:
+        """Return how far the expansion of a topic is, ready for JSON."""
+        expansion = topic.expansion or Expansion(topic.name)
 
         return {
-            "topic": name,
+            "topic": topic.name,
             # A topic that is created again has another one, though its offsets begin as before.
             "topicId": topic.id,
             "phase": expansion.phase.value,
@@ -199,7 +235,7 @@ class ExpansionProcessor:
             "reason": expansion.reason,
             "barriers": [list(barrier) for barrier in expansion.barriers],
             "blockers": [blocker._asdict() for blocker in found[:BLOCKERS_SHOWN_MAX]],
-            "readers": readers_of(self._context.state, name),
+            "readers": readers,
         }
 
     # -- events ------------------------------------------------------------------------------------
@@ -264,8 +300,9 @@ class ExpansionProcessor:
     def _end(self, expansion: Expansion) -> Record:
         if expansion.phase is ExpansionPhase.PROPAGATING:
             return ExpansionOpened(expansion.topic)
-        topic = self._context.state.topics.by_name[expansion.topic]
-        found = self._blockers(topic)
+        state = self._context.state
+        topic = state.topics.by_name[expansion.topic]
+        found = self._blockers(topic, readers_of(state, topic.name))
         reason = found[0].reason if found else "it did not go on, though nobody was in the way"
 
         return ExpansionAborted(
@@ -306,13 +343,15 @@ class ExpansionProcessor:
                 )
             groups = tuple(listed)
         topic = self._context.state.topics.get(name)
-        if topic is not None and (late := self._retries.waiting(self._ordered_readers(topic))):
+        readers = self._ordered_readers(topic) if topic is not None else []
+        if topic is not None and (late := self._retries.waiting(readers)):
             group, count = late[0]
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _retry_text(name, group, count))
         expansion = self._context.state.expansions.by_topic.get(name)
-        is_fenced = expansion is not None and expansion.phase is ExpansionPhase.FENCED
-        if topic is not None and is_fenced and (busy := self._in_hand(topic)):
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, busy[0].reason)
+        if topic is not None and expansion is not None and expansion.phase is ExpansionPhase.FENCED:
+            busy = [each for group in readers for each in self._in_hand(group, topic)]
+            if busy:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, busy[0].reason)
 
         return ExpansionSwitched(
             name,
@@ -324,28 +363,38 @@ class ExpansionProcessor:
             token,
         )
 
-    def _blockers(self, topic: Topic) -> list[Blocker]:
+    def _blockers(self, topic: Topic, readers: Sequence[str]) -> list[Blocker]:
         """Return who is in the way, those who wait for a retry among them."""
-        found = blockers(self._context.state, topic)
-        for group, count in self._retries.waiting(self._ordered_readers(topic)):
-            text = _retry_text(topic.name, group, count)
-            found.append(Blocker(group, NO_QUEUE, count, text))
+        state = self._context.state
+        retries = dict(self._retries.waiting(readers))
+        found = open_transactions(state, topic)
+        for group in readers:
+            found += self._group_blockers(group, topic, retries)
 
-        return found + self._in_hand(topic)
+        return farthest_first(found)
 
-    def _in_hand(self, topic: Topic) -> list[Blocker]:
-        """Return the groups that work on lanes of a topic, also on such as owe nothing since a reset."""
-        found = []
-        for group in self._ordered_readers(topic):
-            queues = self._context.state.lanes.queues_of(group, topic.name).values()
-            count = sum(len(queue.by_state[LaneState.IN_HAND]) for queue in queues)
-            if count:
-                text = (
-                    f"group {group} has {counted(count, 'lane')} in hand; topic[{topic.name}] waits"
-                )
-                found.append(Blocker(group, NO_QUEUE, count, text))
+    def _group_blockers(
+        self, group: str, topic: Topic, retries: Mapping[str, int]
+    ) -> list[Blocker]:
+        state = self._context.state
+        found = group_blockers(state, group, topic)
+        if not state.is_ordered(group):
+            return found
+        if group in retries:
+            text = _retry_text(topic.name, group, retries[group])
+            found.append(Blocker(group, NO_QUEUE, retries[group], text))
 
-        return found
+        return found + self._in_hand(group, topic)
+
+    def _in_hand(self, group: str, topic: Topic) -> list[Blocker]:
+        """Return whether a group works on lanes of a topic, also on such as owe nothing since a reset."""
+        queues = self._context.state.lanes.queues_of(group, topic.name).values()
+        count = sum(len(queue.by_state[LaneState.IN_HAND]) for queue in queues)
+        if not count:
+            return []
+        text = f"group {group} has {counted(count, 'lane')} in hand; topic[{topic.name}] waits"
+
+        return [Blocker(group, NO_QUEUE, count, text)]
 
     def _ordered_readers(self, topic: Topic) -> list[str]:
         state = self._context.state
@@ -360,15 +409,15 @@ class ExpansionProcessor:
         *,
         ended: Callable[[], None] = lambda: None,
     ) -> list[Effect]:
-        noted = self._under_way(request.ext["topic"])
+        name = request.ext["topic"]
+        noted = self._under_way(name)
 
         def then(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
             refused = next((each for each in outcomes if isinstance(each, Refused)), None)
             if refused is not None:
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
             self._context.counters["administrative_changes"] += 1
-            body = fastjson.dumps(self.describe(request.ext["topic"], now))
-            return answer(request, peer, body=body)
+            return answer(request, peer, body=fastjson.dumps(self._described(name, now)))
 
         def over() -> None:
             noted()

@@ -7,6 +7,7 @@ by the leader, in steps that hold nobody up, and remembered until they have been
 what was not looked at yet counts as waiting, for every group.
 """
 
+from collections import Counter, deque
 from collections.abc import Collection
 from typing import Final
 
@@ -33,22 +34,20 @@ class RetryWatch:
         self._context = context
         self._seen: dict[int, int] = {}
         # Per level: (offset, group) of the messages that go to a retry topic.
-        self._waiting: dict[int, list[tuple[int, str]]] = {}
+        self._waiting: dict[int, deque[tuple[int, str]]] = {}
+        self._counts: Counter[str] = Counter()
 
     def start(self) -> None:
         """Forget everything."""
         self._seen.clear()
         self._waiting.clear()
+        self._counts.clear()
 
     def waiting(self, groups: Collection[str]) -> list[tuple[str, int]]:
         """Return (group, messages) for those of *groups* that wait for a retry, the most first."""
         unread = self._read()
-        counts = dict.fromkeys(groups, 0)
-        for level in self._waiting.values():
-            for _, group in level:
-                if group in counts:
-                    counts[group] += 1
-        found = [(group, count + unread) for group, count in counts.items() if count + unread]
+        counts = ((group, self._counts[group] + unread) for group in dict.fromkeys(groups))
+        found = [(group, count) for group, count in counts if count]
 
         return sorted(found, key=lambda each: (-each[1], each[0]))
 
@@ -58,9 +57,9 @@ class RetryWatch:
         left, budget = 0, STEP_MAX
         for number, queue in schedule.queues.items() if schedule is not None else ():
             progress = max(self._context.state.delay.get(number, 0), queue.min_offset)
-            waiting = self._waiting.setdefault(number, [])
-            if waiting and waiting[0][0] < progress:
-                waiting[:] = [each for each in waiting if each[0] >= progress]
+            waiting = self._waiting.setdefault(number, deque())
+            while waiting and waiting[0][0] < progress:
+                self._counts[waiting.popleft()[1]] -= 1
             start = max(self._seen.get(number, 0), progress)
             if start < queue.next_offset and budget:
                 count = self._look(queue.topic_id, number, start, budget)
@@ -91,6 +90,8 @@ class RetryWatch:
                 continue
             target = find_property(record_properties(message), REAL_TOPIC) or ""
             if target.startswith(RETRY_PREFIX):
-                self._waiting[number].append((offset, target[len(RETRY_PREFIX) :]))
+                group = target[len(RETRY_PREFIX) :]
+                self._waiting[number].append((offset, group))
+                self._counts[group] += 1
 
         return len(keys)

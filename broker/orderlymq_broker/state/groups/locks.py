@@ -164,6 +164,14 @@ class LockTable:
         for group, queues in self._holders.get(client_id, _NO_GROUPS).items():
             yield from (self._groups[group][topic][queue_id] for topic, queue_id in queues)
 
+    def groups(self) -> Iterator[str]:
+        """Yield the groups that hold or once held a queue."""
+        yield from self._groups
+
+    def of_group(self, group: str) -> Mapping[str, Mapping[int, Lock]]:
+        """Return the locks that a group holds or once held, by topic and queue."""
+        return self._groups.get(group, _NO_TOPICS)
+
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that hold or once held a queue of a topic."""
         return [group for group, topics in self._groups.items() if topic in topics]

@@ -138,6 +138,12 @@ class ParkedTable:
 
         return sorted(found, key=lambda held: (held.since_ms, held.topic, held.key, held.queue_id))
 
+    def count_in(self, group: str, topic: str) -> int:
+        """Return how many keys of a topic a group holds."""
+        queues = self._held.groups.get(group, {})
+
+        return sum(len(keys) for (name, _), keys in queues.items() if name == topic)
+
     def counts(self) -> dict[str, int]:
         """Return how many keys each group holds."""
         return dict(self._held.counts)

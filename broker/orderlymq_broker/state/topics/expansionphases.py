@@ -13,7 +13,7 @@ a record of the leader (``processors/topics/expansionrequests.py``). Who asks th
 together: the operator's ``expansion.py``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, KeysView
 from typing import Final, NamedTuple
 
 import msgspec
@@ -214,17 +214,25 @@ def open_all(
 # -- questions -----------------------------------------------------------------------------------------
 
 
-def readers_of(state: BrokerState, topic: str) -> list[str]:
-    """Return the groups that subscribe to a topic now, or have ever locked or committed in it."""
-    online = {
-        group for group in state.members.groups() if topic in state.members.subscriptions(group)
-    }
-    committed = {
-        group for group in state.offsets.groups() if topic in state.offsets.of_group(group)
-    }
+def possible_readers(state: BrokerState) -> list[str]:
+    """Return the groups that may read any topic."""
+    return sorted({*state.members.groups(), *state.offsets.groups(), *state.locks.groups()})
+
+
+def read_by(state: BrokerState, group: str, topics: KeysView[str]) -> set[str]:
+    """Return which of *topics* a group subscribes to now, or has ever locked or committed in."""
+    online = topics & state.members.subscriptions(group).keys()
+    committed = topics & state.offsets.of_group(group).keys()
 
     # A member that had a lock was given messages, though it may have left before its first commit.
-    return sorted({*online, *committed, *state.locks.groups_of(topic)})
+    return online | committed | (topics & state.locks.of_group(group).keys())
+
+
+def readers_of(state: BrokerState, topic: str) -> list[str]:
+    """Return the groups that subscribe to a topic now, or have ever locked or committed in it."""
+    only = {topic: None}.keys()
+
+    return [group for group in possible_readers(state) if read_by(state, group, only)]
 
 
 def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
@@ -234,38 +242,54 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
     yet. What a group handed back for later counts as not consumed, and so does a transaction whose
     end would put a message into the old queue.
     """
-    found: list[Blocker] = []
+    found = open_transactions(state, topic)
     for group in readers_of(state, topic.name):
-        if not _may_be_ordered(state, group, topic) or state.members.is_broadcasting(group):
-            continue
-        online = len(state.members.of_group(group))
-        who = f"{counted(online, 'member')} online" if online else "nobody online"
-        found += [
-            Blocker(
-                group,
-                number,
-                left,
-                f"group {group} lacks {counted(left, 'message')} of queue {number}, {who}",
-            )
-            for number, left in _left(state, group, topic)
-        ]
-        kept = sum(held.topic == topic.name for held in state.parked.of_group(group))
-        if kept:
-            # Its new queue would not know of the hold, and the key would overtake its dead letter.
-            text = (
-                f"group {group} holds {counted(kept, 'key')}: release with orderlymq group release"
-            )
-            found.append(Blocker(group, NO_QUEUE, kept, text))
-        waiting = retries_left(state, group)
-        if waiting:
-            text = f"group {group} has {counted(waiting, 'message')} to try again, {who}"
-            found.append(Blocker(group, NO_QUEUE, waiting, text))
-    halves = state.transactions.of_topic(topic.name)
-    if halves:
-        text = f"{counted(halves, 'transaction')} of topic[{topic.name}] may still be committed: end all, also those that were given up"
-        found.append(Blocker("", NO_QUEUE, halves, text))
+        found += group_blockers(state, group, topic)
 
+    return farthest_first(found)
+
+
+def farthest_first(found: Iterable[Blocker]) -> list[Blocker]:
+    """Return blockers in the order in which they are shown."""
     return sorted(found, key=lambda blocker: (-blocker.messages, blocker))
+
+
+def group_blockers(state: BrokerState, group: str, topic: Topic) -> list[Blocker]:
+    """Return what a group that reads a topic has not consumed, if it is to be waited for."""
+    if not _may_be_ordered(state, group, topic) or state.members.is_broadcasting(group):
+        return []
+    online = len(state.members.of_group(group))
+    who = f"{counted(online, 'member')} online" if online else "nobody online"
+    found = [
+        Blocker(
+            group,
+            number,
+            left,
+            f"group {group} lacks {counted(left, 'message')} of queue {number}, {who}",
+        )
+        for number, left in _left(state, group, topic)
+    ]
+    kept = state.parked.count_in(group, topic.name)
+    if kept:
+        # Its new queue would not know of the hold, and the key would overtake its dead letter.
+        text = f"group {group} holds {counted(kept, 'key')}: release with orderlymq group release"
+        found.append(Blocker(group, NO_QUEUE, kept, text))
+    waiting = retries_left(state, group)
+    if waiting:
+        text = f"group {group} has {counted(waiting, 'message')} to try again, {who}"
+        found.append(Blocker(group, NO_QUEUE, waiting, text))
+
+    return found
+
+
+def open_transactions(state: BrokerState, topic: Topic) -> list[Blocker]:
+    """Return what is in the way because transactions of a topic may still be committed."""
+    halves = state.transactions.of_topic(topic.name)
+    if not halves:
+        return []
+    text = f"{counted(halves, 'transaction')} of topic[{topic.name}] may still be committed: end all, also those that were given up"
+
+    return [Blocker("", NO_QUEUE, halves, text)]
 
 
 def retries_left(state: BrokerState, group: str) -> int:

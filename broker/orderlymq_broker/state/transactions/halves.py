@@ -96,6 +96,7 @@ class TransactionTable:
         self.given_up: dict[int, Half] = {}
         self.open_by_group: Counter[str] = Counter()
         self.given_up_by_group: Counter[str] = Counter()
+        self._by_topic: Counter[str] = Counter()
         self._oldest_open = Oldest(self.open)
         self._oldest_given_up = Oldest(self.given_up)
 
@@ -123,8 +124,7 @@ class TransactionTable:
 
     def of_topic(self, topic: str) -> int:
         """Return how many halves of a topic may still be committed, those that were given up included."""
-        both = (self.open, self.given_up)
-        return sum(half.opened.topic == topic for halves in both for half in halves.values())
+        return self._by_topic[topic]
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -215,6 +215,8 @@ class TransactionTable:
             (self.given_up, self.given_up_by_group),
         ):
             assert +counts == Counter(half.opened.group for half in halves.values())
+        everyone = (half for halves in (self.open, self.given_up) for half in halves.values())
+        assert self._by_topic == Counter(half.opened.topic for half in everyone)
         assert not any(half.given_up for half in self.open.values())
         assert all(half.given_up for half in self.given_up.values())
 
@@ -230,6 +232,7 @@ class TransactionTable:
         oldest = self._oldest_given_up if half.given_up else self._oldest_open
         halves[half.offset] = half
         counts[half.opened.group] += 1
+        self._by_topic[half.opened.topic] += 1
         oldest.add(half.offset)
 
     def _remove(self, half: Half) -> None:
@@ -239,3 +242,6 @@ class TransactionTable:
         counts[half.opened.group] -= 1
         if not counts[half.opened.group]:
             del counts[half.opened.group]
+        self._by_topic[half.opened.topic] -= 1
+        if not self._by_topic[half.opened.topic]:
+            del self._by_topic[half.opened.topic]

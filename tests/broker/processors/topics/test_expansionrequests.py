@@ -1,6 +1,7 @@
 """Expansion of an ordered topic on one raft group: who may send when, who is in the way, who may say so."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -494,3 +495,35 @@ def test_a_deleted_topic_takes_its_expansion_with_it(topic: Shell) -> None:
 
     assert phase(topic) == ExpansionPhase.OPEN.value
     assert send(topic, e=1).code == 0
+
+
+def test_the_state_of_many_topics_is_written_in_steps_and_reads_each_group_once(
+    topic: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every topic times every group in one turn of its loop would cost a leader its place."""
+    count = 60
+    names = [f"topic-{number}" for number in range(count)]
+    create(topic, *(TopicSet(name, 4, 4, order=True) for name in names))
+    groups = [f"group-{number}" for number in range(count)]
+    create(topic, *(GroupSet(group, orderly=True) for group in groups))
+    for group in groups:
+        create(topic, OffsetsReset(tuple(Commit(group, name, 0, 0) for name in names)))
+    topic.call(310, send_ext("topic-7", e=0), b"paid")
+    of_group = Mock(wraps=topic.state.offsets.of_group)
+    monkeypatch.setattr(topic.state.offsets, "of_group", of_group)
+
+    opaque = topic.submit(EXPANSION, {"topics": ",".join([*names, "nobody", "orders"])})
+
+    assert topic.reply_to(opaque) is None
+    assert topic.later, "other requests are served between"
+    topic.settle()
+    reply = topic.reply_to(opaque)
+    assert reply is not None
+    readers = count * count + len(["billing"])
+    # Once for what it reads, and in each of its topics for how far it is.
+    assert of_group.call_count <= count + 1 + 2 * readers
+    found = {each["topic"]: each for each in fastjson.loads(reply.body)["topics"]}
+    assert list(found) == sorted([*names, "orders"])
+    assert found["topic-3"]["readers"] == sorted(groups)
+    assert found["topic-3"]["blockers"] == []
+    assert [each["group"] for each in found["topic-7"]["blockers"]] == sorted(groups)
