@@ -9,7 +9,7 @@ The shell that asks is ``replication/loop.py``.
 """
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeGuard
@@ -21,11 +21,20 @@ from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     Append,
+    GroupDeleted,
     GroupSet,
     Record,
+    TopicDeleted,
     TopicSet,
     decode_records,
     encode_records,
+)
+from orderlymq_broker.state.topics.expansionrecords import (
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionOpened,
+    ExpansionPropagated,
+    ExpansionSwitched,
 )
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.state.transactions.halfrecords import HalfOpened
@@ -103,6 +112,8 @@ class EntryBuilder:
         uncommitted: bytes of proposals that were admitted and are neither applied nor lost.
         names_max: how many topics, and how many groups, requests may make.
         rows_size_max: how many bytes of a registration these topics may take.
+        changing: ("topic", name) of each topic that is made, changed, deleted or expanded by what is admitted and neither applied
+            nor lost, and ("group", name) of each consumer group that is deleted: what changes them, too, is judged behind it.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
@@ -113,6 +124,7 @@ class EntryBuilder:
         self._creations = 0
         self._rows_size = 0
         self._view = 0
+        self.changing: Counter[tuple[str, str]] = Counter()
         self.physical_next = 0
         self.uncommitted = 0
         # Next offset and last store time of the queues that were written to since the leadership began.
@@ -126,6 +138,7 @@ class EntryBuilder:
         self.uncommitted = 0
         self._creations = 0
         self._rows_size = 0
+        self.changing = Counter()
 
     def has_room(self, count: int) -> bool:
         """Return whether so many topics and groups can be made beside those that are there and under way."""
@@ -167,6 +180,9 @@ class EntryBuilder:
             proposal.creations, proposal.rows_size = len(new), rows_size
             self._creations += len(new)
             self._rows_size += rows_size
+        if others:
+            proposal.changes = [each for record in others if (each := self._change(record))]
+            self.changing.update(proposal.changes)
         proposal.size, proposal.view = size, self._view
         self.uncommitted += size
 
@@ -208,6 +224,26 @@ class EntryBuilder:
             return record.name not in self._state.topics.by_name
         return type(record) is GroupSet and record.name not in self._state.groups.by_name
 
+    def _change(self, record: Record) -> tuple[str, str] | None:
+        match record:
+            case TopicSet():
+                changes = not record.only_if_absent or self._is_new(record)
+                return ("topic", record.name) if changes else None
+            case TopicDeleted():
+                return "topic", record.name
+            case GroupDeleted():
+                return "group", record.name
+            case (
+                ExpansionFenced()
+                | ExpansionAborted()
+                | ExpansionSwitched()
+                | ExpansionPropagated()
+                | ExpansionOpened()
+            ):
+                return "topic", record.topic
+            case _:
+                return None
+
     def settle(self, proposals: Iterable[Propose]) -> None:
         """Note that the outcome of admitted proposals is known."""
         for proposal in proposals:
@@ -215,6 +251,10 @@ class EntryBuilder:
                 self.uncommitted -= proposal.size
                 self._creations -= proposal.creations
                 self._rows_size -= proposal.rows_size
+                for change in proposal.changes:
+                    self.changing[change] -= 1
+                    if not self.changing[change]:
+                        del self.changing[change]
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
         """Return the entry of admitted proposals; nothing is given away before ``proposed``."""

@@ -5,7 +5,7 @@ The rule: the answer leaves when the records are applied on this leader; when le
 the sender learns that nothing changed. Sends have answers of their own: ``processors/send/responses.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Final
@@ -116,11 +116,17 @@ def change(
     return answer_when_applied(request, peer, records, then=then, ended=ended)
 
 
-def being_changed(topics: str) -> RequestRefused:
-    """Return the refusal of a change that would be judged before another change of these topics is applied."""
-    return RequestRefused(
-        ResponseCode.SYSTEM_ERROR, f"topic[{topics}] is being changed; send it again"
-    )
+def check_unchanging(context: Context, names: Iterable[str], kind: str = "topic") -> None:
+    """Refuse a change that would be judged before another one of these topics, or groups, is applied.
+
+    Raises:
+        RequestRefused: one is under way (1).
+    """
+    busy = sorted(name for name in names if (kind, name) in context.entries.changing)
+    if busy:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"{kind}[{', '.join(busy)}] is being changed; send it again"
+        )
 
 
 # Comparing takes some 20 us a name, on the loop that also runs raft.

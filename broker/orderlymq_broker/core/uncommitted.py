@@ -85,8 +85,6 @@ class LeaderView:
             them again that wait for it.
         handing_on: delay queues of which some messages are on their way to where they belong.
         fencing: topics whose fence was proposed and is not applied: nobody writes to them any more.
-        topics_changing: topics whose change by an administrator was proposed and is not applied.
-        topics_growing: how many steps of a topic's expansion were proposed and are not applied.
         changing: how many changes of a group were proposed and are not applied: nobody plans for it until then.
         timers_ending: offsets of timers whose end was proposed and is not applied.
         taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.
@@ -98,8 +96,6 @@ class LeaderView:
         self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
         self.handing_on: set[int] = set()
         self.fencing: set[str] = set()
-        self.topics_changing: set[str] = set()
-        self.topics_growing: Counter[str] = Counter()
         self.changing: Counter[str] = Counter()
         self.timers_ending: set[int] = set()
         self.taken_back: dict[int, int] = {}

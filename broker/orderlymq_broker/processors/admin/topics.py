@@ -13,7 +13,7 @@ from typing import Any, Final
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.listings import rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_list, being_changed, change
+from orderlymq_broker.core.responses import answer_list, change, check_unchanging
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
@@ -129,6 +129,7 @@ class TopicAdministration:
         """Serve 215: delete a topic with its messages and what groups have committed in it."""
         name = TopicHeader.from_ext(request.ext).topic
         self._check_not_system(name)
+        check_unchanging(self._context, [name])
         if self._context.state.topics.get(name) is None:
             return answer(request, peer)
 
@@ -204,19 +205,13 @@ class TopicAdministration:
         self, records: Sequence[TopicSet], request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
         names = {record.name for record in records}
-        view = self._context.view
-        # What is in the log and not applied: this change must be judged after it.
-        busy = sorted(
-            name for name in names if name in view.topics_changing or view.topics_growing[name]
-        )
-        if busy or len(names) < len(records):
-            raise being_changed(", ".join(busy) or records[0].name)
-        view.topics_changing |= names
+        check_unchanging(self._context, names)
+        if len(names) < len(records):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, "a topic stands in the list twice; name each once"
+            )
 
-        def ended() -> None:
-            view.topics_changing -= names
-
-        return change(self._context, records, request, peer, ended=ended)
+        return change(self._context, records, request, peer)
 
     def _judge(self, config: TopicConfig, attributes: object) -> TopicSet:
         """Return the record that makes a topic so.

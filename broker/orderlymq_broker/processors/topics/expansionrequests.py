@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, Protocol
 
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.listings import filled
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_list, answer_when_applied, being_changed
+from orderlymq_broker.core.responses import answer_list, answer_when_applied, check_unchanging
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.integerranges import NO_TOKEN
 from orderlymq_broker.state.lanes.lane import LaneState
@@ -146,8 +146,7 @@ class ExpansionProcessor:
             check_topic_name(name)
         except InvalidName as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        if name in self._context.view.topics_changing:
-            raise being_changed(name)
+        check_unchanging(self._context, [name])
         action = ext.get("action", "")
         match action:
             case "fence":
@@ -259,7 +258,7 @@ class ExpansionProcessor:
         """Abort fences that did not go on in time; end settlings that have lasted long enough."""
         effects: list[Effect] = []
         by_topic = self._context.state.expansions.by_topic
-        changing = self._context.view.topics_changing
+        changing = self._context.entries.changing
         self._ends = {name: end for name, end in self._ends.items() if by_topic.get(name) == end[0]}
         for name, expansion in by_topic.items():
             if expansion.phase not in (ExpansionPhase.FENCED, ExpansionPhase.PROPAGATING):
@@ -267,35 +266,12 @@ class ExpansionProcessor:
             known = self._ends.get(name)
             if known is None or known[0] != expansion:
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
-            elif known[1] <= now.monotonic_ms and name not in changing:
+            elif known[1] <= now.monotonic_ms and ("topic", name) not in changing:
                 # Asked for again only when this proposal is lost and another limit is over.
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
-                effects.append(self._propose_end(expansion))
+                effects.append(Propose([self._end(expansion)]))
 
         return effects
-
-    def _propose_end(self, expansion: Expansion) -> Propose:
-        ended = self._under_way(expansion.topic)
-
-        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
-            ended()
-            return []
-
-        def lost(_: Refusal | None) -> list[Effect]:
-            ended()
-            return []
-
-        return Propose([self._end(expansion)], applied, lost)
-
-    def _under_way(self, name: str) -> Callable[[], None]:
-        """Note a step of a topic's expansion until what is returned is called: no change of the topic is judged meanwhile."""
-        growing = self._context.view.topics_growing
-        growing[name] += 1
-
-        def ended() -> None:
-            growing[name] -= 1
-
-        return ended
 
     def _end(self, expansion: Expansion) -> Record:
         if expansion.phase is ExpansionPhase.PROPAGATING:
@@ -410,7 +386,6 @@ class ExpansionProcessor:
         ended: Callable[[], None] = lambda: None,
     ) -> list[Effect]:
         name = request.ext["topic"]
-        noted = self._under_way(name)
 
         def then(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
             refused = next((each for each in outcomes if isinstance(each, Refused)), None)
@@ -419,11 +394,7 @@ class ExpansionProcessor:
             self._context.counters["administrative_changes"] += 1
             return answer(request, peer, body=fastjson.dumps(self._described(name, now)))
 
-        def over() -> None:
-            noted()
-            ended()
-
-        return answer_when_applied(request, peer, records, then=then, ended=over)
+        return answer_when_applied(request, peer, records, then=then, ended=ended)
 
 
 def check_token(context: Context, ext: dict[str, str], now: Now) -> int:

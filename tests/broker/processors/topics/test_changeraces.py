@@ -1,0 +1,102 @@
+"""What creates, changes or deletes a topic is never judged beside something else that does."""
+
+import pytest
+
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.codes import RequestCode
+from tests.broker.processors.driver import ALICE, TOOL, Shell
+from tests.broker.processors.requests import create, send_ext
+from tests.broker.processors.topics.test_expansionraces import said
+
+CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
+DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
+AGAIN = (1, "topic[orders] is being changed; send it again")
+
+
+def creation(queues: int) -> dict[str, str]:
+    """Return what an administrator asks for."""
+    fields = {"topic": "orders", "defaultTopic": "TBW102", "perm": "6", "order": "false"}
+    fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
+    return {**fields, "readQueueNums": str(queues), "writeQueueNums": str(queues)}
+
+
+@pytest.fixture
+def shell() -> Shell:
+    return Shell().lead()
+
+
+def test_an_administrator_waits_for_the_topic_that_a_send_makes(shell: Shell) -> None:
+    """Applied behind it, fewer queues would leave the message in one that nobody reads."""
+    sent = shell.submit(310, send_ext("orders", e=3), b"paid")
+    refused = shell.submit(CREATE, creation(2), peer=TOOL)
+    shell.settle()
+
+    assert said(shell, refused) == AGAIN
+    assert said(shell, sent)[0] == 0
+    topic = shell.state.topics.by_name["orders"]
+    assert (topic.queue_count, topic.queues[3].next_offset) == (4, 1)
+    again = shell.submit(CREATE, creation(8), peer=TOOL)
+    shell.settle()
+    assert said(shell, again)[0] == 0
+
+
+def test_a_send_that_would_make_a_topic_goes_into_the_one_that_an_administrator_makes(
+    shell: Shell,
+) -> None:
+    """It is judged when the administrator's topic is there."""
+    made = shell.submit(CREATE, creation(2), peer=TOOL)
+    refused = shell.submit(310, send_ext("orders", e=3), b"paid")
+    taken = shell.submit(310, send_ext("orders", e=1), b"paid")
+    shell.settle()
+
+    assert said(shell, made)[0] == 0
+    assert said(shell, refused)[0] == 1
+    assert said(shell, taken)[0] == 0
+    assert shell.state.topics.by_name["orders"].queue_count == 2
+
+
+@pytest.mark.parametrize("first", ["create", "delete", "switch"])
+@pytest.mark.parametrize("second", ["create", "delete", "switch"])
+def test_no_two_changes_of_a_topic_are_under_way_together(
+    shell: Shell, first: str, second: str
+) -> None:
+    """A topic that is deleted would come again as an expansion's switch wants it, or as it was."""
+    create(shell, TopicSet("orders", 4, 4))
+    requests = {
+        "create": (CREATE, creation(8), TOOL),
+        "delete": (DELETE, {"topic": "orders"}, TOOL),
+        "switch": (
+            RequestCode.ORDERLYMQ_CHANGE_QUEUES,
+            {"action": "switch", "topic": "orders", "attempt": "1", "total": "8", "queues": "8"},
+            ALICE,
+        ),
+    }
+    code, ext, peer = requests[first]
+    shell.submit(code, ext, peer=peer)
+    code, ext, peer = requests[second]
+    refused = shell.submit(code, ext, peer=peer)
+    shell.settle()
+
+    assert said(shell, refused) == AGAIN
+    assert ("orders" in shell.state.topics.by_name) == (first != "delete")
+    shell.submit(code, ext, peer=peer)
+    shell.settle()
+    assert not shell.core.context.entries.changing
+
+
+def test_what_is_lost_with_its_leader_keeps_no_change_waiting(shell: Shell) -> None:
+    """Nothing of it is in the log."""
+    shell.submit(CREATE, creation(2), peer=TOOL)
+    shell.lose_proposals()
+
+    assert shell.call(CREATE, creation(2), peer=TOOL).code == 0
+
+
+def test_a_retry_topic_is_not_changed_while_a_heartbeat_makes_it(shell: Shell) -> None:
+    """The broker makes it in passing, like that of a send."""
+    create(shell, GroupSet("billing"))
+    shell.submit(200, {}, b'{"groupName": "search", "retryQueueNums": 4}', peer=TOOL)
+    refused = shell.submit(CREATE, {**creation(1), "topic": "%RETRY%search"}, peer=TOOL)
+    shell.settle()
+
+    assert said(shell, refused) == (1, "topic[%RETRY%search] is being changed; send it again")
