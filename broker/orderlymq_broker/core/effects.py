@@ -96,7 +96,8 @@ class Propose:
         first_at: the queue and the offset of their first message, for copies of another cluster: where another offset is
             next, they are refused when their entry is built.
         creations: topics and groups that they make.
-        changes: topics that they make, change or delete, and groups that they delete, as ``EntryBuilder.changing`` names them.
+        changes: topics that they make, change, delete or expand.
+        deletes: topics and groups that they delete, as ``EntryBuilder.going`` names them.
         rows_size: bytes that these topics take in a registration.
         view: number of the leadership under which they were counted.
     """
@@ -107,7 +108,8 @@ class Propose:
     first_at: tuple[Queue, int] | None = None
     size: int = 0
     creations: int = 0
-    changes: Sequence[tuple[str, str]] = ()
+    changes: Sequence[str] = ()
+    deletes: Sequence[tuple[str, str]] = ()
     rows_size: int = 0
     view: int = 0
 

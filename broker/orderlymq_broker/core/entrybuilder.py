@@ -112,8 +112,9 @@ class EntryBuilder:
         uncommitted: bytes of proposals that were admitted and are neither applied nor lost.
         names_max: how many topics, and how many groups, requests may make.
         rows_size_max: how many bytes of a registration these topics may take.
-        changing: ("topic", name) of each topic that is made, changed, deleted or expanded by what is admitted and neither applied
-            nor lost, and ("group", name) of each consumer group that is deleted: what changes them, too, is judged behind it.
+        changing: topics that are made, changed, deleted or expanded by what is admitted and neither applied nor lost: what changes
+            them, too, is judged behind it.
+        going: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
@@ -124,7 +125,8 @@ class EntryBuilder:
         self._creations = 0
         self._rows_size = 0
         self._view = 0
-        self.changing: Counter[tuple[str, str]] = Counter()
+        self.changing: Counter[str] = Counter()
+        self.going: Counter[tuple[str, str]] = Counter()
         self.physical_next = 0
         self.uncommitted = 0
         # Next offset and last store time of the queues that were written to since the leadership began.
@@ -139,6 +141,7 @@ class EntryBuilder:
         self._creations = 0
         self._rows_size = 0
         self.changing = Counter()
+        self.going = Counter()
 
     def has_room(self, count: int) -> bool:
         """Return whether so many topics and groups can be made beside those that are there and under way."""
@@ -181,8 +184,10 @@ class EntryBuilder:
             self._creations += len(new)
             self._rows_size += rows_size
         if others:
-            proposal.changes = [each for record in others if (each := self._change(record))]
+            proposal.changes = [each for record in others if (each := self._changed(record))]
+            proposal.deletes = [each for record in others if (each := _deleted(record))]
             self.changing.update(proposal.changes)
+            self.going.update(proposal.deletes)
         proposal.size, proposal.view = size, self._view
         self.uncommitted += size
 
@@ -224,15 +229,14 @@ class EntryBuilder:
             return record.name not in self._state.topics.by_name
         return type(record) is GroupSet and record.name not in self._state.groups.by_name
 
-    def _change(self, record: Record) -> tuple[str, str] | None:
+    def _changed(self, record: Record) -> str | None:
+        """Return the topic that a record makes, changes, deletes or expands."""
         match record:
             case TopicSet():
                 changes = not record.only_if_absent or self._is_new(record)
-                return ("topic", record.name) if changes else None
+                return record.name if changes else None
             case TopicDeleted():
-                return "topic", record.name
-            case GroupDeleted():
-                return "group", record.name
+                return record.name
             case (
                 ExpansionFenced()
                 | ExpansionAborted()
@@ -240,7 +244,7 @@ class EntryBuilder:
                 | ExpansionPropagated()
                 | ExpansionOpened()
             ):
-                return "topic", record.topic
+                return record.topic
             case _:
                 return None
 
@@ -251,10 +255,8 @@ class EntryBuilder:
                 self.uncommitted -= proposal.size
                 self._creations -= proposal.creations
                 self._rows_size -= proposal.rows_size
-                for change in proposal.changes:
-                    self.changing[change] -= 1
-                    if not self.changing[change]:
-                        del self.changing[change]
+                self.changing -= Counter(proposal.changes)
+                self.going -= Counter(proposal.deletes)
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
         """Return the entry of admitted proposals; nothing is given away before ``proposed``."""
@@ -314,6 +316,17 @@ class EntryBuilder:
         """Note that the entry is in the log: its places are given."""
         self._heads.update(built.heads)
         self.physical_next = built.physical_end
+
+
+def _deleted(record: Record) -> tuple[str, str] | None:
+    """Return the topic or the group that a record deletes."""
+    match record:
+        case TopicDeleted():
+            return "topic", record.name
+        case GroupDeleted():
+            return "group", record.name
+        case _:
+            return None
 
 
 def _row_size(record: TopicSet) -> int:

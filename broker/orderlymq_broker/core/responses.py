@@ -116,16 +116,16 @@ def change(
     return answer_when_applied(request, peer, records, then=then, ended=ended)
 
 
-def check_unchanging(context: Context, names: Iterable[str], kind: str = "topic") -> None:
-    """Refuse a change that would be judged before another one of these topics, or groups, is applied.
+def check_unchanging(context: Context, names: Iterable[str]) -> None:
+    """Refuse a change that would be judged before another one of these topics is applied.
 
     Raises:
         RequestRefused: one is under way (1).
     """
-    busy = sorted(name for name in names if (kind, name) in context.entries.changing)
+    busy = sorted(name for name in names if name in context.entries.changing)
     if busy:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"{kind}[{', '.join(busy)}] is being changed; send it again"
+            ResponseCode.SYSTEM_ERROR, f"topic[{', '.join(busy)}] is being changed; send it again"
         )
 
 

@@ -119,6 +119,7 @@ class OffsetAdministration:
                 f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
             )
         raise_unknown_group(self._context, header.group)
+        self._committer.check_staying(header.group, [topic.name])
         if not self._sessions_of(header.group) and not _names_queue(header):
             raise RequestRefused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -282,6 +283,7 @@ class OffsetAdministration:
                 f"group[{header.src_group}] has {len(commits)} offsets, at most {CLONED_MAX} are copied in one request: name a topic",
             )
         known_group(self._context, header.dest_group)
+        self._committer.check_staying(header.dest_group, topics)
         self._committer.check_room(commits)
         records = [*self._committer.take(), self._committer.reset(commits, now)]
 

@@ -8,7 +8,7 @@ that a tool may set those of a group with nobody online, that clients which were
 (220) may repeat the reset, and that pull consumers choose theirs where no order is kept. Who may commit: ``fence.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
@@ -71,6 +71,7 @@ class Committer:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] has no queue {queue_id}"
             )
         known_group(self._context, group)  # it owns its offsets
+        self.check_staying(group, [name])
         check_named(context, request.ext, peer, now)
         verdict = self._fence.judge_commit(
             group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
@@ -119,6 +120,7 @@ class Committer:
             self._context.counters["fenced_commits"] += 1
         elif not self._out_of_range(topic, header.queue_id, offset):
             try:
+                self.check_staying(header.consumer_group, [topic.name])
                 self.check_room(
                     [Commit(header.consumer_group, topic.name, header.queue_id, offset)]
                 )
@@ -169,6 +171,19 @@ class Committer:
             self._resets[key] = (commit.offset, now.monotonic_ms + RESET_ECHO_MS)
 
         return OffsetsReset(tuple(commits))
+
+    def check_staying(self, group: str, topics: Iterable[str]) -> None:
+        """Refuse offsets that would come behind a deletion: they would count in what has the name next.
+
+        Raises:
+            RequestRefused: the group or a topic is being deleted (1).
+        """
+        going = self._context.entries.going
+        for place in (("group", group), *(("topic", topic) for topic in topics)) if going else ():
+            if place in going:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, f"{place[0]}[{place[1]}] is being deleted"
+                )
 
     def check_room(self, commits: Sequence[Commit]) -> None:
         """Refuse offsets of queues in which a group has none yet when there are too many.

@@ -266,7 +266,7 @@ class ExpansionProcessor:
             known = self._ends.get(name)
             if known is None or known[0] != expansion:
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
-            elif known[1] <= now.monotonic_ms and ("topic", name) not in changing:
+            elif known[1] <= now.monotonic_ms and name not in changing:
                 # Asked for again only when this proposal is lost and another limit is over.
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
                 effects.append(Propose([self._end(expansion)]))

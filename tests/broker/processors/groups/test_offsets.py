@@ -444,3 +444,45 @@ def test_offsets_are_counted_over_a_restart_and_when_their_owners_go(shell: Shel
     create(shell, GroupDeleted("shipping", clean_offsets=True))
     assert shell.state.offsets.count == 1
     shell.state.check_invariants()
+
+
+RESET = {"topic": "orders", "group": "billing", "timestamp": "-1", "isForce": "true"}
+CLONE = {"srcGroup": "billing", "destGroup": "billing", "topic": "orders", "offline": "true"}
+
+
+@pytest.mark.parametrize("deleted", ["topic", "group"])
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (15, commit_ext(4)),
+        (11, pull_ext(offset=4, commitOffset=4, sysFlag=1)),
+        (222, {**RESET, "queueId": "0", "offset": "4"}),
+        (314, CLONE),
+    ],
+    ids=["commit", "pull", "reset", "clone"],
+)
+def test_no_offset_comes_behind_the_deletion_of_its_topic_or_group(
+    shell: Shell, deleted: str, code: int, ext: dict[str, str]
+) -> None:
+    """It would count in what is made with the same name: the group would begin there and skip messages."""
+    filled(shell)
+    heartbeat(shell, "c1")
+    commit(shell, 1)
+
+    if deleted == "topic":
+        shell.submit(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, peer=TOOL)
+        shell.run([Propose([TopicSet("orders", 2, 2)])])
+    else:
+        gone = {"groupName": "billing", "cleanOffset": "true"}
+        shell.submit(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone, peer=TOOL)
+        shell.run([Propose([GroupSet("billing")])])
+    before = len(shell.proposed)
+    shell.submit(code, ext)
+    shell.pass_time(100)
+
+    assert shell.state.offsets.of_group("billing") == {}
+    kinds = [type(record).__name__ for record in shell.proposed[before:]]
+    assert kinds[:1] == ["TopicDeleted" if deleted == "topic" else "GroupDeleted"]
+    send(shell)
+    commit(shell, 1)
+    assert offset_of(shell) == 1, "what has the name now takes offsets"
