@@ -185,7 +185,7 @@ class EntryBuilder:
             self._rows_size += rows_size
         if others:
             proposal.changes = [each for record in others if (each := self._changed(record))]
-            proposal.deletes = [each for record in others if (each := _deleted(record))]
+            proposal.deletes = [gone for record in others if (gone := _deleted(record))]
             self.changing.update(proposal.changes)
             self.going.update(proposal.deletes)
         proposal.size, proposal.view = size, self._view

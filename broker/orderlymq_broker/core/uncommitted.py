@@ -84,7 +84,7 @@ class LeaderView:
         ending: half messages whose end was proposed and is not applied, with the requests to end
             them again that wait for it.
         handing_on: delay queues of which some messages are on their way to where they belong.
-        fencing: topics whose fence was proposed and is not applied: nobody writes to them any more.
+        fencing: topics whose fence, or change to fewer queues, was proposed and is not applied: nobody sends to them meanwhile.
         changing: how many changes of a group were proposed and are not applied: nobody plans for it until then.
         timers_ending: offsets of timers whose end was proposed and is not applied.
         taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.

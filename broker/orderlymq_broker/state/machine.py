@@ -256,7 +256,7 @@ class Machine:
             case DedupTrimmed():
                 return state.dedup.trim(record.floor, batch)
             case TopicSet():
-                return state.topics.set(record, wall_ms, writes)
+                return removals.set_topic(state, record, wall_ms, writes)
             case GroupSet():
                 return self._set_group(record, wall_ms)
             case HalfOpened():

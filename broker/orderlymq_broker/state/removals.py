@@ -1,5 +1,5 @@
 """
-Records that take rows out of several tables: deletions, retention, dead clients, offsets that are set back.
+Records that take rows out of several tables: deletions, retention, dead clients, offsets that are set back, fewer queues.
 
 The rule: what one table loses, every table that refers to it loses with the same entry. `machine` calls these; a record
 that concerns one table is applied by that table.
@@ -17,13 +17,17 @@ from orderlymq_broker.state.records import (
     MembersChanged,
     OffsetsReset,
     Outcome,
+    Refused,
     RetentionAdvanced,
     TopicChanged,
     TopicDeleted,
+    TopicSet,
     Trimmed,
 )
 from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.state.topics.expansionphases import readers_of
 from orderlymq_broker.state.topics.queues import trim_bounds, write_floor
+from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key, prefix_end
 from orderlymq_protocol.names import dlq_topic, retry_topic
@@ -65,6 +69,42 @@ def _forget_copies(state: BrokerState, again: Iterable[tuple[str, str]], batch: 
                 origins.setdefault(topic.id, set()).add("" if from_all else name)
     if origins:
         state.dedup.forget_copies(origins, batch)
+
+
+def set_topic(
+    state: BrokerState, record: TopicSet, wall_ms: int, writes: TableWrites
+) -> TopicChanged | Refused:
+    """Create or change a topic, unless that takes a queue away which a group still has to read.
+
+    The leader has judged it by what was applied then; messages may have come since.
+    """
+    topic = state.topics.get(record.name)
+    if topic is not None and not record.only_if_absent:
+        reason = refuse_fewer(state, topic, max(record.read_queues, record.write_queues))
+        if reason:
+            return Refused(reason)
+
+    return state.topics.set(record, wall_ms, writes)
+
+
+def refuse_fewer(state: BrokerState, topic: Topic, count: int) -> str:
+    """Return why a topic cannot have only *count* queues, empty when it can: a group has not consumed the others."""
+    kept = [
+        (number, queue)
+        for number, queue in sorted(topic.queues.items())
+        if number >= count and queue.min_offset < queue.next_offset
+    ]
+    if not kept:
+        return ""
+    groups = readers_of(state, topic.name)
+    for number, queue in kept:
+        for group in groups:
+            if (state.offsets.get(group, topic.name, number) or 0) < queue.next_offset:
+                return (
+                    f"queue {number} of topic[{topic.name}] has messages that group {group} has "
+                    f"not consumed; lower writeQueueNums first and readQueueNums when all are consumed"
+                )
+    return ""
 
 
 def expire_client(

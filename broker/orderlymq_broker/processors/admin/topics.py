@@ -16,6 +16,7 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change, check_unchanging
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
+from orderlymq_broker.state.removals import refuse_fewer
 from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
@@ -211,7 +212,20 @@ class TopicAdministration:
                 ResponseCode.SYSTEM_ERROR, "a topic stands in the list twice; name each once"
             )
 
-        return change(self._context, records, request, peer)
+        # Sends are judged by what is applied: none may come behind the change into a queue that it takes away.
+        topics, fencing = self._context.state.topics, self._context.view.fencing
+        fewer = {
+            record.name
+            for record in records
+            if (topic := topics.get(record.name)) is not None
+            and max(record.read_queues, record.write_queues) < topic.queue_count
+        }
+        fencing |= fewer
+
+        def ended() -> None:
+            fencing.difference_update(fewer)
+
+        return change(self._context, records, request, peer, ended=ended)
 
     def _judge(self, config: TopicConfig, attributes: object) -> TopicSet:
         """Return the record that makes a topic so.
@@ -256,29 +270,9 @@ class TopicAdministration:
                 f"another number messages of one key would go to another queue than before them; "
                 f"create a new topic with the wished number and move the producers to it",
             )
-        if max(counts) >= topic.queue_count:
-            return
-        groups = sorted(groups_of(self._context, topic.name))
-        for queue_id in sorted(topic.queues):
-            if queue_id >= max(counts):
-                self._check_drained(topic, queue_id, groups)
-
-    def _check_drained(self, topic: Topic, queue_id: int, groups: Sequence[str]) -> None:
-        queue = topic.queues.get(queue_id)
-        if queue is None or queue.min_offset == queue.next_offset:
-            return
-        offsets = self._context.state.offsets
-        behind = [
-            group
-            for group in groups
-            if (offsets.get(group, topic.name, queue_id) or 0) < queue.next_offset
-        ]
-        if behind:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"queue {queue_id} of topic[{topic.name}] has messages that group {behind[0]} has "
-                f"not consumed; lower writeQueueNums first and readQueueNums when all are consumed",
-            )
+        reason = refuse_fewer(self._context.state, topic, max(counts))
+        if reason:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, reason)
 
     def _check_not_system(self, name: str) -> None:
         if self._is_system(name):

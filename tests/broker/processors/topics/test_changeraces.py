@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
 from orderlymq_protocol.codes import RequestCode
 from tests.broker.processors.driver import ALICE, TOOL, Shell
 from tests.broker.processors.requests import create, send_ext
@@ -100,3 +100,36 @@ def test_a_retry_topic_is_not_changed_while_a_heartbeat_makes_it(shell: Shell) -
     shell.settle()
 
     assert said(shell, refused) == (1, "topic[%RETRY%search] is being changed; send it again")
+
+
+def test_a_queue_stays_that_a_message_comes_into_before_it_would_go(shell: Shell) -> None:
+    """The administrator was judged by an empty queue."""
+    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
+    create(shell, OffsetsReset(tuple(Commit("billing", "orders", queue, 0) for queue in range(4))))
+
+    sent = shell.submit(310, send_ext("orders", e=3), b"paid")
+    refused = shell.submit(CREATE, creation(2), peer=TOOL)
+    shell.settle()
+
+    assert said(shell, sent)[0] == 0
+    code, remark = said(shell, refused)
+    assert (code, "queue 3 of topic[orders] has messages that group" in (remark or "")) == (1, True)
+    assert shell.state.topics.by_name["orders"].queue_count == 4
+    shell.replay()
+
+
+@pytest.mark.parametrize("queue", [1, 3])
+def test_nothing_is_sent_to_a_topic_that_is_losing_queues(shell: Shell, queue: int) -> None:
+    """The send is judged by the numbers from before, and stands behind the change in the log."""
+    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
+
+    made = shell.submit(CREATE, creation(2), peer=TOOL)
+    sent = shell.submit(310, send_ext("orders", e=queue), b"paid")
+    shell.settle()
+
+    assert said(shell, made)[0] == 0
+    code, remark = said(shell, sent)
+    assert (code, "nothing was stored" in (remark or "")) == (14, True)
+    again = shell.submit(310, send_ext("orders", e=1), b"paid")
+    shell.settle()
+    assert said(shell, again)[0] == 0
