@@ -239,21 +239,41 @@ class AdminClient(Lifecycle, MessageOperations):
         share, rest = divmod(queues, len(names))
         counts = {name: share + (index < rest) for index, name in enumerate(names)}
         counts = {name: count for name, count in counts.items() if count}
+        former: list[dict[str, int]] = []
         if ordered:
             counts = await agreed_list(self._instance, topic, counts, known, spread=brokers is None)
+            former = await declarations(self._instance, topic)
             await self._declare_order(topic, counts)
-        for name, count in counts.items():
-            header = CreateTopicHeader(
-                topic, AUTO_CREATE_TOPIC, count, count, perm, SINGLE_TAG, ordered
-            )
-            await self._instance.call(
-                known[name],
-                RequestCode.UPDATE_AND_CREATE_TOPIC,
-                header.to_ext(),
-                timeout_s=_TIMEOUT_S,
-            )
+        try:
+            for name, count in counts.items():
+                header = CreateTopicHeader(
+                    topic, AUTO_CREATE_TOPIC, count, count, perm, SINGLE_TAG, ordered
+                )
+                await self._instance.call(
+                    known[name],
+                    RequestCode.UPDATE_AND_CREATE_TOPIC,
+                    header.to_ext(),
+                    timeout_s=_TIMEOUT_S,
+                )
+        except BrokerError:
+            # A list that was declared before is not ours: an expansion may be about to replace it.
+            if ordered and (not former or any(each != counts for each in former)):
+                await self._declare_present(topic)
+            raise
         await self._wait_for_route(topic)
         return counts
+
+    async def _declare_present(self, topic: str) -> None:
+        """Declare the queues that an ordered topic has: another administrator was faster, with another number."""
+        declared: dict[str, int] = {}
+        while True:
+            # Read again after each declaration: the other one may have come to one broker and not to the next yet.
+            configs = (await self.topic_configs()).get(topic, {})
+            present = {name: each.write_queue_nums for name, each in configs.items() if each.order}
+            if present == declared:
+                return
+            await self._declare_order(topic, present)
+            declared = present
 
     async def _declare_order(self, topic: str, counts: Mapping[str, int]) -> None:
         value = ";".join(f"{name}:{count}" for name, count in counts.items())

@@ -5,17 +5,19 @@ import asyncio
 import pytest
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import BrokerUnreachable, SettingError, TopicNotFound
+from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError, TopicNotFound
 from orderlymq_protocol.body.catalogue import (
     BrokerData,
     QueueData,
     SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigTable,
     TopicRouteData,
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import BROKER, running, until
+from tests.client.fakecluster import BROKER, Fault, refuse, running, until
 
 AWAY = "broker-b"
 CHANGES = {
@@ -69,6 +71,56 @@ async def test_a_new_ordered_topic_is_declared_before_it_is_made() -> None:
         assert cluster.declared == {"orders": f"{BROKER}:8"}
         made = [code for code in cluster.codes() if code in CHANGES]
         assert made == [RequestCode.PUT_KV_CONFIG, RequestCode.UPDATE_AND_CREATE_TOPIC]
+
+
+async def test_what_the_broker_has_is_declared_when_another_administrator_was_faster() -> None:
+    """Both had declared their own number before; producers would choose from the one that no broker has."""
+    async with running() as cluster, AdminClient(cluster.address) as admin:
+        # The other one's creations go on meanwhile.
+        has = (2, 4, 4)
+        cluster.faults[RequestCode.UPDATE_AND_CREATE_TOPIC] = [refuse(ResponseCode.SYSTEM_ERROR)]
+        cluster.faults[RequestCode.GET_ALL_TOPIC_CONFIG] = [_configured(count) for count in has]
+
+        with pytest.raises(BrokerError, match="refused by the test"):
+            await admin.create_topic("orders", queues=8, ordered=True)
+
+        assert cluster.declared == {"orders": f"{BROKER}:4"}
+        assert cluster.faults[RequestCode.GET_ALL_TOPIC_CONFIG] == []
+
+
+async def test_a_refused_topic_that_no_broker_has_keeps_its_declaration() -> None:
+    """Somebody else may be about to make it; the same command again makes it, too."""
+    async with running() as cluster, AdminClient(cluster.address) as admin:
+        cluster.faults[RequestCode.UPDATE_AND_CREATE_TOPIC] = [refuse(ResponseCode.SYSTEM_ERROR)]
+        cluster.faults[RequestCode.GET_ALL_TOPIC_CONFIG] = [_configured(4, order=False)]
+
+        with pytest.raises(BrokerError):
+            await admin.create_topic("orders", queues=8, ordered=True)
+
+        assert cluster.declared == {"orders": f"{BROKER}:8"}
+
+
+async def test_a_list_that_was_declared_before_stays_when_a_broker_refuses_it() -> None:
+    """A broker that has its new queues in an expansion refuses the present number; the others follow first."""
+    declared = {"orders": f"{BROKER}:8"}
+    async with (
+        running(topics={"orders": 8}, declared=declared) as cluster,
+        AdminClient(cluster.address) as admin,
+    ):
+        cluster.faults[RequestCode.UPDATE_AND_CREATE_TOPIC] = [refuse(ResponseCode.SYSTEM_ERROR)]
+        cluster.faults[RequestCode.GET_ALL_TOPIC_CONFIG] = [_configured(16), _configured(16)]
+
+        with pytest.raises(BrokerError):
+            await admin.create_topic("orders", queues=8, ordered=True)
+
+        assert cluster.declared == {"orders": f"{BROKER}:8"}
+
+
+def _configured(count: int, *, order: bool = True) -> Fault:
+    """Answer that the broker has the topic with so many queues."""
+    config = TopicConfig("orders", count, count, order=order)
+    body = TopicConfigTable({"orders": config}).to_json()
+    return lambda command, _: command.reply(body=body)
 
 
 async def test_nothing_is_deleted_while_a_group_of_the_topic_is_away() -> None:
