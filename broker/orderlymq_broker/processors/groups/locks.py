@@ -11,6 +11,7 @@ lock. The table itself, and why an expiry cannot free a renewed lock: ``state/gr
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
@@ -49,6 +50,8 @@ CLIENT_ID_LENGTH_MAX: Final = 512
 LOCKS_MAX: Final = 250_000
 # Leases that a new leader lets begin at a time: some 10 ms.
 STARTED_MAX: Final = 4_096
+# Leases that one tick ends: some 15 ms.
+ENDED_MAX: Final = 4_096
 # Locks that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
@@ -228,10 +231,10 @@ class LockProcessor:
         return free
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the end of the leases that are over."""
+        """Propose the end of the leases that are over, of many the last in the next ticks."""
         next(self._starting, None)
         over: dict[str, list[LockRef]] = {}
-        for key in self._clocks.over(now.monotonic_ms):
+        for key in islice(self._clocks.over(now.monotonic_ms), ENDED_MAX):
             lock = self._context.state.locks.get(*key)
             if lock is not None:
                 over.setdefault(key[0], []).append(LockRef(lock.topic, lock.queue_id, lock.stamp))

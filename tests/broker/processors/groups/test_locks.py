@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.groups.locklog import HOLDERS_SHOWN, Line, LockReports
-from orderlymq_broker.processors.groups.locks import LOCKS_MAX, REFUSAL_MS, STARTED_MAX
+from orderlymq_broker.processors.groups.locks import (
+    ENDED_MAX,
+    LOCKS_MAX,
+    REFUSAL_MS,
+    STARTED_MAX,
+)
 from orderlymq_broker.state.groups.lockrecords import LockRef, LocksExpired, LocksRequested
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
@@ -486,7 +491,7 @@ def test_renewals_that_are_outdated_are_forgotten(shell: Shell) -> None:
     for _ in range(200):
         lock(shell, "alice", 0)
 
-    assert len(shell.core.locks._clocks._due) <= 100
+    assert len(shell.core.locks._clocks._times) <= 100
 
 
 def test_locks_of_further_queues_are_refused_when_there_are_too_many(shell: Shell) -> None:
@@ -531,7 +536,32 @@ def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> No
     assert len(shell.core.locks.leased()) == topics * queues
 
     shell.pass_time(LEASE_MS - 31_000, step=1_000)
+    shell.pass_time(100)
     assert shell.state.locks.held_count == 1
     assert shell.state.locks.get("billing", last, queues - 1) is not None
     shell.pass_time(32_000, step=1_000)
     assert shell.state.locks.held_count == 0
+
+
+def test_many_leases_that_are_over_together_end_in_several_ticks() -> None:
+    """As many as the locks of a group of brokers would keep the leader from its followers; who held them leaves all the same."""
+    queues, topics = 1_024, ENDED_MAX // 1_024 + 1
+    shell = Shell().lead()
+    create(shell, GroupSet("billing"))
+    for number in range(topics):
+        create(shell, TopicSet(f"orders-{number}", queues, queues))
+        names = tuple((f"orders-{number}", queue) for queue in range(queues))
+        create(shell, LocksRequested("billing", "alice", "192.0.2.1:1", LEASE_MS, names))
+    heartbeat(shell, "alice")
+    shell.core.context.sessions.leave("billing", "alice")
+    shell.monotonic_ms += LEASE_MS + 1
+
+    shell.run(shell.core.tick(shell.now))
+    shell.settle()
+    assert shell.state.locks.held_count == topics * queues - ENDED_MAX
+    assert shell.state.members.get("billing", "alice") is not None
+
+    shell.pass_time(100)
+    assert shell.state.locks.held_count == 0
+    assert shell.state.members.get("billing", "alice") is None
+    assert shell.core.context.counters["leases_expired"] == topics * queues

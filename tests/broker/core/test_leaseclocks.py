@@ -1,0 +1,49 @@
+"""When leases end, of however many."""
+
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_broker.core.leaseclocks import LeaseClocks
+
+KEYS = st.integers(0, 5)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["run", "stop", "over", "some"]), KEYS, st.integers(0, 9)),
+    max_size=60,
+)
+
+
+def test_renewals_leave_nothing_to_pass_over() -> None:
+    """A hundred thousand that were renewed together would be passed over together, before anybody else has a turn."""
+    clocks: LeaseClocks[int] = LeaseClocks()
+    for end_ms in range(1_000):
+        for key in range(20):
+            clocks.run(key, end_ms)
+
+    assert sum(map(len, clocks._by_end.values())) == 20
+    assert len(clocks._times) <= 100
+    assert list(clocks.over(999)) == []
+    assert len(list(clocks.over(1_000))) == 20
+    assert not clocks._by_end
+
+
+@given(steps=STEPS)
+def test_each_lease_is_over_once_after_its_end(steps: list[tuple[str, int, int]]) -> None:
+    """Whatever begins and stops while some of those that are over are taken."""
+    clocks: LeaseClocks[int] = LeaseClocks()
+    ends: dict[int, int] = {}
+    for step, key, at_ms in steps:
+        match step:
+            case "run":
+                clocks.run(key, at_ms)
+                ends[key] = at_ms
+            case "stop":
+                clocks.stop(key)
+                ends.pop(key, None)
+            case _:
+                due = sorted(end for end in ends.values() if end < at_ms)
+                found = list(islice(clocks.over(at_ms), 1 if step == "some" else None))
+                assert [ends.pop(each) for each in found] == due[: len(found)]
+                assert len(found) == (min(1, len(due)) if step == "some" else len(due))
+        assert clocks.ends == ends
