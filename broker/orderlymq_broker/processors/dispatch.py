@@ -334,7 +334,6 @@ class BrokerCore:
         self.access.start(now.wall_ms)
         self.context.ages.start(now)
         self.locks.start(now)
-        self.lanes.start(now)
         self.rebalance.start(now)
         self.delays.start(now)
         self.timers.start(now)
@@ -342,7 +341,7 @@ class BrokerCore:
         self.expansions.start()
         self.retention.start(now)
 
-        return self.members.start(now)
+        return [*self.lanes.start(now), *self.members.start(now)]
 
     def become_follower(self, leader_known: bool) -> list[Effect]:
         """Stop leading: answer what waits, forget what only a leader knows."""

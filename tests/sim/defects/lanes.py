@@ -58,10 +58,11 @@ def _forget_renewals(bed: Bed) -> None:
 def _over_at_start(bed: Bed) -> None:
     real = LaneLeases.start
 
-    def start(self: LaneLeases, now: Any) -> None:
-        real(self, now)
+    def start(self: LaneLeases, now: Any) -> list[Any]:
+        effects = real(self, now)
         for attempt in list(self._clocks.ends):
             self._clocks.run(attempt, now.monotonic_ms)
+        return effects
 
     bed.put(LaneLeases, "start", start)
 

@@ -7,7 +7,8 @@ over is a record, and an attempt that has ended meanwhile is passed over by it. 
 only from a leader that a majority has confirmed since (``replication/leaderlease.py``).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now
@@ -21,6 +22,8 @@ from orderlymq_broker.state.lanes.queue import LaneQueue
 
 # Attempts that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
+# Attempts that one tick ends: some 15 ms.
+ENDED_MAX: Final = 4_096
 
 # Group, topic, queue, lane, attempt.
 Attempt = tuple[str, str, int, int, int]
@@ -38,34 +41,69 @@ class LaneLeases:
         # Whether a walk over all that is known is under way, and whether something has gone since it began.
         self._walks = False
         self._has_gone = False
+        # Whether a new leader has not let all leases begin yet.
+        self._starts = False
 
-    def start(self, now: Now) -> None:
-        """Run every lease in full, and the pauses that the clock of a former leader would make longer."""
+    def start(self, now: Now) -> list[Effect]:
+        """Run every lease in full, and the pauses that the clock of a former leader would make longer; the last in later turns."""
         self.stop()
-        for queue in self._context.state.lanes.all():
-            for lane in queue.in_state(LaneState.IN_HAND):
-                self._clocks.run(
-                    (*queue.place, lane.number, lane.attempt), now.monotonic_ms + lane.lease_ms
-                )
-        self._bound_pauses(now)
-
-    def _bound_pauses(self, now: Now) -> None:
-        """Count the pauses from now on that a clock ahead has begun."""
         self._wall_ms = now.wall_ms
-        known, self._due_ms = self._due_ms, {}
+        self._starts = True
+
+        return walk(self._context, self._starting(), self._begin, now)
+
+    def _starting(self) -> Iterator[Attempt | None]:
+        yield from self._in_state(LaneState.IN_HAND, LaneState.PARKED)
+        self._starts = False
+
+    def _in_state(self, *states: LaneState) -> Iterator[Attempt | None]:
+        """Yield the last attempts of all lanes in some states, and None for each queue."""
         for queue in self._context.state.lanes.all():
-            for lane in queue.in_state(LaneState.PARKED):
-                attempt = (*queue.place, lane.number, lane.attempt)
-                if lane.since_ms > now.wall_ms:
-                    self._due_ms[attempt] = now.wall_ms + lane.due_ms - lane.since_ms
-                elif attempt in known:
-                    self._due_ms[attempt] = known[attempt]
+            yield None
+            for state in states:
+                for lane in list(queue.in_state(state)):
+                    yield (*queue.place, lane.number, lane.attempt)
+
+    def _begin(self, attempts: Sequence[Attempt | None], now: Now) -> list[Effect]:
+        for attempt in filter(None, attempts):
+            lane = self._lane(attempt)
+            if lane is None or lane.state != LaneState.IN_HAND:
+                continue
+            # One that was handed out or renewed meanwhile runs already.
+            if attempt not in self._clocks.ends:
+                self._clocks.run(attempt, now.monotonic_ms + lane.lease_ms)
+
+        return self._bound(attempts, now)
+
+    def _bound_pauses(self, now: Now) -> list[Effect]:
+        """Count the pauses from now on that a clock ahead has begun, and forget those that are over."""
+        places = chain(list(self._due_ms), self._in_state(LaneState.PARKED))
+
+        return walk(self._context, places, self._bound, now)
+
+    def _bound(self, attempts: Sequence[Attempt | None], now: Now) -> list[Effect]:
+        for attempt in filter(None, attempts):
+            lane = self._lane(attempt)
+            if lane is None or lane.state != LaneState.PARKED:
+                self._due_ms.pop(attempt, None)
+            elif lane.since_ms > now.wall_ms:
+                self._due_ms[attempt] = now.wall_ms + lane.due_ms - lane.since_ms
+
+        return []
+
+    def _lane(self, attempt: Attempt) -> Lane | None:
+        """Return the lane whose last attempt this is."""
+        group, topic, queue_id, number, attempt_number = attempt
+        queue = self._context.state.lanes.queues_of(group, topic).get(queue_id)
+        lane = None if queue is None else queue.lanes.get(number)
+
+        return lane if lane is not None and lane.attempt == attempt_number else None
 
     def stop(self) -> None:
         """Forget all leases."""
         self._clocks.clear()
         self._due_ms.clear()
-        self._walks = self._has_gone = False
+        self._walks = self._has_gone = self._starts = False
 
     def due(self, queue: LaneQueue, wall_ms: int) -> list[Lane]:
         """Return the parked lanes of a queue that are handed out now."""
@@ -86,8 +124,8 @@ class LaneLeases:
             self._clocks.run((*place, each.lane, each.attempt), end_ms)
 
     def renew(self, attempt: Attempt, lease_ms: int, now: Now) -> bool:
-        """Begin the lease of an attempt again; false when its end is under way already."""
-        if attempt not in self._clocks.ends:
+        """Begin the lease of an attempt in hand again; false when its end is under way already."""
+        if attempt not in self._clocks.ends and not self._starts:
             return False
         self._clocks.run(attempt, now.monotonic_ms + lease_ms)
 
@@ -115,32 +153,33 @@ class LaneLeases:
         self._walks = False
 
     def _judge(self, attempts: Iterable[Attempt], _: Now) -> list[Effect]:
-        lanes = self._context.state.lanes
         for attempt in attempts:
-            group, topic, queue_id, number, attempt_number = attempt
-            queue = lanes.queues_of(group, topic).get(queue_id)
-            lane = None if queue is None else queue.lanes.get(number)
-            if lane is None or lane.attempt != attempt_number:
+            if self._lane(attempt) is None:
                 self._clocks.stop(attempt)
                 self._due_ms.pop(attempt, None)
 
         return []
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the end of the attempts whose leases are over."""
-        if now.was_ahead(self._wall_ms):
-            self._bound_pauses(now)
+        """Propose the end of the attempts whose leases are over, of many the last in the next ticks."""
+        effects = self._bound_pauses(now) if now.was_ahead(self._wall_ms) else []
         self._wall_ms = now.wall_ms
+        if self._starts:
+            # None is over before all run, so that a renewal never comes too late for one that does not run yet.
+            return effects
         over: dict[str, list[LaneRef]] = {}
-        for attempt in self._clocks.over(now.monotonic_ms):
+        for attempt in islice(self._clocks.over(now.monotonic_ms), ENDED_MAX):
             group, topic, queue_id, lane, number = attempt
             over.setdefault(group, []).append(LaneRef(topic, queue_id, lane, number))
         if not over:
-            return []
+            return effects
         self._context.counters["lanes_expired"] += sum(map(len, over.values()))
 
-        return in_pieces(
-            LanesExpired(group, tuple(refs[start : start + EXPIRED_MAX]))
-            for group, refs in over.items()
-            for start in range(0, len(refs), EXPIRED_MAX)
-        )
+        return [
+            *effects,
+            *in_pieces(
+                LanesExpired(group, tuple(refs[start : start + EXPIRED_MAX]))
+                for group, refs in over.items()
+                for start in range(0, len(refs), EXPIRED_MAX)
+            ),
+        ]

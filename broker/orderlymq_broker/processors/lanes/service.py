@@ -36,9 +36,9 @@ class LaneService:
             RequestCode.ORDERLYMQ_LANES: self.overview.lanes,
         }
 
-    def start(self, now: Now) -> None:
+    def start(self, now: Now) -> list[Effect]:
         """Begin to lead."""
-        self.leases.start(now)
+        return self.leases.start(now)
 
     def stop(self) -> list[Effect]:
         """Stop to lead."""

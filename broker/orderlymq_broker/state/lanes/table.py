@@ -107,9 +107,9 @@ class LaneTable:
             yield from queues.values()
 
     def all(self) -> Iterator[LaneQueue]:
-        """Yield the queues of all groups."""
-        for group in self._groups:
-            yield from self.of_group(group)
+        """Yield the queues of all groups, also while some are added or deleted."""
+        for group in list(self._groups):
+            yield from list(self.of_group(group))
 
     def first_owed(self, topic: str, queue_id: int) -> int | None:
         """Return the first offset of a queue that a lane of any group owes, None without one."""

@@ -1,0 +1,144 @@
+"""Leases and pauses of many lanes, which the leader looks at in turns with others."""
+
+from orderlymq_broker.core.longwalks import WALK_STEP_MAX
+from orderlymq_broker.processors.lanes.leases import ENDED_MAX
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.lanerecords import (
+    Found,
+    LanesFetched,
+    LanesReported,
+    QueueFetch,
+    Report,
+    Said,
+)
+from orderlymq_protocol.body.lanes import LaneReport
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, lead, produce
+from tests.broker.processors.requests import create
+
+LEASE_MS = 5_000
+
+
+def hand_out(count: int) -> Shell:
+    """Return a leader of so many lanes, all in the hands of a."""
+    shell = lead()
+    produce(shell, "x")
+    # The messages themselves are not looked at.
+    shell.state.topics.by_name[TOPIC].queue(0).next_offset = count
+    found = tuple(Found(str(offset), (offset,), 1) for offset in range(count))
+    part = QueueFetch(0, 0, count, found=found, begins=True)
+    create(shell, LanesFetched(GROUP, TOPIC, "a", 1, LEASE_MS, (part,)))
+    assert len(lanes_in(shell, LaneState.IN_HAND)) == count
+    return shell
+
+
+def lanes_in(shell: Shell, state: LaneState) -> list[Lane]:
+    return list(shell.state.lanes.queues_of(GROUP, TOPIC)[0].in_state(state))
+
+
+def begin_to_lead(shell: Shell) -> None:
+    """Become leader, without a further turn."""
+    shell.follow()
+    shell.settle()
+    shell.term += 1
+    shell.run(shell.core.become_leader(shell.term, shell.state.physical_end, shell.now))
+
+
+def renewal(lane: Lane) -> LaneReport:
+    return LaneReport(0, lane.number, lane.attempt, "renew", -1)
+
+
+def test_a_new_leader_begins_many_leases_in_turns() -> None:
+    """At once it would be silent for so long that another one is elected; one that is renewed before its turn runs."""
+    count = 2 * WALK_STEP_MAX
+    shell = hand_out(count)
+    last = lanes_in(shell, LaneState.IN_HAND)[-1]
+    begin_to_lead(shell)
+    leases = shell.core.lanes.leases
+    assert len(leases._clocks.ends) < count / 2
+
+    shell.monotonic_ms += LEASE_MS + 1
+    assert [each.verdict for each in Member(shell).report(renewal(last))] == ["renewed"]
+    assert len(leases._clocks.ends) == count
+
+    shell.pass_time(LEASE_MS)
+    assert len(lanes_in(shell, LaneState.IN_HAND)) > count / 2
+    shell.pass_time(100)
+    assert not lanes_in(shell, LaneState.IN_HAND)
+
+
+def test_no_lease_is_over_before_all_have_begun() -> None:
+    """Else nobody could tell of a lease that does not run whether its end is under way, and a renewal would be lost."""
+    shell = hand_out(2 * WALK_STEP_MAX)
+    begin_to_lead(shell)
+    first = lanes_in(shell, LaneState.IN_HAND)[0]
+    shell.monotonic_ms += LEASE_MS + 1
+
+    shell.run(shell.core.tick(shell.now))
+    assert not shell.pending
+    shell.settle()
+
+    shell.run(shell.core.tick(shell.now))
+    assert shell.pending
+    assert [each.verdict for each in Member(shell).report(renewal(first))] == ["stale"]
+
+
+def test_lanes_that_ended_while_leases_begin_have_none() -> None:
+    """The clock would keep them for nothing, or take them for attempts of a topic that has the name next."""
+    count = 2 * WALK_STEP_MAX
+    shell = hand_out(count)
+    last = lanes_in(shell, LaneState.IN_HAND)[-1]
+    begin_to_lead(shell)
+
+    said = Report(0, last.number, last.attempt, Said.DONE, count - 1)
+    create(shell, LanesReported(GROUP, TOPIC, "a", (said,)))
+
+    assert len(shell.core.lanes.leases._clocks.ends) == count - 1
+
+
+def test_many_attempts_that_are_over_together_end_in_several_ticks() -> None:
+    """All at once would keep the leader from its followers."""
+    shell = hand_out(ENDED_MAX + 1)
+    shell.monotonic_ms += LEASE_MS + 1
+
+    shell.run(shell.core.tick(shell.now))
+    shell.settle()
+    assert len(lanes_in(shell, LaneState.IN_HAND)) == 1
+
+    shell.pass_time(100)
+    assert not lanes_in(shell, LaneState.IN_HAND)
+    assert shell.core.context.counters["lanes_expired"] == ENDED_MAX + 1
+
+
+def test_the_pauses_of_many_lanes_are_bounded_in_turns() -> None:
+    """The clock that began them was ahead: they count from now on, each as long as it was meant."""
+    count = 2 * WALK_STEP_MAX
+    shell = hand_out(count)
+    due_ms = shell.wall_ms + 10_000
+    create(
+        shell,
+        LanesReported(
+            GROUP,
+            TOPIC,
+            "a",
+            tuple(
+                Report(0, each.number, each.attempt, Said.RETRY, -1, due_ms, 16)
+                for each in lanes_in(shell, LaneState.IN_HAND)
+            ),
+        ),
+    )
+    leases = shell.core.lanes.leases
+    queue = shell.state.lanes.queues_of(GROUP, TOPIC)[0]
+    shell.set_clock(shell.wall_ms - 3_600_000)
+
+    shell.run(shell.core.tick(shell.now))
+    assert 0 < len(leases._due_ms) <= WALK_STEP_MAX
+    shell.settle()
+
+    assert len(leases._due_ms) == count
+    assert not leases.due(queue, shell.wall_ms + 9_999)
+    assert len(leases.due(queue, shell.wall_ms + 10_000)) == count
+    shell.set_clock(due_ms)
+    shell.run(leases._bound_pauses(shell.now))
+    shell.settle()
+    assert len(leases._due_ms) == count
