@@ -334,14 +334,13 @@ class BrokerCore:
         self.access.start(now.wall_ms)
         self.context.ages.start(now)
         self.locks.start(now)
-        self.rebalance.start(now)
         self.delays.start(now)
         self.timers.start(now)
         self.checks.start(now)
         self.expansions.start()
         self.retention.start(now)
 
-        return [*self.lanes.start(now), *self.members.start(now)]
+        return [*self.lanes.start(now), *self.rebalance.start(now), *self.members.start(now)]
 
     def become_follower(self, leader_known: bool) -> list[Effect]:
         """Stop leading: answer what waits, forget what only a leader knows."""

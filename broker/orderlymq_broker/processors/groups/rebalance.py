@@ -9,18 +9,24 @@ connections. What one entry of the log changes is one notice for each member, as
 heartbeats come every 30 s.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Send
+from orderlymq_broker.core.effects import Effect, Later, Now, Send
+from orderlymq_broker.core.longwalks import walk
 from orderlymq_broker.core.requestcontext import Context
+from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
 
 # Soon after the first notice, and once more when a RocketMQ 4.x consumer has pulled again, which it
 # does 3 s after a pull that failed.
 REMIND_AFTER_MS: Final = (1_000, 4_000)
+
+# Notices that leave, and queues that are looked at, before others have their turn: some 10 ms.
+NOTICES_MAX: Final = 1_024
 
 _Key = tuple[str, str, int]
 
@@ -42,12 +48,24 @@ class RebalanceNotifier:
         # Groups that the entry which is being applied has changed, in the order of their changes.
         self._changed: dict[str, None] = {}
 
-    def start(self, now: Now) -> None:
+    def start(self, now: Now) -> list[Effect]:
         """Begin to lead: remind groups of queues that were free already, lest their notice was lost."""
         self.stop()
+
+        return walk(self._context, self._locks(), self._remind_of_free, now)
+
+    def _locks(self) -> Iterator[Lock | None]:
+        """Yield the locks of all groups that have members, held or free, and None for each group."""
         state = self._context.state
-        for group in state.members.groups():
-            self._remind(state.locks.free(group), now)
+        for group in list(state.members.groups()):
+            yield None
+            yield from state.locks.of_group(group)
+
+    def _remind_of_free(self, locks: Sequence[Lock | None], now: Now) -> list[Effect]:
+        keys = ((lock.group, lock.topic, lock.queue_id) for lock in locks if lock is not None)
+        self._remind(filter(self._is_free, keys), now)
+
+        return []
 
     def stop(self) -> None:
         """Forget the notices that were due."""
@@ -55,9 +73,11 @@ class RebalanceNotifier:
         self._changed.clear()
 
     def notify(self, groups: Iterable[str], **more: str) -> list[Effect]:
-        """Notify the members of these groups (40) to rebalance; *more* is for our SDK."""
+        """Notify the members of these groups (40) to rebalance, of many the last in later turns; *more* is for our SDK."""
+        return self._in_turns(self._notices(groups, more))
+
+    def _notices(self, groups: Iterable[str], more: dict[str, str]) -> Iterator[Send]:
         context = self._context
-        effects: list[Effect] = []
         for group in dict.fromkeys(groups):
             config = context.state.groups.get(group)
             if config is not None and not config.notify_changes:
@@ -69,7 +89,14 @@ class RebalanceNotifier:
                     FLAG_ONEWAY,
                     {"consumerGroup": group, **more},
                 )
-                effects.append(Send(connection, notice))
+                yield Send(connection, notice)
+
+    def _in_turns(self, notices: Iterator[Send | None]) -> list[Effect]:
+        """Return some notices now and the others in later turns; None stands for what was only looked at."""
+        some = list(islice(notices, NOTICES_MAX))
+        effects: list[Effect] = [each for each in some if each is not None]
+        if len(some) == NOTICES_MAX:
+            effects.append(Later(lambda _: self._in_turns(notices)))
 
         return effects
 
@@ -91,18 +118,27 @@ class RebalanceNotifier:
     def tick(self, now: Now) -> list[Effect]:
         """Notify again where nobody seems to have heard."""
         at_ms = now.monotonic_ms
-        groups: list[str] = []
-        for group, reminder in list(self._reminders.items()):
-            if reminder.due_ms[0] > at_ms:
-                continue
-            reminder.due_ms = [due_ms for due_ms in reminder.due_ms if due_ms > at_ms]
-            reminder.queues = {key for key in reminder.queues if self._is_free(key)}
-            if reminder.queues:
-                groups.append(group)
-            if not (reminder.queues and reminder.due_ms):
-                del self._reminders[group]
+        due: list[tuple[str, _Reminder]] = []
+        for group, reminder in self._reminders.items():
+            if reminder.due_ms and reminder.due_ms[0] <= at_ms:
+                reminder.due_ms = [due_ms for due_ms in reminder.due_ms if due_ms > at_ms]
+                due.append((group, reminder))
 
-        return self.notify(groups)
+        return self._in_turns(self._again(due))
+
+    def _again(self, due: Sequence[tuple[str, _Reminder]]) -> Iterator[Send | None]:
+        """Yield the notices about what is still free, and None for each queue that was looked at."""
+        for group, reminder in due:
+            for key in list(reminder.queues):
+                if not self._is_free(key):
+                    reminder.queues.discard(key)
+                yield None
+            if self._reminders.get(group) is not reminder:
+                continue  # another leadership has begun
+            if reminder.queues:
+                yield from self._notices([group], {})
+            if not (reminder.queues and reminder.due_ms):
+                self._reminders.pop(group, None)
 
     # -- parts -------------------------------------------------------------------------------------
 

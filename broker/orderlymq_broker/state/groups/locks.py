@@ -176,14 +176,11 @@ class LockTable:
         """Return the groups that hold or once held a queue of a topic."""
         return [group for group, topics in self._groups.items() if topic in topics]
 
-    def free(self, group: str) -> list[tuple[str, str, int]]:
-        """Return the queues of a group that somebody has held and nobody holds."""
-        return sorted(
-            (group, topic, queue_id)
-            for topic, locks in self._groups.get(group, _NO_TOPICS).items()
-            for queue_id, lock in locks.items()
-            if not lock.held
-        )
+    def of_group(self, group: str) -> Iterator[Lock]:
+        """Yield the locks of a group, held or free, as they are or were at some moment meanwhile."""
+        topics = self._groups.get(group, _NO_TOPICS)
+        for topic in list(topics):
+            yield from list(topics.get(topic, _NO_LOCKS).values())
 
     # -- records -----------------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
 """RebalanceNotifier of change (40): when they leave, whom they reach, and which are repeated."""
 
 from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.longwalks import WALK_STEP_MAX
+from orderlymq_broker.processors.groups.rebalance import NOTICES_MAX
+from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
 from tests.broker.processors.requests import create, heartbeat, lock, pull, unlock
@@ -175,3 +178,50 @@ def test_a_new_leader_notifies_of_queues_that_were_free_already() -> None:
     successor.follow()
     successor.pass_time(10_000)
     assert successor.notified() == []
+
+
+def reminded(shell: Shell) -> int:
+    """Return of how many free queues members will be notified again."""
+    return sum(len(each.queues) for each in shell.core.rebalance._reminders.values())
+
+
+def test_a_new_leader_looks_at_many_free_queues_in_turns() -> None:
+    """All of them at once would keep the leader from its followers; the members hear of what is free then."""
+    count = WALK_STEP_MAX + 100
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", count, count), GroupSet("billing"))
+    heartbeat(shell, "bob", peer=BOB)
+    names = tuple(("orders", queue) for queue in range(count))
+    create(shell, LocksRequested("billing", "alice", "192.0.2.1:1", 60_000, names))
+    create(shell, LocksReleased("billing", "alice", names))
+    shell.follow()
+    shell.settle()
+
+    shell.run(shell.core.become_leader(shell.term + 1, shell.state.physical_end, shell.now))
+    assert 0 < reminded(shell) < WALK_STEP_MAX
+    shell.settle()
+    assert reminded(shell) == count
+    shell.notified()
+
+    shell.monotonic_ms += 1_001
+    create(shell, LocksRequested("billing", "bob", "192.0.2.2:1", 60_000, names[1:]))
+    shell.run(shell.core.tick(shell.now))
+    assert 1 < reminded(shell) < count
+    shell.settle()
+    assert reminded(shell) == 1
+    assert shell.notified() == [BOB.connection]
+
+
+def test_many_members_are_notified_in_turns(shell: Shell) -> None:
+    """Each is notified once, however many there are."""
+    create(shell, GroupSet("billing"))
+    peers = [Peer(100 + number, "192.0.2.7", 40_000) for number in range(NOTICES_MAX + 1)]
+    for peer in peers:
+        heartbeat(shell, f"c{peer.connection}", peer=peer)
+    shell.notified()
+
+    shell.run(shell.core.rebalance.notify(["billing"]))
+
+    assert shell.notified() == [peer.connection for peer in peers[:NOTICES_MAX]]
+    shell.settle()
+    assert shell.notified() == [peers[-1].connection]

@@ -80,8 +80,13 @@ def test_only_a_lock_that_was_given_back_remembers_its_holder(replica: Replica) 
         None,
     ]
     assert [locks.epoch("g", "t", queue) for queue in range(4)] == [1, 1, 1, 2]
-    assert locks.free("g") == [("g", "t", 0), ("g", "t", 1), ("g", "t", 2)]
-    assert locks.free("h") == []
+    assert [(each.queue_id, each.held) for each in locks.of_group("g")] == [
+        (0, False),
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert list(locks.of_group("h")) == []
 
 
 def test_the_questions_about_holders_agree(replica: Replica) -> None:
