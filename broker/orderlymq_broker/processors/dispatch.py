@@ -9,12 +9,11 @@ a record leaves when the record is applied. A new request code is one entry in `
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
-from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.requestcontext import (
     Context,
     CreateFirst,
@@ -381,12 +380,15 @@ class BrokerCore:
             return []
         effects: list[Effect] = []
         appended: list[Append] = []
+        others: list[Outcome] = []
         for outcome in outcomes:
             if type(outcome) is Append:
                 appended.append(outcome)
             else:
+                others.append(outcome)
                 effects += self._react(outcome, now)
-        effects += self.rebalance.notices()
+        if others:
+            effects += [*self._judge_again(others, now), *self.rebalance.notices()]
         if appended:
             counters = self.context.counters
             counters["messages_in"] += len(appended)
@@ -410,10 +412,7 @@ class BrokerCore:
                 return []
             case MembersChanged():
                 self.rebalance.changed(outcome.groups, self.locks.freed(outcome.freed), now)
-                return [
-                    *self.pulls.wake_early(),
-                    *self.lanes.changed(outcome.lanes, now),
-                ]
+                return self.lanes.changed(outcome.lanes, now)
             case LanesGranted() | LanesMoved():
                 return self.lanes.changed(outcome, now)
             case SettingsChanged():
@@ -423,31 +422,34 @@ class BrokerCore:
                 return self.expansions.moved(outcome)
             case AssignmentChanged(group, changed=True):
                 return self.rebalance.notify([group])
-            case AccessChanged(changed=True) if self.access.enabled:
-                # A waiting consumer may have lost its permission; it asks again and is judged again.
-                reason = "ACCESS_CHANGED"
-                return [
-                    *self.pulls.release_all(reason),
-                    *self.lanes.fetcher.release_all(reason),
-                ]
-            case TopicChanged() | GroupChanged():
-                return self._table_changed(outcome, now)
             case _:
                 return []
 
-    def _table_changed(self, outcome: TopicChanged | GroupChanged, now: Now) -> list[Effect]:
-        if outcome.deleted:
-            self.committer.forget_deleted(outcome.name, is_group=isinstance(outcome, GroupChanged))
+    def _judge_again(self, outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+        """Judge again who waits, once for all that an entry did: a thousand deletions may stand in one."""
+        effects: list[Effect] = []
+        topics = [each for each in outcomes if isinstance(each, TopicChanged)]
+        groups = [each for each in outcomes if isinstance(each, GroupChanged)]
+        deleted_topics = {each.name for each in topics if each.deleted}
+        deleted_groups = {each.name for each in groups if each.deleted}
+        changed = {each.name for each in groups if each.mode_changed}
+        if deleted_topics or deleted_groups:
+            self.committer.forget_deleted(deleted_topics, deleted_groups)
             # Requests for a topic or group that is gone would wait for nothing.
-            return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
-        if isinstance(outcome, GroupChanged) and outcome.mode_changed:
-            # In a later turn: one request may change many groups.
-            return [Later(partial(self._look_again, outcome.name))]
-        return []
+            effects += [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
+        elif changed:
+            effects += [*self.pulls.wake_gone(changed), *self.lanes.look_again(now, changed)]
+        if any(isinstance(each, MembersChanged) for each in outcomes):
+            effects += self.pulls.wake_early()
+        if self.access.enabled and any(
+            isinstance(each, AccessChanged) and each.changed for each in outcomes
+        ):
+            # A waiting consumer may have lost its permission; it asks again and is judged again.
+            reason = "ACCESS_CHANGED"
+            effects += self.pulls.release_all(reason)
+            effects += self.lanes.fetcher.release_all(reason)
 
-    def _look_again(self, group: str, now: Now) -> list[Effect]:
-        """Judge again who waits of a group that consumes otherwise now."""
-        return [*self.pulls.wake_gone(group), *self.lanes.look_again(now, group)]
+        return effects
 
     def refused(self, proposal: Propose, refusal: Refusal) -> list[Effect]:
         """Notify the proposer of what cannot be stored; nothing else has noticed it."""

@@ -11,7 +11,8 @@ Held pulls are answered in turns of some hundred. When no more can wait, the con
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from sys import getsizeof
@@ -232,14 +233,13 @@ class PullProcessor:
         """Judge again the pulls that were ahead of their client's heartbeat."""
         return self._release_each(iter([*self._held.get(_EARLY, {}).values()]))
 
-    def wake_gone(self, group: str | None = None) -> list[Effect]:
-        """Answer the held pulls of a group, or all, whose topic is gone, or whose group is gone or consumes by key."""
-        held = self._all_held()
-        if group is not None:
-            held = [each for each in held if each.header.consumer_group == group]
-        return self._release_each(map(self._if_gone, held))
+    def wake_gone(self, groups: Collection[str] | None = None) -> list[Effect]:
+        """Answer the held pulls of some groups, or all, whose topic is gone, or whose group is gone or consumes by key."""
+        return self._release_each(map(partial(self._if_gone, groups), self._all_held()))
 
-    def _if_gone(self, held: HeldPull) -> HeldPull | None:
+    def _if_gone(self, groups: Collection[str] | None, held: HeldPull) -> HeldPull | None:
+        if groups is not None and held.header.consumer_group not in groups:
+            return None
         state = self._context.state
         group = state.groups.get(held.header.consumer_group)
         # One that came before its heartbeat is held for no topic.

@@ -6,7 +6,7 @@ serves all that wait, so no plan rests on what another one has taken; a repeat o
 one, be its answer lost or its leader gone; a member waits with one fetch per topic. Who gets what: ``planner.py``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -132,14 +132,15 @@ class LaneFetcher:
 
         return self.moved(due, now)
 
-    def look_again(self, now: Now, group: str | None = None) -> list[Effect]:
-        """Judge the fetches of a group or all again: what they wait for may be gone."""
-        groups, topics = self._context.state.groups.by_name, self._context.state.topics.by_name
-        if group is None:
-            gone = [each for each in self._turns if each[0] not in groups or each[1] not in topics]
+    def look_again(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
+        """Judge the fetches of some groups or all again: what they wait for may be gone."""
+        known, topics = self._context.state.groups.by_name, self._context.state.topics.by_name
+        if groups is None:
+            gone = [each for each in self._turns if each[0] not in known or each[1] not in topics]
             for pair in gone:
                 del self._turns[pair]
-        return self.moved([pair for pair in self._waiting if group in (None, pair[0])], now)
+        waiting = [each for each in self._waiting if groups is None or each[0] in groups]
+        return self.moved(waiting, now)
 
     def _is_due(self, pair: _Pair, now: Now) -> bool:
         if any(each.deadline_ms <= now.monotonic_ms for each in self._waiting[pair].values()):

@@ -4,7 +4,7 @@ Key lanes of a leader in one piece: what the dispatcher hands on to them.
 The rule: all that lanes need of requests, outcomes and time passes here, so that ``dispatch.py`` knows one name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.core.requestcontext import Context, Handler
@@ -60,11 +60,11 @@ class LaneService:
         """Serve who waits for messages."""
         return self.fetcher.appended(records, now)
 
-    def look_again(self, now: Now, group: str | None = None) -> list[Effect]:
-        """Judge again who waits, of one group or all: a group has changed, or a topic or group was deleted."""
-        gone = self.leases.forget_gone(now) if group is None else []
+    def look_again(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
+        """Judge again who waits, of some groups or all: groups have changed, or topics or groups were deleted."""
+        gone = self.leases.forget_gone(now) if groups is None else []
 
-        return [*gone, *self.fetcher.look_again(now, group)]
+        return [*gone, *self.fetcher.look_again(now, groups)]
 
     def tick(self, now: Now) -> list[Effect]:
         """Do what is due."""

@@ -5,7 +5,11 @@ import tracemalloc
 import pytest
 
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.processors.fetch.pull import HELD_TEXT_BYTES_MAX, WAKE_WORK_MAX
+from orderlymq_broker.processors.fetch.pull import (
+    HELD_TEXT_BYTES_MAX,
+    RELEASE_WORK_MAX,
+    WAKE_WORK_MAX,
+)
 from orderlymq_broker.processors.fetch.read import (
     SCAN_WORK_MAX,
     PropertyTest,
@@ -263,6 +267,24 @@ def test_nobody_waits_for_what_is_deleted_while_its_messages_wake_others(shell: 
     replies = [shell.reply_to(each) for each in opaques]
     assert [each and each.code for each in replies] == [0] * 256 + [17] * 54
     assert shell.core.pulls.held_count == 0
+
+
+def test_many_deletions_in_one_entry_are_one_look_at_all_that_wait(shell: Shell) -> None:
+    """A thousand looks at a hundred thousand pulls would keep the leader from its followers for seconds."""
+    others = [TopicSet(f"orders-{number}", 1, 1) for number in range(9)]
+    create(shell, ORDERS, GroupSet("billing"), *others)
+    opaques = [shell.submit(11, pull_ext(sysFlag=6)) for _ in range(RELEASE_WORK_MAX + 1)]
+    last = shell.submit(11, pull_ext(topic="orders-8", sysFlag=6))
+
+    shell.run([Propose([TopicDeleted(each.name) for each in others])])
+    shell.turn()
+    assert len(shell.core.pulls._due) == 1
+    shell.settle()
+
+    reply = shell.reply_to(last)
+    assert reply is not None
+    assert reply.code == 17
+    assert shell.core.pulls.held_count == len(opaques)
 
 
 def test_a_closed_connection_takes_its_held_pulls_with_it(shell: Shell) -> None:

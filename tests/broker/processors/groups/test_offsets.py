@@ -6,8 +6,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.core.requestcontext import is_misread
-from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
+from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX, RESET_ECHO_MS
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.records import (
@@ -350,6 +351,26 @@ def test_what_is_gathered_goes_with_its_topic_or_group(
     shell.pass_time(200)
 
     assert [offset_of(shell, queue) for queue in (0, 1)] == [None, None]
+
+
+def test_many_resets_are_forgotten_in_several_ticks(shell: Shell) -> None:
+    """A look at all of them in each tick would keep the leader from its followers; the oldest go first."""
+    committer = shell.core.committer
+    commits = [Commit("billing", "orders", queue, 0) for queue in range(WALK_STEP_MAX + 2)]
+    committer.reset(commits, shell.now)
+    shell.monotonic_ms += 1
+    committer.reset(commits[:1], shell.now)
+    shell.monotonic_ms += RESET_ECHO_MS - 1
+
+    left = []
+    for _ in range(2):
+        committer.tick(shell.now)
+        left.append(len(committer._resets))
+    shell.monotonic_ms += 1
+    committer.tick(shell.now)
+
+    assert left == [2, 1]
+    assert not committer._resets
 
 
 def test_a_consumer_that_is_no_member_any_more_is_no_tool(shell: Shell) -> None:
