@@ -247,6 +247,7 @@ class PullProcessor:
         return None if is_there and group is not None and not group.by_key else held
 
     def _all_held(self) -> list[HeldPull]:
+        # Some 5 ms for as many as may wait; they are judged in turns.
         return [held for pulls in self._held.values() for held in pulls.values()]
 
     def tick(self, now: Now) -> list[Effect]:

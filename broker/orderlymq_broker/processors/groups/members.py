@@ -242,10 +242,17 @@ class MembershipProcessor:
         if now.monotonic_ms < self._next_scan_ms:
             return []
         self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
-        known = self._context.state.members
-        self._leaving = {each for each in self._leaving if known.get(*each) is not None}
 
-        return walk(self._context, self._known(), self._take_out, now)
+        return [
+            *walk(self._context, iter(list(self._leaving)), self._forget_left, now),
+            *walk(self._context, self._known(), self._take_out, now),
+        ]
+
+    def _forget_left(self, members: Sequence[tuple[str, str]], _: Now) -> list[Effect]:
+        known = self._context.state.members
+        self._leaving.difference_update(each for each in members if known.get(*each) is None)
+
+        return []
 
     def _known(self) -> Iterator[tuple[str, str]]:
         """Yield all members."""
