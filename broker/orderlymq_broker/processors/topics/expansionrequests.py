@@ -174,7 +174,7 @@ class ExpansionProcessor:
         asked = request.ext.get("topics", "").split(",")
         wanted = {name for name in asked if name in state.topics.by_name}
         # Those under way are always reported: the next operator must find them.
-        under_way = {name for name, row in by_topic.items() if row.phase is not ExpansionPhase.OPEN}
+        under_way = state.expansions.under_way.keys()
         names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
         empty = fastjson.dumps({EXT_TOKEN: state.operator_token, "topics": []})
         pieces = filled(empty, b'"topics":[', self._rows(names, now))
@@ -257,10 +257,12 @@ class ExpansionProcessor:
     def tick(self, now: Now) -> list[Effect]:
         """Abort fences that did not go on in time; end settlings that have lasted long enough."""
         effects: list[Effect] = []
-        by_topic = self._context.state.expansions.by_topic
+        expansions = self._context.state.expansions
+        by_topic = expansions.by_topic
         changing = self._context.entries.changing
         self._ends = {name: end for name, end in self._ends.items() if by_topic.get(name) == end[0]}
-        for name, expansion in by_topic.items():
+        for name in expansions.under_way:
+            expansion = by_topic[name]
             if expansion.phase not in (ExpansionPhase.FENCED, ExpansionPhase.PROPAGATING):
                 continue
             known = self._ends.get(name)

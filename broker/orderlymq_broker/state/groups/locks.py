@@ -11,7 +11,7 @@ free a lock that was renewed meanwhile. The leader's clock for leases is in ``pr
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -168,9 +168,9 @@ class LockTable:
         """Yield the groups that hold or once held a queue."""
         yield from self._groups
 
-    def of_group(self, group: str) -> Mapping[str, Mapping[int, Lock]]:
-        """Return the locks that a group holds or once held, by topic and queue."""
-        return self._groups.get(group, _NO_TOPICS)
+    def topics_of(self, group: str) -> KeysView[str]:
+        """Return the topics of which a group holds or once held a queue."""
+        return self._groups.get(group, _NO_TOPICS).keys()
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that hold or once held a queue of a topic."""

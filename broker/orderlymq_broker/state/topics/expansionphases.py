@@ -225,7 +225,7 @@ def read_by(state: BrokerState, group: str, topics: KeysView[str]) -> set[str]:
     committed = topics & state.offsets.of_group(group).keys()
 
     # A member that had a lock was given messages, though it may have left before its first commit.
-    return online | committed | (topics & state.locks.of_group(group).keys())
+    return online | committed | (topics & state.locks.topics_of(group))
 
 
 def readers_of(state: BrokerState, topic: str) -> list[str]:

@@ -51,10 +51,15 @@ class Expansion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExpansionTable:
-    """Expansion by topic; a topic that never grew has no row, and a row goes with its topic."""
+    """Expansion by topic; a topic that never grew has no row, and a row goes with its topic.
+
+    Attributes:
+        under_way: topics that are in another phase than OPEN. An operator lets a few grow at a time; rows stay.
+    """
 
     def __init__(self) -> None:
         self.by_topic: dict[str, Expansion] = {}
+        self.under_way: dict[str, None] = {}
 
     @classmethod
     def load(cls, reader: Reader) -> "ExpansionTable":
@@ -62,17 +67,18 @@ class ExpansionTable:
         table = cls()
         for value in read_rows(reader, Table.EXPANSIONS):
             expansion = msgspec.msgpack.decode(value, type=Expansion)
-            table.by_topic[expansion.topic] = expansion
+            table._put(expansion)
 
         return table
 
     def put(self, expansion: Expansion, writes: TableWrites) -> None:
         """Replace a row."""
-        self.by_topic[expansion.topic] = expansion
+        self._put(expansion)
         writes.put(Table.EXPANSIONS, expansion.topic, value=expansion)
 
     def drop(self, topic: str, writes: TableWrites) -> None:
         """Forget a topic that is deleted."""
+        self.under_way.pop(topic, None)
         if self.by_topic.pop(topic, None) is not None:
             writes.delete(Table.EXPANSIONS, topic)
 
@@ -90,3 +96,13 @@ class ExpansionTable:
             elif expansion.phase is not ExpansionPhase.OPEN:
                 assert expansion.next_total == 0, expansion
                 assert expansion.total > 0, expansion
+            is_open = expansion.phase is ExpansionPhase.OPEN
+            assert is_open == (name not in self.under_way), expansion
+        assert self.under_way.keys() <= self.by_topic.keys(), self.under_way
+
+    def _put(self, expansion: Expansion) -> None:
+        self.by_topic[expansion.topic] = expansion
+        if expansion.phase is ExpansionPhase.OPEN:
+            self.under_way.pop(expansion.topic, None)
+        else:
+            self.under_way[expansion.topic] = None

@@ -1,5 +1,6 @@
 """Expansion of an ordered topic on one raft group: who may send when, who is in the way, who may say so."""
 
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,6 +16,7 @@ from orderlymq_broker.state.records import (
     TopicSet,
 )
 from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
+from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfGivenUp
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -527,3 +529,23 @@ def test_the_state_of_many_topics_is_written_in_steps_and_reads_each_group_once(
     assert found["topic-3"]["readers"] == sorted(groups)
     assert found["topic-3"]["blockers"] == []
     assert [each["group"] for each in found["topic-7"]["blockers"]] == sorted(groups)
+
+
+def test_a_tick_does_not_look_at_topics_that_are_open(topic: Shell) -> None:
+    """As many as there are topics may have grown, and ten ticks a second would go over them."""
+
+    class Rows(dict[str, Expansion]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("all rows are looked at")
+
+        items = __iter__  # type: ignore[assignment]
+
+    change(topic, "fence", limitMillis=3_000)
+    expansions = topic.state.expansions
+    assert list(expansions.under_way) == ["orders"]
+    expansions.by_topic = Rows(expansions.by_topic)
+
+    topic.pass_time(3_500)
+
+    assert phase(topic) == "open"
+    assert not expansions.under_way
