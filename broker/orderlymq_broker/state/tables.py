@@ -6,16 +6,19 @@ it touched is written once, with its last value, in the same batch as the applie
 and store can never disagree about an index. The tables are in the modules beside this one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from orderlymq_broker.store.kv import Batch, Family, Reader
-from orderlymq_broker.store.layout import Table, table_bounds, table_key
+from orderlymq_broker.store.layout import Table, numbered_key, table_bounds, table_key
 
 # Rows are read in pages, so that loading a large table does not build one huge list.
 _PAGE: Final = 1024
+# Rows that are removed as one range: each for itself takes 1.5 us, and a topic may have 100,000 offsets. A range looks at all
+# rows that the entry has changed, and a reader at all ranges of the entries that are not written yet.
+_RANGE_MIN: Final = 256
 
 encode_row = msgspec.msgpack.Encoder().encode
 
@@ -44,6 +47,15 @@ class TableWrites:
     def delete_at(self, key: bytes) -> None:
         """Remove a row whose key the caller keeps or makes cheaper."""
         self._rows[key] = None
+
+    def delete_numbered(self, table: Table, *key: str | int, numbers: Collection[int]) -> None:
+        """Remove all rows whose keys are these parts and a number; *numbers* are those that there are."""
+        if len(numbers) >= _RANGE_MIN:
+            self.delete_range(table, *key)
+            return
+        prefix = table_key(table, *key)
+        for number in numbers:
+            self.delete_at(numbered_key(prefix, number))
 
     def delete_range(self, table: Table, *key: str | int) -> None:
         """Remove every row whose key begins with these parts, also those that the entry has set so far."""

@@ -15,11 +15,13 @@ from orderlymq_broker.state.records import (
     TopicChanged,
     TopicDeleted,
     TopicSet,
+    encode_records,
 )
 from orderlymq_broker.state.topics.expansionrecords import ExpansionFenced
-from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import Table
-from tests.broker.state.entries import Replica
+from tests.broker.state.entries import WALL_MS, Replica
 
 
 def every_table(replica: Replica) -> None:
@@ -82,3 +84,25 @@ def test_a_deleted_group_takes_its_rows_of_every_table_along(replica: Replica) -
     assert tables(replica) == {*(Table.COUNTERS, Table.TOPICS, Table.QUEUES, Table.EXPANSIONS)}
     assert replica.take(GroupDeleted("g")) == [GroupChanged("g", changed=False, deleted=True)]
     assert replica.state.groups.version.counter == version + 1
+
+
+def test_many_rows_of_a_topic_go_as_one_range(replica: Replica) -> None:
+    """One by one they would keep the leader from its followers; what is put after the range stays."""
+    count = 300
+    names = tuple(("orders", queue) for queue in range(count))
+    commits = tuple(Commit("g", "orders", queue, 0) for queue in range(count))
+    replica.take(TopicSet("orders", count, count), TopicSet("others", 1, 1), GroupSet("g"))
+    replica.take(OffsetsCommitted((*commits, Commit("g", "others", 0, 0))))
+    replica.take(LocksRequested("g", "c", "h:1", 1_000, (*names, ("others", 0))))
+
+    batch = Batch()
+    again = (TopicSet("orders", count, count), OffsetsCommitted(commits[:1]))
+    records = encode_records((TopicDeleted("orders"), *again))
+    entry = encode_entry(records, (), replica.state.physical_end, WALL_MS)
+    replica.machine.apply(replica.state.applied_index + 1, 1, split_entry(entry), batch)
+    replica.store.write(batch, sync=True)
+
+    assert len(batch.puts) < 20
+    left = replica.restarted().state
+    assert list(left.offsets.rows()) == [("g", "orders", 0, 0), ("g", "others", 0, 0)]
+    assert [lock.topic for lock in left.locks.held()] == ["others"]

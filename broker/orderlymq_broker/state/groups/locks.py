@@ -347,9 +347,9 @@ class LockTable:
     def _drop(self, group: str, topic: str, writes: TableWrites) -> None:
         locks = self._groups[group].pop(topic)
         self.count -= len(locks)
-        for queue_id, lock in locks.items():
+        for lock in locks.values():
             self._let_go(lock)
-            writes.delete(Table.LOCKS, group, topic, queue_id)
+        writes.delete_numbered(Table.LOCKS, group, topic, numbers=locks)
         self._floor = max(self._floor, *(lock.epoch for lock in locks.values()))
         writes.put(Table.COUNTERS, _FLOOR, value=self._floor)
 

@@ -137,8 +137,7 @@ class OffsetTable:
 
     def _delete(self, group: str, topic: str, queues: Collection[int], writes: TableWrites) -> None:
         self.count -= len(queues)
-        for queue_id in queues:
-            writes.delete(Table.OFFSETS, group, topic, queue_id)
+        writes.delete_numbered(Table.OFFSETS, group, topic, numbers=queues)
 
     def _set(self, queues: dict[int, int], commit: Commit, writes: TableWrites) -> None:
         self._put(queues, commit)
