@@ -53,7 +53,7 @@ COUNT_MAX: Final = 512
 # Halves that a new leader notes at a time, and notes that one look reads, also those of ended halves: some 15 ms.
 NOTED_MAX: Final = 4_096
 
-# How often a half is looked at that is old by a clock that may be ahead.
+# How often a half is looked at that is old by a clock that may be ahead, or that nobody can be asked about.
 _DOUBTS_PER_AGE: Final = 256
 
 
@@ -70,6 +70,8 @@ class CheckService:
         # Per producer group and topic, which have the same producers to ask, a heap of (due wall time, offset); what has
         # ended leaves when met, or when there is too much of it.
         self._due: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        # Those of them with halves that nobody could be asked about; these come later, as their producers may stay away.
+        self._unasked: set[tuple[str, str]] = set()
         self._turns: dict[str, int] = {}
         self._now = Now(0, 0)
         self._next_scan_ms = 0
@@ -81,18 +83,23 @@ class CheckService:
     def start(self, now: Now) -> None:
         """Begin to lead."""
         self._due.clear()
+        self._unasked.clear()
         self._turns.clear()
         self._now = now
         self._next_scan_ms = now.monotonic_ms
         self._unnoted = deque(self._context.state.transactions.open)
         self._note_some()
 
-    def _note_some(self) -> None:
+    def _note_some(self, maximum: int = NOTED_MAX) -> int:
+        """Note some of those that are to be noted; return how many."""
         halves = self._context.state.transactions.open
-        for _ in range(min(NOTED_MAX, len(self._unnoted))):
+        count = min(maximum, len(self._unnoted))
+        for _ in range(count):
             half = halves.get(self._unnoted.popleft())
             if half is not None:
                 self.watch(half)
+
+        return count
 
     def watch(self, half: Half) -> None:
         """Note when a half is due."""
@@ -114,7 +121,11 @@ class CheckService:
             return []
         timers = self._context.settings.timers
         self._next_scan_ms = now.monotonic_ms + timers.transaction_scan_ms
-        due = [source for source, heap in self._due.items() if heap[0][0] <= now.wall_ms]
+        due = [
+            source
+            for source, heap in self._due.items()
+            if heap[0][0] <= now.wall_ms or source in self._unasked
+        ]
         if not due:
             return []
         claimed = self._context.sessions.claimed_producers({group for group, _ in due})
@@ -130,12 +141,22 @@ class CheckService:
             connections = self._producers(claimed.get(group, []), topic) or self._producers(
                 self._context.sessions.senders(group), topic
             )
+            if connections and source in self._unasked:
+                # Who can answer is back: all are due when they would have been.
+                self._unasked.discard(source)
+                self._unnoted.extend({offset for _, offset in self._due.pop(source)})
+                self._room -= self._note_some(self._room)
+                if source not in self._due:
+                    continue
             asked += self._take(source, connections, given_up, room, now)
             # Who had a turn comes last at the next look: no group can take the room of the others for ever.
             heap = self._due.pop(source)
             if heap:
                 self._due[source] = heap
-        if not self._room:
+            else:
+                self._unasked.discard(source)
+            self._context.counters["transaction_checks_without_producer"] += source in self._unasked
+        if not self._room or self._unnoted:
             self._next_scan_ms = now.monotonic_ms
 
         return [*self._ask(asked), *self._give_up(given_up, now)]
@@ -222,27 +243,29 @@ class CheckService:
             ahead = self._ahead_ms(half) > 0
             # The clock says that it is old, and may be ahead: then it is asked about like any other.
             doubted = not (is_old or ahead) and really <= now.wall_ms < self._check_ms(half)
-            if (really > due and not ahead) or offset in context.view.ending or stays or doubted:
+            # Those behind it may need no answer.
+            is_blocked = not (is_old or connections)
+            waits = offset in context.view.ending or stays or doubted or is_blocked
+            if (really > due and not ahead) or waits:
                 heappop(heap)
                 pause_ms = context.settings.timers.transaction_scan_ms
                 later = now.wall_ms + pause_ms
-                if doubted:
+                if doubted or is_blocked:
                     pause_ms = max(
                         pause_ms, context.settings.storage.retention_ms // _DOUBTS_PER_AGE
                     )
                     # One moment for all entries of a half.
                     later = (now.wall_ms // pause_ms + 1) * pause_ms
                 heappush(heap, (max(really, later), offset))
+                if is_blocked:
+                    self._unasked.add(source)
                 continue
             if is_old:
                 given_up.append(half)
-            elif connections:
+            else:
                 turn = self._turns.get(source[0], 0)
                 self._turns[source[0]] = turn + 1
                 asked.append((offset, connections[turn % len(connections)]))
-            else:
-                context.counters["transaction_checks_without_producer"] += 1
-                break
             heappop(heap)
 
         return asked

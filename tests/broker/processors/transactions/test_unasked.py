@@ -1,0 +1,62 @@
+"""Halves that nobody can be asked about, and those beside them."""
+
+from orderlymq_broker.settings import StorageSettings, TimerSettings
+from tests.broker.processors.driver import ALICE, BOB, Shell, settings
+from tests.broker.processors.halves import begin, join, questions, with_orders
+
+
+def without_producer(shell: Shell) -> None:
+    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.settle()
+
+
+def test_a_half_that_was_asked_about_often_enough_waits_behind_none_that_nobody_answers_for() -> (
+    None
+):
+    """It needs no answer any more; as long as it was open it kept the messages of all topics."""
+    shell = with_orders(Shell(settings(timers=TimerSettings(transaction_check_max=1))).lead())
+    begin(shell, key="U1")
+    shell.pass_time(7_000)
+    assert len(questions(shell)) == 1
+    for number in range(3):
+        begin(shell, key=f"V{number}")
+    without_producer(shell)
+
+    shell.pass_time(62_000, step=500)
+
+    assert [half.opened.unique_key for half in shell.state.transactions.given_up.values()] == ["U1"]
+    assert len(shell.state.transactions.open) == 3
+    join(shell, peer=BOB)
+    shell.pass_time(1_000)
+    assert len(questions(shell)) == 3
+
+
+def test_a_half_that_is_old_waits_behind_none_that_nobody_answers_for() -> None:
+    """It was asked about late, so that one that began after it is due before it."""
+    storage = StorageSettings(retention_ms=100_000)
+    shell = with_orders(Shell(settings(storage=storage)).lead())
+    begin(shell, key="U1", CHECK_IMMUNITY_TIME_IN_SECONDS="50")
+    shell.pass_time(45_000, step=500)
+    begin(shell, key="V1")
+    shell.pass_time(5_500, step=500)
+    assert len(questions(shell)) == 1
+    without_producer(shell)
+
+    shell.pass_time(52_000, step=500)
+
+    assert [half.opened.unique_key for half in shell.state.transactions.given_up.values()] == ["U1"]
+    assert len(shell.state.transactions.open) == 1
+
+
+def test_who_waits_for_a_producer_is_not_looked_at_each_time() -> None:
+    """There may be a hundred thousand, for days; each is looked at now and then, in case it has become old."""
+    shell = with_orders(Shell().lead())
+    begin(shell)
+    without_producer(shell)
+    shell.pass_time(7_000)
+    heap = next(iter(shell.core.checks._due.values()))
+
+    assert heap[0][0] > shell.wall_ms + 60_000
+    before = shell.core.context.counters["transaction_checks_without_producer"]
+    shell.pass_time(1_000)
+    assert shell.core.context.counters["transaction_checks_without_producer"] == before + 2
