@@ -114,19 +114,30 @@ class OwnedTasks:
         self._stopped.add(task)
         task.cancel()
 
-    async def cancel(self) -> None:
-        """Cancel everything and wait until it has ended."""
+    async def cancel(self, within_s: float | None = None) -> None:
+        """Cancel everything and wait until it has ended, or not longer than *within_s*."""
         for handle in self._restarts.values():
             handle.cancel()
         self._restarts.clear()
-        await self.end(task for task in self._tasks if task is not asyncio.current_task())
+        mine = [task for task in self._tasks if task is not asyncio.current_task()]
+        await self.end(mine, within_s)
 
-    async def end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
-        """Stop some tasks and wait until they have ended."""
+    async def end(
+        self, tasks: Iterable[asyncio.Task[None]], within_s: float | None = None
+    ) -> set[asyncio.Task[None]]:
+        """Stop some tasks and wait until they have ended; return those that go on after *within_s*, which have no owner from then on."""
         stopped = list(tasks)
         for task in stopped:
             self.stop(task)
-        await asyncio.gather(*stopped, return_exceptions=True)
+        if within_s is None:
+            await asyncio.gather(*stopped, return_exceptions=True)
+            return set()
+        if not stopped:
+            return set()
+        _, left = await asyncio.wait(stopped, timeout=within_s)
+        self._tasks -= left
+
+        return left
 
     def _ended(self, lost: Lost | None, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -3,7 +3,7 @@ The executor of a consumer by key: it carries out what the core says, and hands 
 
 Rules: every instruction that awaits an answer gets one, whatever ended the work; a listener that is cut off at the
 end of `close`, or in work for longer than the group's consumeTimeout, is cancelled before its lane is given back, and the
-lane of a thread, which nothing can cancel, is not.
+lane of one that nothing ends, a thread for example, is not.
 """
 
 import asyncio
@@ -116,14 +116,15 @@ class LaneExecutor:
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Do nothing: brokers keep what is complete."""
 
-    async def finish(self) -> None:
-        """Cut off the listeners that still run, and give back what is in hand."""
+    async def finish(self, cancel_s: float) -> None:
+        """Cut off the listeners that still run, and give back what is in hand, except of those that go on after *cancel_s*."""
         assert self.listeners is not None
         assert self._workers is not None
         self.listeners.close()
         if not self._core.is_idle:
-            await self._workers.stop()
-            running = map(_hand_of, self.listeners.in_threads)
+            await self._workers.stop(cancel_s)
+            self.listeners.cut_off()
+            running = map(_hand_of, self.listeners.running)
             self._post(CutOff(frozenset(hand for hand in running if hand is not None)))
             try:
                 async with asyncio.timeout(_GIVE_BACK_S):

@@ -58,18 +58,20 @@ class LaneWorkers:
         # The one that takes what waits.
         self._next: _Run | None = None
         self._is_turn_due = False
+        self._is_stopped = False
 
     def begin(self, work: Work) -> None:
         """Call the listener as soon as a slot is free; calls begin in the order of this."""
         self._waiting.append(work)
         self._go_on()
 
-    async def stop(self) -> None:
-        """Cancel the calls that still run; what has not begun never will."""
+    async def stop(self, within_s: float) -> None:
+        """Cancel the calls that still run; what has not begun never will, and nothing is posted of what goes on after *within_s*."""
         self._waiting.clear()
-        await self._tasks.end([run.task for run in self._runs if run.task is not None])
+        await self._tasks.end([run.task for run in self._runs if run.task is not None], within_s)
         self._runs.clear()
         self._turn()
+        self._is_stopped = True
 
     # -- parts
 
@@ -119,7 +121,7 @@ class LaneWorkers:
         if self._next is not None and self._next.has_slot:
             self._next = None
         ends, self._ends = self._ends, []
-        if ends:
+        if ends and not self._is_stopped:
             self._post(Ended(tuple(ends)))
         self._go_on()
 

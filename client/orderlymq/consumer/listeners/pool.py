@@ -45,7 +45,7 @@ ATTEMPTS_MAX: Final = 4_096
 _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SUCCESS)
 # Calls that outlived their consumers, with process, client id, group, queue, and when the last lease has ended. Of the whole
 # process, because brokers take a consumer that is started under the same client id for the same holder.
-_outlived: dict[Future[Any], tuple[int, str, str, MessageQueue, int]] = {}
+_outlived: dict[Future[Any] | asyncio.Task[Any], tuple[int, str, str, MessageQueue, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,12 @@ class ListenerPool:
         self._closed = False
         self.cancels = True
         self._limits = CallLimits()
-        self._in_threads: dict[Future[Any], OrderedContext | ConcurrentContext] = {}
+        # By the thread's future, or by the task that awaits a coroutine.
+        self._running: dict[
+            Future[Any] | asyncio.Task[Any], OrderedContext | ConcurrentContext
+        ] = {}
+        # What the hooks behind a call will see, by the task that makes it.
+        self._seen: dict[asyncio.Task[Any], ConsumeContext] = {}
         self._attempts: dict[MessageQueue, Attempt] = {}
 
     def attempt(self, queue: MessageQueue) -> Attempt | None:
@@ -125,9 +130,9 @@ class ListenerPool:
         return self._slots
 
     @property
-    def in_threads(self) -> tuple[OrderedContext | ConcurrentContext, ...]:
-        """Return the calls that threads run; nothing can end them."""
-        return tuple(self._in_threads.values())
+    def running(self) -> tuple[OrderedContext | ConcurrentContext, ...]:
+        """Return the calls that run; nothing can end a thread, or a coroutine that catches its cancellation and goes on."""
+        return tuple(self._running.values())
 
     async def call_ordered(
         self, deliver: Deliver, still_holds: Callable[[], bool]
@@ -168,16 +173,21 @@ class ListenerPool:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def cut_off(self) -> None:
+        """Run the hooks behind the calls that go on though they are cancelled; what comes of these concerns nobody."""
+        for task in list(self._seen):
+            self._over(task)
+
     def leave_behind(
         self, client_id: str, *, by_key: bool, now_ms: int, lease_ms: int
     ) -> set[MessageQueue]:
-        """Note what threads still work on though their consumer ends; return it with what earlier ones have left."""
-        for thread, context in self._in_threads.items():
+        """Note what listeners still work on though their consumer ends; return it with what earlier ones have left."""
+        for call, context in self._running.items():
             if by_key and isinstance(context, OrderedContext) and context.lane is None:
                 continue  # consumed directly, which holds nothing
             queue, ends_ms = context.queue, now_ms + lease_ms
-            _outlived[thread] = os.getpid(), client_id, self._group, queue, ends_ms
-            thread.add_done_callback(_outlived.pop)
+            _outlived[call] = os.getpid(), client_id, self._group, queue, ends_ms
+            call.add_done_callback(_outlived.pop)
         return left_behind(client_id, self._group, now_ms)
 
     async def _attempted(
@@ -226,6 +236,9 @@ class ListenerPool:
             ordered=self._result_type is OrderedResult,
             lane=context.lane if isinstance(context, OrderedContext) else None,
         )
+        task = asyncio.current_task()
+        assert task is not None
+        self._seen[task] = seen
         self._run_hooks("before", seen)
         result: OrderedResult | ConcurrentResult | None = None
         raised: str | None = None
@@ -234,21 +247,20 @@ class ListenerPool:
             returned = await self._invoke(messages, context, limit_s if self.cancels else None)
             result = self._checked(returned, context)
         except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                self._run_hooks("after", seen)
+            if isinstance(error, asyncio.CancelledError) and task.cancelling():
+                self._over(task)
                 raise
             raised = reason(error)
             begun = not isinstance(error, NotBegun)
             _log.debug("the listener raised", exc_info=error)
         except BaseException:
-            self._run_hooks("after", seen)
+            self._over(task)
             raise
         duration_ms = int((time.monotonic() - started) * 1000)
         seen.returned = classify(result, duration_ms=duration_ms, timeout_ms=self._timeout_ms)
         seen.status = "" if result is None else result.value
         seen.success = result in _DONE
-        self._run_hooks("after", seen)
+        self._over(task)
         return Call(result, raised, duration_ms, begun)
 
     async def _invoke(
@@ -259,15 +271,15 @@ class ListenerPool:
             raise BodyUnreadable(first.queue, first.queue_offset, first.unreadable)
         if self._is_async:
             outcome: Any = self._listener(messages, context)
-            return await self._within(outcome, limit_s)
+            return await self._within(outcome, context, limit_s)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
         # With the variables of this call, so that a trace goes on in the thread.
         work = contextvars.copy_context().run
         thread = self._threads.submit(work, _outcome, self._listener, messages, context)
         call = asyncio.wrap_future(thread)
-        self._in_threads[thread] = context
-        call.add_done_callback(lambda _: self._in_threads.pop(thread))
+        self._running[thread] = context
+        call.add_done_callback(lambda _: self._running.pop(thread))
         try:
             returned, error = await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -280,14 +292,25 @@ class ListenerPool:
             raise error
         if inspect.isawaitable(returned):
             # A plain function that hands an awaitable back, a lambda around a coroutine for example.
-            return await self._within(returned, limit_s)
+            return await self._within(returned, context, limit_s)
         return returned
 
-    async def _within(self, work: Awaitable[object], limit_s: float | None) -> object:
-        if limit_s is None:
-            return await work
-        with self._limits.within(limit_s):
-            return await work
+    async def _within(
+        self,
+        work: Awaitable[object],
+        context: OrderedContext | ConcurrentContext,
+        limit_s: float | None,
+    ) -> object:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[task] = context
+        try:
+            if limit_s is None:
+                return await work
+            with self._limits.within(limit_s):
+                return await work
+        finally:
+            self._running.pop(task)
 
     def _checked(
         self, returned: object, context: OrderedContext | ConcurrentContext
@@ -303,6 +326,11 @@ class ListenerPool:
             f"the listener returned {returned!r}; it must return nothing, or a member of "
             f"{self._result_type.__name__}"
         )
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        seen = self._seen.pop(task, None)
+        if seen is not None:
+            self._run_hooks("after", seen)
 
     def _run_hooks(self, moment: str, context: ConsumeContext) -> None:
         for hook in self._hooks:
@@ -326,7 +354,7 @@ def _wrong(context: OrderedContext | ConcurrentContext) -> str:
 
 
 def left_behind(client_id: str, group: str, now_ms: int) -> set[MessageQueue]:
-    """Return the queues that threads of closed consumers under this id still work on, while their leases may last."""
+    """Return the queues that listeners of closed consumers under this id still work on, while their leases may last."""
     who = os.getpid(), client_id, group
     return {
         queue

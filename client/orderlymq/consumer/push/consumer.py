@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -75,6 +75,9 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import retry_topic
 
 _log = logging.getLogger(__name__)
+
+# How long cancelled listeners are waited for at least: they may tidy up.
+_CANCEL_S_MIN: Final = 5.0
 
 
 class Consumer(Lifecycle):
@@ -334,9 +337,9 @@ class Consumer(Lifecycle):
     async def close(self) -> None:
         """Finish the running listeners, commit, give the locks and lanes back, leave the group.
 
-        It waits `shutdown_timeout` for the listeners, then it cancels the async ones. One that catches its
-        cancellation and goes on is waited for without end: its messages must not go to another member beside it. A thread cannot be cancelled and may
-        outlive this call: nothing that it does is acknowledged, and its queue or lane is free when the lease ends, not before.
+        It waits `shutdown_timeout` for the listeners, then it cancels the async ones and waits as long again, at least 5 s.
+        A thread cannot be cancelled, and a coroutine may catch its cancellation and go on: these outlive this call. Nothing
+        that they do then is acknowledged, and their queue or lane is free when the lease ends, not before.
         A cancelled call ends it all the same, a later one waits for that. A start that is under way is given up.
         """
         self._is_closed = True
@@ -359,6 +362,10 @@ class Consumer(Lifecycle):
         await self._instance.heartbeats.remove_consumer(self, keep_locks=keep)
         await self._instance.close()
 
+    @property
+    def _cancel_s(self) -> float:
+        return max(seconds(self.settings.shutdown_timeout), _CANCEL_S_MIN)
+
     async def _shut_down(self) -> None:
         try:
             async with asyncio.timeout(seconds(self.settings.shutdown_timeout)):
@@ -366,11 +373,11 @@ class Consumer(Lifecycle):
         except TimeoutError:
             _log.warning(
                 "the consumer [%s] is closed while listeners still run; async ones are cancelled now, the queues and "
-                "lanes of threads are free when the leases end: %s",
+                "lanes of threads, and of those that go on, are free when the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
         try:
-            await self._executor.finish()
+            await self._executor.finish(self._cancel_s)
         finally:
             await self._end()
 
@@ -378,7 +385,7 @@ class Consumer(Lifecycle):
         self._ended = True
         self._timer.stop()
         await self._leave()
-        await self._tasks.cancel()
+        await self._tasks.cancel(self._cancel_s)
         if self._tracer is not None:
             await self._tracer.close()
         await self._instance.close()
@@ -386,7 +393,7 @@ class Consumer(Lifecycle):
         self._over.set()
 
     async def _leave(self) -> None:
-        """Leave the group, which frees all locks and lanes, unless a thread still works: what it has ends with the lease."""
+        """Leave the group, which frees all locks and lanes, unless a listener still works: what it has ends with the lease."""
         assert self.listeners is not None
         kept = None
         if self.ordered:

@@ -107,11 +107,12 @@ class Executor:
         self._context = contextvars.copy_context()
         await beat()
 
-    async def finish(self) -> None:
-        """Cut off the listeners that can be ended, and commit what is done; no listener holds a queue from now on."""
+    async def finish(self, cancel_s: float) -> None:
+        """Cut off the listeners that end within *cancel_s*, and commit what is done; no listener holds a queue from now on."""
         assert self.listeners is not None
         self.listeners.close()
-        await self._tasks.end(self._deliveries)
+        await self._tasks.end(self._deliveries, cancel_s)
+        self.listeners.cut_off()
         try:
             async with asyncio.timeout(_COMMIT_S):
                 if self._releases:

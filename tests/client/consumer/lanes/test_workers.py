@@ -208,7 +208,7 @@ async def test_stopping_cancels_what_runs_and_posts_what_has_ended() -> None:
     place = Called(call, slots=2)
     place.begin(1, 2, 3, 4)
     await until(lambda: len(place.callers) == 3)
-    await place.workers.stop()
+    await place.workers.stop(5)
 
     assert sorted(cancelled) == [2, 3]
     assert place.ends == [(1, None)]

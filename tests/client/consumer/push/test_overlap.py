@@ -1,6 +1,7 @@
 """Two consumers of one queue against a real broker in this process: never both at work, also when one is closed."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Literal
@@ -39,10 +40,14 @@ def consumer(listener: Listener, ordered: bool | Literal["key"]) -> Consumer:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("ordered", [True, "key"])
-async def test_a_closed_consumer_whose_thread_still_runs_keeps_what_it_works_on_until_the_lease_is_over(
-    orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
+@pytest.mark.parametrize("is_async", [False, True], ids=["thread", "coroutine"])
+async def test_a_closed_consumer_whose_listener_still_runs_keeps_what_it_works_on_until_the_lease_is_over(
+    orderlymq_cluster: Cluster, ordered: Literal["key"] | bool, *, is_async: bool
 ) -> None:
-    """The thread's `still_holds` is False, and the next member gets the message after the lease, not before."""
+    """Its `still_holds` is False, and the next member gets the message after the lease, not before.
+
+    Nothing ends a thread, or a coroutine that catches each cancellation; `close` ends all the same.
+    """
     orderlymq_cluster.create_topic("orders", queues=1)
     started, finish = threading.Event(), threading.Event()
     contexts: list[OrderedContext] = []
@@ -53,17 +58,26 @@ async def test_a_closed_consumer_whose_thread_still_runs_keeps_what_it_works_on_
         started.set()
         finish.wait(10)
 
+    async def stubborn(_messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        contexts.append(context)
+        started.set()
+        while not finish.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+
     async def following(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
         began.append(True)
 
     async with Producer() as producer:
         await producer.send("orders", "one", key="a")
-    first, second = consumer(stuck, ordered), consumer(following, ordered)
+    first = consumer(stubborn if is_async else stuck, ordered)
+    second = consumer(following, ordered)
     await first.start()
     await until(started.is_set)
     async with second, AdminClient() as admin:
         assert contexts[0].still_holds()
-        await first.close()
+        async with asyncio.timeout(10):
+            await first.close()
         assert not contexts[0].still_holds()
         if ordered is True:
             holders = {each.client_id for each in (await admin.locks("billing")).values()}
@@ -73,4 +87,4 @@ async def test_a_closed_consumer_whose_thread_still_runs_keeps_what_it_works_on_
         await asyncio.sleep(LEASE_S - RENEW_S - 0.3)
         assert began == []
         await until(lambda: bool(began))
-    finish.set()
+        finish.set()
