@@ -1,9 +1,10 @@
 """
-How an administrator's request is asked: of every broker group, of any one, of a queue's leader, of the name servers.
+How an administrator's request is asked: of every broker group at the same time, of any one, of a queue's leader, of the name servers.
 
 Rule: a change is asked of no broker group while one of them is away. `operations` says what is asked.
 """
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Final, TypeVar
 
@@ -53,14 +54,32 @@ class AdminCalls:
         *,
         absent: ResponseCode | None = None,
     ) -> list[RemotingCommand]:
-        """Ask the leader of every broker group; one that answers *absent* is left out."""
-        found: list[RemotingCommand] = []
-        for address in (await self.brokers()).values():
-            try:
-                found.append(await self._instance.call(address, code, ext, body))
-            except BrokerError as error:
-                if absent is None or error.code != absent:
-                    raise
+        """Ask the leader of every broker group, as `_of_each`; return the answers in the order of their names."""
+        leaders = await self.brokers()
+        return [*(await self._of_each(leaders, code, ext, body, absent=absent)).values()]
+
+    async def _of_each(
+        self,
+        leaders: Mapping[str, str],
+        code: RequestCode,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        absent: ResponseCode | None = None,
+    ) -> dict[str, RemotingCommand]:
+        """Ask some leaders at the same time; return their answers by broker group, without those that answer *absent*.
+
+        Raises:
+            OrderlyMQError: Why the first of them that failed has none; the others were asked all the same.
+        """
+        calls = (self._instance.call(address, code, ext, body) for address in leaders.values())
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        found: dict[str, RemotingCommand] = {}
+        for name, answer in zip(leaders, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                found[name] = answer
+            elif not (isinstance(answer, BrokerError) and answer.code == absent):
+                raise answer
         return found
 
     async def _change_all(

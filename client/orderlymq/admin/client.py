@@ -197,8 +197,8 @@ class AdminClient(Lifecycle, MessageOperations):
     async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
         """Return the configuration of every topic by broker group."""
         found: dict[str, dict[str, TopicConfig]] = {}
-        for name, address in (await self.brokers()).items():
-            answer = await self._instance.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        answers = await self._of_each(await self.brokers(), RequestCode.GET_ALL_TOPIC_CONFIG)
+        for name, answer in answers.items():
             for topic, config in TopicConfigTable.from_json(answer.body).topic_config_table.items():
                 found.setdefault(topic, {})[name] = config
         return found
@@ -343,10 +343,14 @@ class AdminClient(Lifecycle, MessageOperations):
     # -- groups
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return the configuration of every consumer group."""
+        """Return the configuration of every consumer group.
+
+        Where broker groups differ, as during a change or after one that failed half way, that of the first one by name.
+        """
         found: dict[str, SubscriptionGroupConfig] = {}
         for answer in await self._of_all(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
-            found.update(SubscriptionGroupTable.from_json(answer.body).subscription_group_table)
+            table = SubscriptionGroupTable.from_json(answer.body).subscription_group_table
+            found = {**table, **found}
         return dict(sorted(found.items()))
 
     async def set_group(
@@ -520,8 +524,7 @@ class AdminClient(Lifecycle, MessageOperations):
         """Ask every broker group that has a part of the topic."""
         await self.route(topic)
         ext = TopicHeader(topic).to_ext()
-        leaders = self._leaders(topic).values()
-        return [await self._instance.call(address, code, ext) for address in leaders]
+        return [*(await self._of_each(self._leaders(topic), code, ext)).values()]
 
 
 def _registered_leaders(info: ClusterInfo) -> dict[str, str]:
