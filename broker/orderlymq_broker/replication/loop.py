@@ -157,7 +157,11 @@ class ReplicationLoop:
         self.decide(lambda: step(self._ports.clock.now()))
 
     def receive(self, messages: Sequence[Message]) -> None:
-        """Take in messages of a peer; raises ProtocolViolation at one that breaks the rules of raft."""
+        """Take in messages of a peer; raises ProtocolViolation at one that breaks the rules of raft.
+
+        Ticks that are due pass first. A voter counts from now how long it sticks to a leader that it hears.
+        """
+        self.tick()
         if self._stopped:
             return
         try:

@@ -1,5 +1,6 @@
 """A leader answers what the group has confirmed, however slow its links are."""
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -99,3 +100,31 @@ def test_a_leader_that_was_replaced_confirms_nothing(group: SimulatedGroup) -> N
 
     assert not leader.loop.is_confirmed(number)
     assert any(each.loop.serving for each in others(group, leader))
+
+
+@pytest.mark.parametrize("stall_ticks", [1, 2, 3, 3.9, 10])
+def test_a_voter_that_stood_still_sticks_as_long_as_the_lease_that_rests_on_it(
+    group: SimulatedGroup, stall_ticks: float
+) -> None:
+    """Law: nobody else leads while a leader may answer, though a voter reads a heartbeat before its ticks are made up."""
+    leader = group.elect()
+    voter, rival = others(group, leader)
+    apart = {leader.id, rival.id}
+    group.way_s = lambda sender, target: math.inf if apart == {sender, target} else 0.0
+    group.pass_time(4 * ELECTION_S)
+
+    group.pass_time(int(stall_ticks) * TICK_S, paused=[voter.id])
+    voter.clock.at_s += stall_ticks % 1 * TICK_S
+    leader.loop.request_confirmation()
+    group.run()
+    voter.loop.tick()
+    group.way_s = lambda sender, target: math.inf if leader.id in {sender, target} else 0.0
+    leading = []
+    for _ in range(10):
+        rival.node.campaign()
+        group.pass_time(TICK_S)
+        leading.append((leader.loop.may_answer(), rival.node.is_leader))
+
+    assert (True, True) not in leading, leading
+    assert leading[4] == (True, False), "it could lead too early"
+    assert leading[-1] == (False, True)
