@@ -1,0 +1,188 @@
+"""
+Leases, and the stickiness of the voters that they rest on (thesis 6.4.1, 4.2.3).
+
+"Consensus: Bridging Theory and Practice"; its other rules: test_thesis.py.
+"""
+
+import pytest
+
+from orderlymq_raft import (
+    Heartbeat,
+    HeartbeatResponse,
+    Index,
+    PreVote,
+    PreVoteResponse,
+    Role,
+    Term,
+    VoteResponse,
+)
+from tests.raft.harness.solo import ME, OTHER, PEER, ack, heartbeat, lead, say, solo, vote, work
+
+ELECTION_TICKS = 8
+
+
+class TestLease:
+    """For how long a leader answers reads without asking."""
+
+    def test_a_lease_lasts_less_than_the_stickiness_it_rests_on(self) -> None:
+        """It counts from when the heartbeat left, not from when it was answered (6.4.1)."""
+        replica = solo(lease_reads=True)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        replica.tick()
+        before = replica.node.lease_valid
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+
+        ticks = 1
+        while replica.node.lease_valid:
+            replica.tick()
+            ticks += 1
+
+        assert not before
+        assert ticks == ELECTION_TICKS - 2
+
+    @pytest.mark.parametrize(("peer", "other", "ticks"), [(5, 20, 3), (20, 5, 6), (None, 20, 0)])
+    def test_a_lease_lasts_no_longer_than_those_who_answered_stick(
+        self, peer: int | None, other: int, ticks: int
+    ) -> None:
+        """While the setting changes, replica after replica, voters stick for shorter than their leader."""
+        replica = solo(lease_reads=True)
+        replica.node.note_stickiness(OTHER, other)
+        replica.node.note_stickiness(PEER, peer or 0)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+
+        lasted = 0
+        while replica.node.lease_valid:
+            replica.tick()
+            lasted += 1
+
+        assert lasted == ticks
+
+    def test_a_lease_rests_on_a_majority_that_sticks(self) -> None:
+        """One voter of which nothing is known, or that sticks for less, takes it from nobody."""
+        replica = solo(lease_reads=True)
+        replica.node.note_stickiness(PEER, 0)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+        alone = replica.node.lease_valid
+        replica.tick()
+        replica.tick()
+        work(replica)
+
+        say(replica, *(HeartbeatResponse(each, ME, Term(1), 2) for each in (OTHER, PEER)))
+
+        assert (alone, replica.node.lease_valid) == (False, True)
+
+    def test_a_lease_ends_for_good_when_a_transfer_is_under_way(self) -> None:
+        """The target may run at any time from then on, and voters will listen (6.4.1)."""
+        replica = solo(lease_reads=True)
+        lead(replica)
+        say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+        before = replica.node.lease_valid
+
+        replica.node.transfer_leadership(PEER)
+        during = replica.node.lease_valid
+        for _ in range(18):
+            replica.tick()
+            beats = [each for each in work(replica) if isinstance(each, Heartbeat)]
+            say(replica, *(HeartbeatResponse(PEER, ME, Term(1), each.context) for each in beats))
+
+        assert (before, during, replica.node.lease_valid) == (True, False, False)
+
+
+class TestStickiness:
+    """For how long a voter helps to elect nobody else."""
+
+    def test_a_voter_that_restarts_still_sticks_to_its_leader(self) -> None:
+        """It may have extended a lease right before it went down."""
+        replica = solo(term=1, lease_reads=True)
+
+        first = say(replica, vote(2, (9, 1)))
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+        later = say(replica, vote(2, (9, 1)))
+
+        assert first == []
+        assert VoteResponse(ME, PEER, Term(2), granted=True) in later
+
+    def test_a_newer_term_does_not_end_the_stickiness_that_a_lease_rests_on(self) -> None:
+        """The refusal of a pre-vote brings it, right after the leader has got its answer."""
+        replica = solo(term=1, lease_reads=True, jitter=1)
+        say(replica, heartbeat(1))
+        say(replica, PreVoteResponse(OTHER, ME, Term(2), granted=False))
+
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+        question = PreVote(OTHER, ME, Term(3), Index(9), Term(1))
+        early = say(replica, question, vote(2, (9, 1), OTHER), vote(3, (9, 1), OTHER))
+        term = replica.node.term
+        replica.tick()
+        late = say(replica, vote(2, (9, 1), OTHER))
+
+        assert early == [PreVoteResponse(ME, OTHER, Term(2), granted=False)]
+        assert term == 2
+        assert late == [VoteResponse(ME, OTHER, Term(2), granted=True)]
+
+    def test_a_voter_that_restarts_sticks_in_its_own_term_too(self) -> None:
+        """A candidate of that term may ask it before it has heard anybody."""
+        replica = solo(term=1, lease_reads=True, jitter=1)
+
+        first = say(replica, vote(1, (9, 1)))
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+        later = say(replica, vote(1, (9, 1)))
+
+        assert (first, later) == ([], [VoteResponse(ME, PEER, Term(1), granted=True)])
+
+    def test_the_target_of_a_transfer_is_elected_in_a_term_that_is_known_already(self) -> None:
+        """Its leader has given up its lease."""
+        replica = solo(term=1, lease_reads=True)
+        say(replica, heartbeat(1))
+        say(replica, PreVoteResponse(OTHER, ME, Term(2), granted=False))
+
+        assert say(replica, vote(2, (9, 1), OTHER, transfer=True)) == [
+            VoteResponse(ME, OTHER, Term(2), granted=True)
+        ]
+
+    def test_a_voter_that_restarts_sticks_as_long_as_it_has_promised_before(self) -> None:
+        """Its setting may have become shorter, and its leader counts on the answer of before."""
+        promised = 3 * ELECTION_TICKS
+        replica = solo(term=1, lease_reads=True, promised_ticks=promised)
+        say(replica, heartbeat(1))
+
+        for _ in range(promised - 1):
+            replica.tick()
+        work(replica)
+        early = say(replica, vote(9, (9, 1)))
+        replica.tick()
+        late = say(replica, vote(9, (9, 1)))
+
+        assert early == []
+        assert VoteResponse(ME, PEER, Term(9), granted=True) in late
+
+    def test_a_voter_does_not_run_against_the_leader_it_hears(self) -> None:
+        """Its own vote would break the promise as well as another's."""
+        replica = solo(term=1, lease_reads=True)
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+        say(replica, heartbeat(1))
+
+        replica.node.campaign()
+
+        assert replica.node.role is Role.FOLLOWER
