@@ -66,6 +66,27 @@ class TestLease:
 
         assert lasted == ticks
 
+    @pytest.mark.parametrize("election_ticks", [3, 8, 99, 100, 199, 200, 20_000])
+    def test_a_lease_ends_in_time_where_clocks_differ_by_a_hundredth(
+        self, election_ticks: int
+    ) -> None:
+        """A voter may hear the leader at the end of its tick, and its clock may be fast."""
+        replica = solo(lease_reads=True, election_ticks=election_ticks, heartbeat_ticks=1)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+
+        lasted = 0
+        while replica.node.lease_valid:
+            replica.tick()
+            lasted += 1
+
+        assert 1.01 * lasted <= election_ticks - 1
+        assert lasted >= 0.98 * election_ticks - 2
+
     def test_a_lease_rests_on_a_majority_that_sticks(self) -> None:
         """One voter of which nothing is known, or that sticks for less, takes it from nobody."""
         replica = solo(lease_reads=True)
