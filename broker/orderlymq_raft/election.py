@@ -21,7 +21,7 @@ def tick(state: RaftState) -> None:
     """Let one tick pass for a replica that does not lead."""
     state.election_elapsed += 1
     timeout = min(state.election_timeout, state.hurry_ticks or state.election_timeout)
-    if state.election_elapsed < timeout or not state.may_run:
+    if state.election_elapsed < timeout or not state.may_run or is_bound(state):
         return
     if _should_ask_again(state):
         # On a slow link the answers are still under way; a new term would make them void.
@@ -89,6 +89,11 @@ def in_lease(state: RaftState) -> bool:
     A newer term does not end that: the leader may not know of it, and counts on the answer that it got.
     """
     return state.role is Role.LEADER or state.ticks < state.sticks_until
+
+
+def is_bound(state: RaftState) -> bool:
+    """Return whether a lease may rest on this replica, so that it does not run, for its own vote would break its promise."""
+    return state.config.lease_reads and in_lease(state)
 
 
 def handle_pre_vote(state: RaftState, message: PreVote) -> None:

@@ -203,9 +203,8 @@ class Node:
 
         With lease reads it does nothing while a leader is heard: its lease rests on that.
         """
-        if self._state.config.lease_reads and election.in_lease(self._state):
-            return
-        election.campaign(self._state, transfer=False)
+        if not election.is_bound(self._state):
+            election.campaign(self._state, transfer=False)
 
     def leader_gone(self, node: NodeId) -> None:
         """Note that the connection on which *node* spoke is gone; if it led, run without delay."""

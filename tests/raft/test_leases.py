@@ -207,3 +207,18 @@ class TestStickiness:
         replica.node.campaign()
 
         assert replica.node.role is Role.FOLLOWER
+
+    def test_a_voter_that_restarts_does_not_run_before_its_promise_ends(self) -> None:
+        """Its own vote would break the promise as well as another's, and its setting may be shorter now."""
+        promised = 5 * ELECTION_TICKS
+        replica = solo(term=1, lease_reads=True, promised_ticks=promised)
+
+        for _ in range(promised - 1):
+            replica.tick()
+        early = work(replica), replica.node.role
+        for _ in range(2 * ELECTION_TICKS):
+            replica.tick()
+        late = work(replica)
+
+        assert early == ([], Role.FOLLOWER)
+        assert {type(each) for each in late} == {PreVote}
