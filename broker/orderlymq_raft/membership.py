@@ -132,6 +132,8 @@ def _put_in_force(state: RaftState, index: Index, membership: Membership) -> Non
     state.membership = membership
     if state.role is not Role.LEADER:
         return
+    # It rests on voters some of which may count no more; the next round shows for how long the others stick.
+    state.lease_tick = None
     for peer in membership.members.difference(state.progress):
         state.track(peer, index)
     for peer in state.progress.keys() - membership.members:

@@ -12,6 +12,7 @@ from orderlymq_raft import (
     Index,
     PreVote,
     PreVoteResponse,
+    RemoveNode,
     Role,
     Term,
     VoteResponse,
@@ -86,6 +87,34 @@ class TestLease:
 
         assert 1.01 * lasted <= election_ticks - 1
         assert lasted >= 0.98 * election_ticks - 2
+
+    def test_a_lease_rests_on_the_voters_of_the_present_membership(self) -> None:
+        """Two changes later a majority may hold none of those who answered, but some who stick for less."""
+        replica = solo(lease_reads=True, election_ticks=5 * ELECTION_TICKS)
+        replica.node.note_stickiness(PEER, 5 * ELECTION_TICKS)
+        replica.node.note_stickiness(OTHER, ELECTION_TICKS)
+        lead(replica)
+        say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+        before = replica.node.lease_valid
+
+        replica.node.propose_membership(RemoveNode(PEER))
+        work(replica)
+        during = replica.node.lease_valid
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(OTHER, ME, Term(1), 2))
+        lasted = 0
+        while replica.node.lease_valid:
+            replica.tick()
+            lasted += 1
+
+        assert (before, during) == (True, False)
+        assert lasted == ELECTION_TICKS - 2
 
     def test_a_lease_rests_on_a_majority_that_sticks(self) -> None:
         """One voter of which nothing is known, or that sticks for less, takes it from nobody."""
