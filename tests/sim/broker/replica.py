@@ -425,7 +425,7 @@ class Replica(ServerProcess):
 
     def role_changed(self, change: RoleChange) -> None:
         """Turn clients to the new role."""
-        self.world.laws.role_changed(self, change)
+        self.world.laws.elections.role_changed(self, change)
         self.router.leadership.role_changed(change, leads=change.role is Role.LEADER)
 
     def serving_began(self) -> None:
@@ -525,7 +525,10 @@ class Replica(ServerProcess):
 
     def may_answer(self) -> bool:
         """Return whether an answer given now is the truth."""
-        return not self._swapping and self.loop.may_answer()
+        if self._swapping or not self.loop.may_answer():
+            return False
+        self.world.laws.elections.answered_by_lease(self)
+        return True
 
     def request_confirmation(self) -> int:
         """Ask the group whether this replica may answer what waits."""

@@ -41,8 +41,8 @@ from orderlymq_broker.store.entry import EntryParts
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from orderlymq_raft import Role, RoleChange
 from orderlymq_runtime.remoting.client import RemotingError
+from tests.sim.invariants.elections import Elections
 from tests.sim.invariants.expansion import GrowthLaws
 from tests.sim.invariants.lanes import GROUP as LANE_GROUP
 from tests.sim.invariants.lanes import LaneLaws
@@ -89,7 +89,6 @@ class Laws:
         # a leader whose own disk is slow may be behind them, and nobody has heard of it.
         self.observed: Counter[Key] = Counter()
         self.observed_ends: Counter[int] = Counter()  # by queue of the topic
-        self._leaders: dict[int, str] = {}
         self._digests: dict[int, tuple[str, str]] = {}
         # The last index that was applied at an answer, by the latest term that served then.
         self._acknowledged: dict[int, int] = {0: 0}
@@ -101,13 +100,13 @@ class Laws:
         # Timer messages that were cancelled, and messages that only cancel: nobody gets them any more.
         self.silenced: set[str] = set()
         self.promises = Promises(self)
+        self.elections = Elections(self)
         self.growth = GrowthLaws(self)
         self.held = HeldLaws(self)
         self.lives = Lives(self)
         self.locks = LockLaws(self)
         self.window = Window(self)
         self.lanes = LaneLaws(self)
-        self._terms: dict[str, int] = {}
 
     def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
         """End the run with a finding."""
@@ -123,27 +122,9 @@ class Laws:
     def opened(self, replica: "Replica") -> None:
         """Note that a replica reads its disk: what it stored must be what the group has applied."""
         # A term that was not durable yet may be forgotten in a crash, but none that was sent.
-        self._terms[replica.name] = replica.node.term
+        self.elections.opened(replica)
         self.promises.opened(replica)
         self._compare(replica)
-
-    def role_changed(self, replica: "Replica", change: RoleChange) -> None:
-        """At most one leader in each term, and no term falls."""
-        before = self._terms.get(replica.name, 0)
-        if not replica.wiped:
-            self.ensure(
-                change.term >= before,
-                "terms",
-                f"{replica.name} went from term {before} to {change.term}",
-            )
-        self._terms[replica.name] = change.term
-        if change.role is Role.LEADER:
-            other = self._leaders.setdefault(change.term, replica.name)
-            self.ensure(
-                other == replica.name,
-                "one leader",
-                f"{other} and {replica.name} both lead term {change.term}",
-            )
 
     def serving_began(self, replica: "Replica") -> None:
         """Check law 6: a new leader has everything that was acknowledged up to its term.
