@@ -46,6 +46,9 @@ def propose(state: RaftState, change: MembershipChange) -> Index:
     if state.log.commit < state.term_start:
         raise ProposalRefused("the leader is new and has committed nothing yet; retry shortly")
 
+    if any(progress.counts_from_round for progress in state.progress.values()):
+        raise ProposalRefused("a replica lost its log and does not count yet; retry shortly")
+
     membership = changed(state.membership, change)
     if isinstance(change, PromoteLearner):
         _require_caught_up(state, change)

@@ -97,14 +97,16 @@ def proves_leadership_since_loss(state: RaftState, peer: NodeId) -> bool:
 
     It may have helped to elect the next leader, and to commit what that one has, and know nothing of
     it. A majority that has forgotten nothing, and answers heartbeats which left after the loss, has
-    not elected anybody. So has, with a majority of disks intact, a group in which all answer.
+    not elected anybody. So has, with a majority of disks intact, a group in which all answer. A membership that is
+    not committed proves nothing alone: a deposed leader could leave out the voter that has followed it.
     """
     first_round = state.progress[peer].counts_from_round
     if not first_round:
         return False
-    voters = state.membership.voters
     answered = {
         each for each, progress in state.progress.items() if progress.acked_round >= first_round
     }
     certain = {each for each in answered if not state.progress[each].counts_from_round}
-    return has_majority(voters, certain) or voters <= answered
+    return all(
+        has_majority(each.voters, certain) or each.voters <= answered for _, each in state.configs
+    )

@@ -17,6 +17,7 @@ from orderlymq_raft import (
     Message,
     NodeId,
     ProposalRefused,
+    RemoveNode,
     Term,
     Vote,
     VoteResponse,
@@ -183,6 +184,38 @@ def test_where_most_have_lost_their_logs_all_must_answer() -> None:
     assert commits_sent(say(replica, HeartbeatResponse(PEER, ME, term, context))) == {0}
     told = say(replica, HeartbeatResponse(OTHER, ME, term, context))
     assert {m.target for m in told if isinstance(m, Append) and m.commit} == {PEER, OTHER}
+
+
+def test_a_membership_that_is_not_committed_leaves_out_nobody_who_may_lead() -> None:
+    """Law: the voter that it removes may have been elected by the one that lost its log."""
+    replica = solo()
+    lead(replica)
+    term = replica.node.term
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    replica.node.propose_membership(RemoveNode(PEER))
+    replica.node.report_wiped(OTHER)
+    context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
+
+    told = say(replica, HeartbeatResponse(OTHER, ME, term, context))
+    say(replica, AppendResponse(OTHER, ME, term, Index(2)))
+
+    assert not [m for m in told if isinstance(m, Append) and m.commit]
+    assert replica.node.commit == 1
+
+
+def test_the_membership_does_not_change_while_who_lost_its_log_does_not_count() -> None:
+    """Law: the leader removes no voter that it needs to confirm it."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    replica.node.report_wiped(OTHER)
+    context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
+
+    with pytest.raises(ProposalRefused, match="lost its log"):
+        replica.node.propose_membership(RemoveNode(PEER))
+
+    say(replica, HeartbeatResponse(PEER, ME, replica.node.term, context))
+    replica.node.propose_membership(RemoveNode(PEER))
 
 
 def test_a_candidate_whose_voter_forgets_begins_again() -> None:
