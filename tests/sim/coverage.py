@@ -49,6 +49,7 @@ WANTED: Final = (
     "deposed leader met who had forgotten it",
     "disk full",
     "disk wiped",
+    "election time-out changed",
     "end of a transaction not sent",
     "end of a transaction repeated",
     "entry of an earlier term on a majority",

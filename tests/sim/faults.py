@@ -183,7 +183,7 @@ class Faults:
         if replica is not None:
             world = self._world
             replica.paused_until = world.timeline.now + self._random.choice(
-                (100 * MS, 400 * MS, SECOND, 4 * SECOND)
+                (100 * MS, 150 * MS, 400 * MS, SECOND, 4 * SECOND)
             )
             world.coverage["broker paused"] += 1
 

@@ -22,8 +22,6 @@ DELAY_MAX_US: Final = 1_500
 RESET_DELAY_US: Final = 500
 KERNEL_TIMEOUT_US: Final = 3 * SECOND  # TCP_USER_TIMEOUT of the links between replicas
 REDIAL_US: Final = 100 * MS
-# A process that has stood still finds data on all its connections, and reads them in no particular order.
-WAKE_MAX_US: Final = 3 * MS
 
 
 @dataclass(slots=True)
@@ -90,22 +88,10 @@ class Network:
         random, weather = self.timeline.random, self.weather
         if weather.loss and random.random() < weather.loss:
             return
-        self._bring(self.delay_us(source, target.name), target, name, call)
+        target.after_waking(self.delay_us(source, target.name), name, call)
         if weather.repeat and random.random() < weather.repeat:
             late_us = self.delay_us(source, target.name) + random.randrange(40 * MS)
-            self._bring(late_us, target, name, call)
-
-    def _bring(self, delay_us: int, target: Process, name: str, call: Callable[[], None]) -> None:
-        """Let *target* read a message; one that has stood still may read its clients first."""
-        due = self.timeline.now + delay_us
-
-        def arrive() -> None:
-            if self.timeline.now > due:
-                target.after(self.timeline.random.randrange(WAKE_MAX_US), name, call)
-            else:
-                call()
-
-        target.after(delay_us, name, arrive)
+            target.after_waking(late_us, name, call)
 
 
 class Pipe:

@@ -47,6 +47,7 @@ class Plan:
         lane_last: whether its members begin at the end of a queue that retention has trimmed.
         burst: messages of one key that a producer sends in a row, more than a lane holds in memory; 0 for none.
         links: longest round trip between two replicas, ms; each direction takes its own part of it.
+        mixed_elections: whether each start of a replica draws its election time-out, as while the setting changes.
         wrong_clocks: whether clocks of replicas, one at a time, are wrong by minutes to days, so that times of day step.
     """
 
@@ -92,6 +93,7 @@ class Plan:
     lane_last: bool = False
     burst: int = 0
     wrong_clocks: bool = False
+    mixed_elections: bool = False
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
         """Return the timers of a broker of this run."""
@@ -197,6 +199,10 @@ WRONG_CLOCKS: Final[Mapping[str, Any]] = {
     "window_ms": StorageSettings().dedup_window_ms,
 }
 
+# The share of plans whose replicas have different election time-outs, and which: the first is that of all others.
+MIXED_ELECTIONS_SHARE: Final = 0.06
+ELECTIONS_MS: Final = (300, 900)
+
 # The share of plans with a group that consumes by key.
 LANES_SHARE: Final = 0.15
 LANE_LETTERS: Final = ("Continue", "HoldKey", "StopQueue")
@@ -244,6 +250,7 @@ def draw(
         plan = replace(plan, lane_last=chance.random() < 0.4)
     if chance.random() < WRONG_CLOCKS_SHARE:
         plan = replace(plan, **WRONG_CLOCKS, troubles=(*plan.troubles, "wrong clock"))
+    plan = replace(plan, mixed_elections=chance.random() < MIXED_ELECTIONS_SHARE)
     return replace(plan, **(changes or {}))
 
 

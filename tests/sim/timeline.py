@@ -22,6 +22,9 @@ START_WALL_MS: Final = 1_700_000_000_000
 # lease of some seconds drifts apart must be less than a round trip.
 DRIFT_MAX: Final = 50e-6
 
+# A process that has stood still finds data on all its connections and timers that are due, and takes them in any order.
+WAKE_MAX_US: Final = 3 * MS
+
 Call = Callable[[], None]
 
 
@@ -146,3 +149,15 @@ class Process:
     def after(self, delay_us: int, name: str, call: Call) -> None:
         """Plan something of this life."""
         self.timeline.at(self.timeline.now + delay_us, f"{self.name} {name}", call, self)
+
+    def after_waking(self, delay_us: int, name: str, call: Call) -> None:
+        """Plan something of this life that a process which stands still when it is due does in any order with others."""
+        due = self.timeline.now + delay_us
+
+        def wake() -> None:
+            if self.timeline.now > due:
+                self.after(self.timeline.random.randrange(WAKE_MAX_US), name, call)
+            else:
+                call()
+
+        self.after(delay_us, name, wake)

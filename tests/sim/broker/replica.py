@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+import msgspec
+
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.replication.groupclock import GroupClock
@@ -49,6 +51,7 @@ from tests.sim.broker.registrar import Registrar
 from tests.sim.broker.router import RequestRouter
 from tests.sim.clients.client import ServerProcess
 from tests.sim.network import FrameLink
+from tests.sim.plan import ELECTIONS_MS
 from tests.sim.timeline import MS, SECOND
 
 if TYPE_CHECKING:
@@ -112,7 +115,7 @@ class Replica(ServerProcess):
             raft=RaftSettings(
                 tick_ms=TICK_MS,
                 heartbeat_ms=100,
-                election_ms=300,
+                election_ms=ELECTIONS_MS[0],
                 entries_kept=world.plan.entries_kept,
                 append_size_max=world.plan.append_size,
             ),
@@ -141,6 +144,8 @@ class Replica(ServerProcess):
         """Start the process on what its disk holds."""
         self.begin()
         self.timeline.note(f"{self.name} starts")
+        if self.world.plan.mixed_elections:
+            self._draw_election_timeout()
         self.peer_lives.clear()
         self.called_lives.clear()
         self._stickiness.clear()
@@ -157,6 +162,14 @@ class Replica(ServerProcess):
         self.after(random.randrange(CORE_TICK_US), "core tick", self._tick_core)
         self.after(SECOND, "upkeep", self._tick_slowly)
         self.registrar.start()
+
+    def _draw_election_timeout(self) -> None:
+        raft = self.settings.raft
+        election_ms = self.timeline.random.choice(ELECTIONS_MS)
+        if election_ms != raft.election_ms:
+            self.world.coverage["election time-out changed"] += 1
+        raft = msgspec.structs.replace(raft, election_ms=election_ms)
+        self.settings = msgspec.structs.replace(self.settings, raft=raft)
 
     @property
     def clients(self) -> Router:
@@ -261,7 +274,7 @@ class Replica(ServerProcess):
         self.loop.note_stickiness(sender, ms)
 
     def _tick(self) -> None:
-        self.after(TICK_MS * MS + 40, "tick", self._tick)
+        self.after_waking(TICK_MS * MS + 40, "tick", self._tick)
         if not self._swapping:
             self.loop.tick()
 

@@ -190,6 +190,15 @@ def _answer_anyway(bed: Bed) -> None:
     bed.put(reads, "lease_valid", lambda state: True)
 
 
+@RAFT.defect(
+    "count a lease by the own election time-out alone",
+    "a lease ends before those it rests on elect",
+    {"every_us": 200_000, "troubles": ("crash", "island", "transfer"), "mixed_elections": True},
+)
+def _count_own_lease(bed: Bed) -> None:
+    bed.put(reads, "_sticks_ticks", lambda state, acked, reached: state.config.election_ticks)
+
+
 @LOOP.defect(
     "answer by a confirmation without a round",
     "an answer is the truth of the group",

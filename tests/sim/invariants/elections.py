@@ -43,6 +43,10 @@ class Elections:
                 "one leader",
                 f"{other} and {replica.name} both lead term {change.term}",
             )
+            # No client may ask the former leader in time.
+            for each in self._laws.world.replicas.values():
+                if each is not replica and each.alive and not each.paused:
+                    each.may_answer()
 
     def answered_by_lease(self, replica: "Replica") -> None:
         """Nobody has led a later term when a leader answers without asking."""
