@@ -270,7 +270,7 @@ _OF_MIRRORS: Final = ("topics", "retrytimeout")
 class MirrorSpec(StreamSpec):
     """Topics of one cluster at another one, each queue a prefix of its source; it needs no Spark.
 
-    The target says where to go on: `checkpoint` holds status.json and keeps a second driver away, and no offsets.
+    The target says where to go on: `checkpoint` keeps a second driver away, and its status.json says which source was copied.
     """
 
     type: Literal["mirror"]

@@ -5,16 +5,18 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import Gauge, start_http_server
 
 from orderlymq_spark.locations.location import Location
 
+_FILE: Final = "status.json"
+
 
 @dataclass(slots=True)
 class Status:
-    """Status of a pipeline."""
+    """Status of a pipeline; *source* is what a mirror compares when it begins again."""
 
     name: str
     type: str
@@ -23,6 +25,7 @@ class Status:
     rows: int = 0
     rows_per_second: float = 0.0
     offsets: Any = None
+    source: Any = None
     lag: int | None = None
     lag_seconds: float | None = None
     updated_at_ms: int = 0
@@ -35,7 +38,14 @@ class Status:
         self.updated_at_ms = time.time_ns() // 1_000_000
         facts = asdict(self)
         del facts["counts_offsets"]
-        (checkpoint / "status.json").write(json.dumps(facts, indent=1))
+        (checkpoint / _FILE).write(json.dumps(facts, indent=1))
+
+
+def kept_status(checkpoint: Location) -> dict[str, Any]:
+    """Return what the last run has written; nothing before a first one."""
+    path = checkpoint / _FILE
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def gauges_at(port: int | None) -> dict[str, Gauge]:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -203,7 +204,8 @@ def test_a_source_that_was_wiped_and_filled_again_is_refused(
         admin.create_topic(name, queues=1, ordered=True)
         both.source.numbered(name, 5)
         running = job.mirror_of(spec(both, name, tmp_path))
-        running.copy(Event(), None)
+        running.copy(running.look(), Event())
+        running.note()
         before = stored(both.target, name)
 
         group.wipe()
@@ -211,10 +213,68 @@ def test_a_source_that_was_wiped_and_filled_again_is_refused(
         both.source.numbered(name, 9)
 
         with pytest.raises(SinkConflict, match="the source was wiped or restored"):
-            running.copy(Event(), None)
+            running.look()
         with pytest.raises(SinkConflict, match="the source was wiped or restored"):
             mirror(both, name, tmp_path)
         assert stored(both.target, name) == before
+
+
+@pytest.fixture
+def passing(tmp_path: Path) -> Iterator[Topics]:
+    """Return a target that keeps little, less than the source."""
+    settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
+    with (
+        Group(tmp_path / "target", 1, overrides=settings) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        yield Topics(group.name_server_address, admin)
+
+
+def age(target: Topics, topic: str) -> None:
+    """Fill another topic of the target until retention has taken all of this one."""
+    access, queues = access_to(Connect(target.bootstrap)), target.queues(topic)
+    other = target.make(queues=1)
+    for _ in range(60):
+        lows, ends = access.bounds(queues)
+        if lows == ends:
+            return
+        target.fill(other, [Message(topic=other, body=b"x" * 2_000)] * 10)
+    pytest.fail("retention took nothing")
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+def test_another_source_is_refused_where_the_last_copy_has_aged_out(
+    passing: Topics, tmp_path: Path, wiped: bool
+) -> None:
+    """Then the target shows no message to compare, so `status.json` says which source it was; another process reads it."""
+    with (
+        Group(tmp_path / "source", 1) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        both = Clusters(Topics(group.name_server_address, admin), passing)
+        topic = both.make(next(_NAMES), queues=1)
+        both.source.numbered(topic, 5)
+        mirror(both, topic, tmp_path)
+        age(passing, topic)
+        both.source.numbered(topic, 5, start=5)
+        with pytest.raises(SinkConflict, match="cannot be compared"):
+            mirror(both, topic, tmp_path / "without status")
+        assert mirror(both, topic, tmp_path).data["rows"] == 5
+
+        age(passing, topic)
+        if wiped:
+            group.wipe()
+        else:
+            admin.delete_topic(topic)
+        admin.create_topic(topic, queues=1, ordered=True)
+        both.source.numbered(topic, 12, start=20)
+        for _ in range(2):
+            with pytest.raises(SinkConflict, match="the source was wiped or restored"):
+                mirror(both, topic, tmp_path)
+
+        passing.admin.delete_topic(topic)
+        passing.admin.create_topic(topic, queues=1, ordered=True, perm=4)
+        assert mirror(both, topic, tmp_path).data["rows"] == both.check_prefix(topic) == 12
 
 
 def test_topics_must_fit(clusters: Clusters, tmp_path: Path) -> None:

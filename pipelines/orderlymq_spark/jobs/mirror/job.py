@@ -4,19 +4,20 @@ Pipeline mirror: topics of one cluster at another one, offset by offset, with th
 It starts no Spark: what it does is bound by one pull and one append after the other per queue, and a task of Spark would
 be tried again without knowing what became of the try before. The rules: the target's brokers store copies at the source's offsets
 or not at all, so whatever dies, and however many mirrors run by mistake, each queue is a prefix of its source; the target's
-end says where to go on; the last copy is compared with its original before others are put behind it. Offsets of
-groups follow the messages, only forwards, and only while the group has no members at the target.
+end says where to go on; the last copy is compared with its original before others are put behind it, and the source's topic with
+what `status.json` says of it, because a copy may have aged out. Offsets of groups follow the messages, only forwards, and
+only while the group has no members at the target.
 """
 
 import faulthandler
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -35,13 +36,22 @@ from orderlymq_spark.jobs.mirror.plan import (
     translated,
 )
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.offsets import Offsets, QueueRange, TopicIds, to_json
+from orderlymq_spark.offsets import (
+    Offsets,
+    QueueRange,
+    TopicIds,
+    from_json,
+    ids_in,
+    marks_in,
+    to_json,
+)
 from orderlymq_spark.options import parse_duration_ms, parse_source
 from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.run.lag import lag_behind
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
-from orderlymq_spark.run.status import Status, gauges_at, show
+from orderlymq_spark.run.status import Status, gauges_at, kept_status, show
 from orderlymq_spark.run.stream import PipelineStopped
+from orderlymq_spark.source.bounds import replaced_queues
 from orderlymq_spark.specs import MirrorSpec
 
 _QUEUES_AT_ONCE: Final = 8  # a broker syncs what comes from all of them together
@@ -57,13 +67,20 @@ def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
     """
     mirror = mirror_of(spec)
     status, gauges = Status(name, spec.type, phase="Running"), gauges_at(spec.metrics_port)
+    status.source = mirror.known
     goal: Offsets | None = None
     waiting: dict[str, str] = {}
     with hold_checkpoint(spec.checkpoint) as claim, stopped_by_signals() as stop:
         while True:
             began_s = time.monotonic()
             try:
-                copied, goal = mirror.copy(stop, None if goal is None or not spec.ends else goal)
+                parts = mirror.look()
+                if not status.updated_at_ms:
+                    # The topic of the target may be a new one, of which what is written there does not hold.
+                    _note(status, mirror)
+                    status.write(spec.checkpoint)
+                goal = mirror.source_ends if goal is None or not spec.ends else goal
+                copied = mirror.copy(parts, stop)
                 waiting = mirror.move_groups(spec.groups)
             except OrderlyMQError as error:
                 _failed(status, spec.checkpoint, str(error))
@@ -112,7 +129,8 @@ def mirror_of(spec: MirrorSpec) -> "Mirror":
     source = access_to(options.connect)
     topics = source.topics(options.topics, options.pattern)
     check_topics(topics)
-    return Mirror(source, access_to(spec.target_connect), topics)
+    known = kept_status(spec.checkpoint).get("source") or {}
+    return Mirror(source, access_to(spec.target_connect), topics, known)
 
 
 class Mirror:
@@ -120,23 +138,31 @@ class Mirror:
 
     Attributes:
         topics: that are copied.
+        source: where they are copied from.
+        known: what was copied of it, as `to_json` has it: ends, with ids of topics and marks of messages.
         ends: of the target's queues, by the source's queue, as they were seen last.
+        source_ends: of the source's queues, likewise.
         moved: how many offsets of groups were written.
     """
 
     def __init__(
-        self, source: ClusterAccess, target: ClusterAccess, topics: tuple[str, ...]
+        self,
+        source: ClusterAccess,
+        target: ClusterAccess,
+        topics: tuple[str, ...],
+        known: Mapping[str, Any],
     ) -> None:
         self.topics = topics
         self.source = source
+        self.known = known
         self._target = target
         self.ends: dict[MessageQueue, int] = {}
+        self.source_ends: dict[MessageQueue, int] = {}
         self.moved = 0
-        self._ids: TopicIds | None = None
+        self._ids: TopicIds = {}
         self._pairs: dict[MessageQueue, MessageQueue] = {}
-        self._source_ends: dict[MessageQueue, int] = {}
         # Up to where a queue is known to be a copy.
-        self._known: dict[MessageQueue, int] = {}
+        self._copied: dict[MessageQueue, int] = {}
 
     def look(self) -> list[QueueRange]:
         """Look at both clusters; return what is to be copied now.
@@ -145,9 +171,9 @@ class Mirror:
             OptionError: The target lacks a topic.
             DataLost, SinkConflict, QueueListChanged: As `plan` says.
         """
-        self._check_ids()
+        ids = self.source.topic_ids(self.topics)
         found: list[QueueRange] = []
-        self._pairs, self.ends, self._source_ends = {}, {}, {}
+        self._pairs, self.ends, self.source_ends = {}, {}, {}
         for topic in self.topics:
             queues = self.source.queues([topic])
             pairs = pair(topic, queues, self._queues(topic))
@@ -160,22 +186,28 @@ class Mirror:
             if before is None:
                 check_list(topic, queues, pairs)
             found += parts if before is None else before
-            self._source_ends |= highs
+            self.source_ends |= highs
             self._pairs |= pairs
             self.ends |= {queue: ends[copy] for queue, copy in pairs.items()}
+            self._check_source(topic, ids, highs)
             waiting = {part.queue for part in parts}
             for queue, copy in pairs.items():
-                if queue in waiting or self._known.get(copy, 0) != ends[copy]:
+                if queue in waiting or self._copied.get(copy, 0) != ends[copy]:
                     self._verify(queue, copy, sources[queue], ends[copy])
+        self._ids = {**ids_in(self.known), **ids}
         return found
 
-    def copy(self, stop: threading.Event, goal: Offsets | None) -> tuple[int, Offsets]:
-        """Copy what there is now; return how many messages were copied, and the *goal*, or where the source ends now."""
-        parts = self.look()
-        goal = dict(self._source_ends) if goal is None else goal
+    def copy(self, parts: Sequence[QueueRange], stop: threading.Event) -> int:
+        """Copy what `look` has returned; return how many messages were copied."""
         with ThreadPoolExecutor(_QUEUES_AT_ONCE, "mirror") as pool:
-            counts = list(pool.map(lambda part: self._copy(part, stop), parts))
-        return sum(counts), goal
+            return sum(pool.map(lambda part: self._copy(part, stop), parts))
+
+    def note(self) -> None:
+        """Take what the target has for a copy of the source as it is."""
+        before = from_json(self.known, "source")
+        moved = {queue: end for queue, end in self.ends.items() if before.get(queue) != end}
+        marks = {queue: mark for queue, mark in marks_in(self.known).items() if queue not in moved}
+        self.known = to_json(self.ends, self._ids, marks | self.source.marks(moved))
 
     def has_reached(self, goal: Offsets) -> bool:
         """Return whether the target has everything before the goal, also what another mirror has copied."""
@@ -213,15 +245,21 @@ class Mirror:
 
     # -- parts
 
-    def _check_ids(self) -> None:
-        ids = self.source.topic_ids(self.topics)
-        before = ids if self._ids is None else self._ids
-        for place in before:
-            if ids.get(place, before[place]) != before[place]:
+    def _check_source(self, topic: str, ids: TopicIds, highs: Offsets) -> None:
+        """Compare a topic of the source with what was copied.
+
+        Raises:
+            SinkConflict: It is another one, and the target has messages of the one before.
+        """
+        known = {topic: self.known.get(topic, {})}
+        copied = from_json(known, "source")
+        for queue in sorted(replaced_queues(self.source, known, ids, highs)):
+            # A target that has less was created again, too.
+            if self.ends.get(queue, 0) >= max(1, copied[queue]):
                 raise SinkConflict(
-                    f"{place[0]} was created again at the source; delete the target's topic and begin again"
+                    f"{QueueRange(queue, 0, copied[queue])} is not there any more as it was copied: the topic was created again, "
+                    "or the source was wiped or restored; delete the target's topic and begin again"
                 )
-        self._ids = {**before, **ids}
 
     def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
         try:
@@ -261,26 +299,34 @@ class Mirror:
         """Compare the target's last message with that of the source, which may be another cluster than a moment ago.
 
         Raises:
-            SinkConflict: It is another one.
+            SinkConflict: It is another one, or has aged out at the target alone and nothing says which source it came from.
         """
-        if end > has.low and self._differs(queue, copy, end - 1):
-            raise SinkConflict(
-                f"offset {end - 1} of the target's {copy} is not the message that the source has there: somebody else has "
-                "written to it, it is another topic's mirror, or the source was wiped or restored; delete the target's topic "
-                "and begin again"
+        if end > has.low:
+            original, message = (
+                each if each is not None and each.queue_offset == end - 1 else None
+                for each in (
+                    self.source.first_from(queue, end - 1),
+                    self._target.first_from(copy, end - 1),
+                )
             )
-        self._known[copy] = end
+            if original is not None and message is None and not self._is_known(queue):
+                raise SinkConflict(
+                    f"offset {end - 1} of the target's {copy} has aged out and cannot be compared with the message that the source "
+                    "has there, and status.json does not say which source it came from; delete the target's topic and begin "
+                    "again, and keep messages longer at the target"
+                )
+            if original is not None and message is not None and not is_copy(message, original):
+                raise SinkConflict(
+                    f"offset {end - 1} of the target's {copy} is not the message that the source has there: somebody else has "
+                    "written to it, it is another topic's mirror, or the source was wiped or restored; delete the target's topic "
+                    "and begin again"
+                )
+        self._copied[copy] = end
 
-    def _differs(self, queue: MessageQueue, copy: MessageQueue, offset: int) -> bool:
-        """Return whether both clusters hold other messages at an offset; one may have aged out meanwhile."""
-        original, message = (
-            self.source.first_from(queue, offset),
-            self._target.first_from(copy, offset),
-        )
-        if original is None or message is None:
-            return False
-        both = original.queue_offset == message.queue_offset == offset
-        return both and not is_copy(message, original)
+    def _is_known(self, queue: MessageQueue) -> bool:
+        """Return whether `_check_source` has compared the source of a queue."""
+        has_id = (queue.topic, queue.broker_name) in ids_in(self.known)
+        return has_id or queue in marks_in(self.known)
 
     def _copy(self, part: QueueRange, stop: threading.Event) -> int:
         """Copy a range, as far as the target's queue ends where it begins; return how many messages were copied."""
@@ -295,13 +341,14 @@ class Mirror:
                 end = None if stop.is_set() else self._target.append(copy, chunk)
                 if end is None:
                     return done - part.start
-                self._known[copy] = self.ends[part.queue] = done = end
+                self._copied[copy] = self.ends[part.queue] = done = end
         return done - part.start
 
 
 def _note(status: Status, mirror: Mirror) -> None:
-    """Write down where the target stands, and what waits."""
-    status.offsets = to_json(mirror.ends)
+    """Write down where the target stands, of which source, and what waits."""
+    mirror.note()
+    status.offsets, status.source = to_json(mirror.ends), mirror.known
     lag = lag_behind(mirror.source.connect, mirror.ends)
     status.lag, status.lag_seconds = (lag.messages, lag.seconds) if lag else (None, None)
 
