@@ -12,11 +12,17 @@ from orderlymq_broker.core.effects import Close, Effect, Peer, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, answer, answer_lost
 from orderlymq_broker.core.uncommitted import First, PendingSend, Place
+from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delays import Wait
 from orderlymq_broker.state.records import Append, Refused
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.properties import (
+    TIMER_OUT_MS,
+    decode_properties,
+)
 from orderlymq_protocol.message.recallhandle import RecallHandle
+from orderlymq_protocol.message.record import decode_record
 
 # Sent with every answer and stored with every message, as brokers of 5.x do: clients trace nothing that
 # does not report its region.
@@ -91,13 +97,24 @@ def unstored(refusal: Refusal | None) -> Refused:
 
 
 def recall_handle(context: Context, draft: Draft, wait: Wait) -> dict[str, str]:
-    """Return what a timer message can be recalled by (370), nothing for other messages.
-
-    A repeat that says its delay instead of its time gets a handle of a later time than the first one;
-    the message is found by its unique key all the same.
-    """
+    """Return what a timer message can be recalled by (370), nothing for other messages."""
     if not wait.due_ms or wait.cancels or draft.topic.is_retry or not draft.unique_key:
         return {}
     handle = RecallHandle(draft.topic.name, context.settings.group, wait.due_ms, draft.unique_key)
 
     return {"recallHandle": handle.encode()}
+
+
+def first_handle(context: Context, draft: Draft, first: First) -> dict[str, str]:
+    """Return the handle of the first send of a timer message, which a repeat gets.
+
+    A repeat may say its delay again, from later on, and a recall with that time would succeed after the delivery.
+    """
+    place = first.outcome if type(first) is PendingSend else first
+    stored = (
+        read_message(context.reader, place.physical) if isinstance(place, Append | Place) else None
+    )
+    said = {} if stored is None else decode_properties(decode_record(stored).properties)
+    if TIMER_OUT_MS not in said:
+        return {}  # it is gone, or it did not wait by the clock of its leader
+    return recall_handle(context, draft, Wait(due_ms=int(said[TIMER_OUT_MS])))

@@ -38,6 +38,7 @@ from orderlymq_broker.processors.send.responses import (
     REGION,
     answer_places,
     answer_unstored,
+    first_handle,
     recall_handle,
     unstored,
 )
@@ -118,7 +119,7 @@ class SendProcessor:
         if identity and (identity in context.state.dedup.sends or identity in context.view.sends):
             first = context.view.first_send(identity, context.state.dedup)
             if first is not None:
-                return self._answer_repeat(first, handle, request, peer)
+                return self._answer_repeat(first, draft if handle else None, request, peer)
             check_cancelled(context, draft)
         # Only now: what was stored before is never said to be refused.
         if _may_repeat(header, asked):
@@ -252,7 +253,7 @@ class SendProcessor:
         return draft, wait
 
     def _answer_repeat(
-        self, first: First, handle: dict[str, str], request: RemotingCommand, peer: Peer
+        self, first: First, timed: Draft | None, request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
         """Answer what was sent before as the first send is answered, when its outcome is known."""
         context = self._context
@@ -260,7 +261,11 @@ class SendProcessor:
 
         kept = unanswered(request)
 
-        return when_known([first], lambda: answer_places(context, [first], handle, kept, peer))
+        def answer_first() -> list[Effect]:
+            handle = {} if timed is None else first_handle(context, timed, first)
+            return answer_places(context, [first], handle, kept, peer)
+
+        return when_known([first], answer_first)
 
     # -- proposing ---------------------------------------------------------------------------------
 

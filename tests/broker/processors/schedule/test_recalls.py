@@ -184,6 +184,32 @@ def test_a_repeat_of_a_send_has_its_handle_too() -> None:
     assert delivered_bodies(shell) == []
 
 
+@pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
+def test_a_handle_of_a_repeat_has_the_time_of_the_first_send(how: str) -> None:
+    """Law: a recall of what was delivered never succeeds, though a repeat says its delay again, from later on."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
+    asked = send_ext("orders", properties(UNIQ_KEY="K1", TIMER_DELAY_SEC="10"))
+    opaques = [shell.submit(310, asked, b"later")]
+    if how != "same turn":
+        shell.settle()
+    if how == "restarted":
+        shell = shell.restart().lead()
+    if how == "same turn":
+        shell.wall_ms += 3_000
+    else:
+        shell.pass_time(3_000)
+    opaques.append(shell.submit(310, asked, b"later"))
+    shell.settle()
+
+    again = shell.reply_to(opaques[1])
+    assert again is not None
+    handle = again.ext["recallHandle"]
+    shell.pass_time(8_000)
+    assert delivered_bodies(shell) == [b"later"]
+    assert recall(shell, handle).code == 604
+
+
 def taken_back(how: str, *, by_message: bool) -> Shell:
     """Send a message with a time to an ordered topic and take it back, by a message or by its handle."""
     shell = Shell().lead()
