@@ -7,12 +7,13 @@ too; a request that names no topic gets none of those that the group's members n
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.listings import Pieces, rows_of, table
+from orderlymq_broker.core.listings import Pieces, filled, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
@@ -63,6 +64,8 @@ GROUPS_AT_ONCE_MAX: Final = 256
 
 # A queue in the answer to 317, beside a row of other lists.
 QUEUE_WORK: Final = 2
+# A queue in the answer to 303: three messages are looked up for it.
+SPAN_WORK: Final = 6
 # Topics that one question may list: an answer has a row for each of their queues.
 TOPICS_MAX: Final = 256
 
@@ -341,12 +344,15 @@ class GroupAdministration:
         """Serve 303: oldest, newest and consumed message of every queue, by store time."""
         header = QueryConsumeTimeSpanHeader.from_ext(request.ext)
         topic = find_topic(self._context, header.topic)
-        spans = tuple(
-            self._time_span(topic, header.group, queue_id, now)
-            for queue_id in range(topic.queue_count)
-        )
 
-        return answer(request, peer, body=ConsumeTimeSpan(spans).to_json())
+        def rows() -> Iterator[Any]:
+            for queue_id in range(topic.queue_count):
+                yield self._time_span(topic, header.group, queue_id, now).to_json_value()
+                yield from repeat(None, SPAN_WORK - 1)
+
+        pieces = filled(ConsumeTimeSpan().to_json(), b'"consumeTimeSpanSet":[', rows())
+
+        return answer_list(self._context, request, peer, pieces)
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ import pytest
 
 from orderlymq_broker.processors.admin.groups import TOPICS_MAX
 from orderlymq_broker.state.records import Commit as OffsetCommit
-from orderlymq_broker.state.records import GroupSet, OffsetsReset
+from orderlymq_broker.state.records import GroupSet, OffsetsReset, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.broker.processors.adminshell import AdminShell, create_topic, golden
-from tests.broker.processors.driver import START_MS
+from tests.broker.processors.driver import START_MS, TOOL
 from tests.broker.processors.requests import (
     bodies,
     create,
@@ -325,6 +325,20 @@ def test_time_spans_show_how_old_the_next_message_is(admin: AdminShell) -> None:
         },
     ]
     assert admin.tool(303, topic="nothing", group="billing").code == 17
+
+
+def test_the_time_spans_of_a_topic_with_many_queues_are_read_in_steps(admin: AdminShell) -> None:
+    """Each queue takes up to three reads of the store; a topic may have thousands."""
+    create(admin, TopicSet("orders", 1_000, 1_000))
+
+    opaque = admin.submit(303, {"topic": "orders", "group": "billing"}, peer=TOOL)
+
+    assert admin.reply_to(opaque) is None
+    assert admin.later, "other requests are served between"
+    admin.settle()
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    assert len(fastjson.loads(reply.body)["consumeTimeSpanSet"]) == 1_000
 
 
 def test_every_group_is_listed_with_the_version_of_the_table(admin: AdminShell) -> None:
