@@ -96,7 +96,7 @@ def test_data_by_a_schema_is_columns() -> None:
 @pytest.mark.parametrize(
     ("members", "data"),
     [
-        ({"data": {"a": 1}}, b'{"a":1}'),
+        ({"data": {"a": 1}}, b'{"a": 1}'),
         ({"data": "paid"}, b'"paid"'),
         ({"data": "paid", "datacontenttype": "text/plain"}, b"paid"),
         ({"data_base64": "AAE=", "datacontenttype": "image/png"}, b"\x00\x01"),
@@ -115,6 +115,18 @@ def test_structured_mode_is_json(members: dict[str, Any], data: bytes | None) ->
         assert value["data"] == data
         assert (value["id"], value["subject"]) == ("e-1", None)
         assert value["extensions"] == [("flagged", "true"), ("rank", "7")]
+
+
+def test_data_of_structured_mode_keeps_its_numbers() -> None:
+    """Its bytes are those of the event; of a member that is there twice the last one counts."""
+    data = b'{"n": 12345678901234567890123, "amount": 1234567890123456.7891, "price": 1.10, "of": "\xc3\xa9"}'
+    event = json.dumps(EVENT).encode()
+    body = event[:-1] + b', "data": 1, "d\\u0061ta" : ' + data + b" }"
+
+    value, error = read(body, STRUCTURED)
+
+    assert error is None
+    assert value["data"] == data
 
 
 def without(name: str, **others: str) -> dict[str, str]:
