@@ -93,10 +93,10 @@ def check(settings: BrokerSettings) -> None:
             "write 32 or more random characters into one file and name it in the settings of each"
         )
     raft = settings.raft
-    if not 0 < raft.tick_ms <= raft.heartbeat_ms or raft.election_ms <= 2 * raft.heartbeat_ms:
+    if not 0 < raft.tick_ms <= raft.heartbeat_ms or raft.election_ms < 2 * raft.heartbeat_ms:
         raise SettingsError(
             f"raft.tick_ms {raft.tick_ms}, heartbeat_ms {raft.heartbeat_ms} and election_ms "
-            f"{raft.election_ms} do not fit: tick <= heartbeat and 2 * heartbeat < election"
+            f"{raft.election_ms} do not fit: tick <= heartbeat and 2 * heartbeat <= election"
         )
     storage = settings.storage
     if storage.disk_resume_ratio > storage.disk_refuse_ratio:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
+from orderlymq_protocol.brokerkeys import ELECTION_MS_MAX, LOCK_LEASE_MS_MIN
 from orderlymq_runtime.pages.token import PageTokenError
 from orderlymq_runtime.remoting.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.security.tls import InternalTls, PeerTls, TlsError
@@ -55,7 +55,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     tick_ms: int = 25
     heartbeat_ms: int = 50  # two ticks: a lost heartbeat is noticed well inside the election time
-    election_ms: int = 200  # randomised up to twice this: a new leader in about 0.3 s on a LAN
+    # Randomised up to twice this: a new leader in about 0.3 s on a LAN.
+    election_ms: Annotated[int, msgspec.Meta(le=ELECTION_MS_MAX)] = 200
     append_size_max: Positive = 1 << 20
     inflight_appends_max: Positive = 64
     uncommitted_size_max: Positive = 64 << 20  # beyond it sends are refused with code 2

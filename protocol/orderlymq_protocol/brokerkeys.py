@@ -16,6 +16,8 @@ from orderlymq_protocol.integers import read_integer
 # RocketMQ's clients consume for 30 s from when they have read a grant, for which they wait 1 s; one
 # second more is for clocks and threads. With a shorter lease two of them would consume one queue.
 LOCK_LEASE_MS_MIN: Final = 32_000
+# Nobody wants to wait longer for a leader; replicas tell it to each other in a field that ends at 24 days.
+ELECTION_MS_MAX: Final = 60_000
 
 
 class Use(Enum):

@@ -55,6 +55,11 @@ WRONG: list[tuple[str, Json, str]] = [
     ),
     (
         "Cluster",
+        {"config": {"raftElectionTimeout": "61s"}},
+        "raftElectionTimeout must be at most 60s",
+    ),
+    (
+        "Cluster",
         {"config": {"diskMaxUsedSpaceRatio": 100}},
         "diskMaxUsedSpaceRatio in body should be less than or equal to 99",
     ),

@@ -93,6 +93,11 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
             field=".config.raftElectionTimeout",
         ),
         rule(
+            f"duration(self.config.raftElectionTimeout) <= duration('{cluster.ELECTION_MAX}')",
+            f"raftElectionTimeout must be at most {cluster.ELECTION_MAX}",
+            field=".config.raftElectionTimeout",
+        ),
+        rule(
             "self.groups >= oldSelf.groups || self.scaleDown.policy == 'Drain'",
             "groups cannot be removed while their queues may hold messages; set scaleDown.policy to Drain",
             field=".groups",

@@ -3,13 +3,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from orderlymq_broker import settings as broker_settings
+from orderlymq_broker.__main__ import check
+from orderlymq_broker.replication.replicainstance import sticks_ms
 from orderlymq_nameserver import settings as name_server_settings
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.processes import name_server_program, replica_program
 from orderlymq_operator.plan.settings import broker_options, revision
+from orderlymq_operator.resources.cluster.cluster import Config
 from orderlymq_operator.resources.cluster.rollout import LIVE_SETTINGS
+from orderlymq_operator.resources.quantities import Duration, Quantity
 from tests.operator.examples import cluster
 
 
@@ -113,6 +118,48 @@ def test_each_field_reaches_its_setting(
 
     assert getattr(getattr(_load_replica(tmp_path, **spec), part), field) == value
     assert (revision(cluster(**spec)) == revision(cluster())) is (path in LIVE_SETTINGS)
+
+
+def _ends(kind: Any) -> list[Any]:
+    """Return the least and the greatest value of a field, and many in between, as far as its type says them."""
+    if kind in (Duration, Duration | None):
+        return ["1ms", "2ms", "1s", "60s", "1h", "999999999h999999999h"]
+    if kind in (Quantity, Quantity | None):
+        return ["1", "1Ki", "4Mi", "999999999999999Pi"]
+    return [number for exponent in range(63) for number in (-(1 << exponent), 1 << exponent)]
+
+
+@pytest.mark.parametrize("name", Config.model_fields)
+def test_a_broker_starts_with_whatever_a_cluster_may_say(tmp_path: Path, name: str) -> None:
+    """Law: what a manifest may say never ends a broker at its start; otherwise a change would end one after the other."""
+    field = Config.model_fields[name]
+    taken = []
+    for value in _ends(field.annotation):
+        try:
+            cluster(config={field.alias or name: value})
+        except ValidationError:
+            continue
+        taken.append(value)
+        check(_load_replica(tmp_path, config={field.alias or name: value}))
+
+    assert taken or field.annotation not in (int, Duration, Quantity)
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "election"), [("1ms", "2ms"), ("100ms", "200ms"), ("30s", "60s")]
+)
+def test_the_shortest_election_timeout_is_one_for_the_broker(
+    tmp_path: Path, heartbeat: str, election: str
+) -> None:
+    """Law: the sentence of the manifest and that of the broker are one."""
+    found = _load_replica(
+        tmp_path, config={"raftHeartbeat": heartbeat, "raftElectionTimeout": election}
+    )
+
+    check(found)
+    assert sticks_ms(found.raft) < 1 << 31
+    with pytest.raises(ValidationError, match="at most 60s"):
+        cluster(config={"raftElectionTimeout": "60001ms"})
 
 
 def test_what_needs_no_restart_keeps_the_revision() -> None:

@@ -47,7 +47,7 @@ from orderlymq_operator.resources.workload import (
     ScaleDown,
     Update,
 )
-from orderlymq_protocol.brokerkeys import BROKER_KEYS, LOCK_LEASE_MS_MIN
+from orderlymq_protocol.brokerkeys import BROKER_KEYS, ELECTION_MS_MAX, LOCK_LEASE_MS_MIN
 
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
@@ -58,6 +58,7 @@ AllowedNamespace = Annotated[
     StringConstraints(pattern=r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", min_length=1, max_length=63),
 ]
 NAME_SERVERS_MAX: Final = 5
+ELECTION_MAX: Final = Duration(f"{ELECTION_MS_MAX // 1000}s")
 PORT_STEP: Final = 10  # between groups: room for a group's port, its port - 2 and five replicas
 # RocketMQ clients up to 4.4 send to the broker's port - 2 (MixAll.brokerVIPChannel).
 VIP_DISTANCE: Final = 2
@@ -185,7 +186,7 @@ class Config(BrokerConfig):
     )
     raft_election_timeout: Duration = Field(
         default=Duration("200ms"),
-        description="Silence after which a follower asks for votes; at least twice raftHeartbeat.",
+        description=f"Silence after which a follower asks for votes; at least twice raftHeartbeat, at most {ELECTION_MAX}.",
     )
     client_expiry: Duration = Field(
         default=Duration("120s"), description="A client without a heartbeat for this long is gone."
@@ -408,6 +409,10 @@ class ClusterSpec(Model):
             raise ValueError(
                 f"config.raftElectionTimeout {election} must be at least twice config.raftHeartbeat "
                 f"{heartbeat}, or one late heartbeat starts an election"
+            )
+        if election.milliseconds > ELECTION_MAX.milliseconds:
+            raise ValueError(
+                f"config.raftElectionTimeout {election} must be at most {ELECTION_MAX}, or a lost leader is not replaced for hours"
             )
         _check_one_meaning(self)
         _check_ports(self.local, self.groups)
