@@ -12,9 +12,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from json import JSONDecoder
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from orderlymq_spark.options import ContentMode
@@ -38,7 +38,7 @@ _MEDIA_TYPE: Final = re.compile(r"[^\s/;]+/[^\s/;]+(\s*;.*)?")
 _JSON_TYPE: Final = re.compile(r"([^/;]+/)?([^/;]+\+)?json\s*(;.*)?", re.IGNORECASE)
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _INTEGER_MAX: Final = 1 << 31
-_JSON: Final = JSONDecoder(parse_int=str, parse_float=str)  # for places, not for values
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def cloudevents_type(schema: str) -> str:
@@ -116,31 +116,16 @@ def _from_json(
         event["data"] = _data(data.encode(), event, parse)
     elif data is not None:
         # With its numbers as they are written, where the column needs that.
-        event["data"] = _written_data(body.decode()) if parse is None else parse(body)["data"]
+        event["data"] = _written_data(body) if parse is None else parse(body)["data"]
     return event
 
 
-def _written_data(text: str) -> bytes:
+def _written_data(body: bytes) -> bytes:
     """Return the member `data` of a JSON object as it is written: numbers may have digits that no parser keeps."""
-    found = ""
     try:
-        at = _past_gap(text, text.index("{") + 1)
-        while text[at] != "}":
-            name, end = _JSON.raw_decode(text, at)
-            begin = _past_gap(text, end)
-            _, end = _JSON.raw_decode(text, begin)
-            if name == "data":
-                found = text[begin:end]
-            at = _past_gap(text, end)
+        return bytes(_members(body)["data"])
     except RecursionError:
         raise ValueMisfit("data is nested too deep") from None
-    return found.encode()
-
-
-def _past_gap(text: str, at: int) -> int:
-    while text[at] in " \t\r\n:,":
-        at += 1
-    return at
 
 
 def _data(content: bytes, event: Mapping[str, Any], parse: Callable[[bytes], Any] | None) -> Any:
