@@ -43,6 +43,7 @@ class PodFacts:
     Attributes:
         containers: names of all containers that the node reports, helpers of every kind included.
         starts: when each of them was started, as the node says; None for one that does not run.
+        ips: all its addresses, one of each family; `ip` is the first.
         access: how a broker or name server is spoken to, as it was made; None where it does not say.
         tls_mode: the TLS mode of a broker or name server, as it was made.
         ready_since: when it became ready, in seconds since the epoch; None while it is not.
@@ -60,6 +61,7 @@ class PodFacts:
     containers: tuple[str, ...]
     starts: tuple[str | None, ...]
     ready_since: float | None
+    ips: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     trouble: Trouble | None = None
@@ -116,6 +118,7 @@ def pod_facts(pod: Json) -> PodFacts:
             for container in every
         ),
         ready_since=_ready_since(status),
+        ips=_ips(status),
         labels=own,
         annotations=notes,
         trouble=_trouble(meta["name"], status),
@@ -138,6 +141,11 @@ _NOTES: Final = {
     names.ANNOTATION_CERTIFICATES,
     names.ANNOTATION_SETTINGS,
 }
+
+
+def _ips(status: Json) -> tuple[str, ...]:
+    every = [status.get("podIP", ""), *(each["ip"] for each in status.get("podIPs") or [])]
+    return tuple(dict.fromkeys(filter(None, every)))
 
 
 def _ready_since(status: Json) -> float | None:

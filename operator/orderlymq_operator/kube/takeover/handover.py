@@ -21,7 +21,15 @@ from orderlymq_operator.kube.objects.names import LABEL_CLUSTER
 from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.observe.pods import PodFacts, pod_facts
 from orderlymq_operator.kube.resources import EVENTS, NODES, PODS, Json
-from orderlymq_operator.kube.takeover.proof import KILLING, Binding, Proof, bind, host_of, proof_of
+from orderlymq_operator.kube.takeover.proof import (
+    KILLING,
+    Binding,
+    Proof,
+    bind,
+    host_of,
+    proof_of,
+    runs_in,
+)
 from orderlymq_runtime.process.supervisor import end_tasks
 
 _log = logging.getLogger(__name__)
@@ -78,7 +86,7 @@ class Takeover:
         self._metrics = metrics
         self._targets = targets
         self._leads = leads
-        self._pods: dict[str, PodFacts] = {}  # by address, only living ones
+        self._pods: dict[str, PodFacts] = {}  # by each of their addresses, only living ones
         self._uids: dict[str, PodFacts] = {}
         self._bindings: dict[ClusterKey, dict[str, Binding]] = {}
         self._pending: dict[ClusterKey, dict[str, Binding]] = {}
@@ -103,10 +111,10 @@ class Takeover:
             self._uids.pop(pod.uid, None)
         else:
             self._uids[pod.uid] = pod
-        if pod.ip and not dying:
-            self._pods[pod.ip] = pod
-        elif pod.ip and self._pods.get(pod.ip, pod).uid == pod.uid:
-            self._pods.pop(pod.ip, None)
+        if dying:
+            self._forget_addresses(pod)
+        else:
+            self._pods.update(dict.fromkeys(pod.ips, pod))
         if dying or ended:
             self._look(known or pod)
         if pod.uid in self._looking:
@@ -124,9 +132,13 @@ class Takeover:
         """Look at a pod that a watch still showed although it is gone."""
         pod = self._uids.pop(uid, None)
         if pod is not None:
-            if self._pods.get(pod.ip, pod).uid == uid:
-                self._pods.pop(pod.ip, None)
+            self._forget_addresses(pod)
             self._look(pod)
+
+    def _forget_addresses(self, pod: PodFacts) -> None:
+        for ip in pod.ips:
+            if self._pods.get(ip, pod).uid == pod.uid:
+                self._pods.pop(ip, None)
 
     def node_of(self, address: str) -> str:
         """Return the node of the living pod behind `host:port`; empty where none is known."""
@@ -264,26 +276,25 @@ class Takeover:
                 # A lock that was asked for from elsewhere is of a process that came later.
                 mine = binding.is_in(pod) and holder.addresses <= binding.addresses
             else:
-                mine = self._is_address_of(pod, holder.address)
+                mine = self._was_in(pod, client_id, holder.address)
             if not mine:
                 continue
             left += 1  # also who is forgotten now: the next look shows whether that has come into the log
-            if holder.connected and not (proof.overrules and host_of(holder.address) == pod.ip):
+            if holder.connected and not (proof.overrules and host_of(holder.address) in pod.ips):
                 continue
             await self._forget(target, client_id, proof, holder.addresses)
             self._metrics.takeovers.observe(time.monotonic() - began)
         return left
 
-    def _is_address_of(self, pod: PodFacts, address: str) -> bool:
+    def _was_in(self, pod: PodFacts, client_id: str, address: str) -> bool:
         """Return whether a client that was not seen before it died was in *pod*.
 
-        The address alone decides, unless another living pod has it by now, or another start of this one. On a lost
-        node the pod itself still stands there as living.
+        Its id and address decide, unless another living pod has the address by now, or another start of this one. On a
+        lost node the pod itself still stands there as living.
         """
-        host = host_of(address)
-        having = self._pods.get(host, pod)
+        having = self._pods.get(host_of(address), pod)
         same = having.uid == pod.uid and having.starts == pod.starts
-        return bool(pod.ip) and host == pod.ip and same
+        return same and runs_in(pod, client_id, address)
 
     async def _part(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
         """Have members of a dead pod forgotten whose locks have ended; return how many there were.
@@ -298,7 +309,7 @@ class Takeover:
         gone = {
             name: addresses
             for name, addresses in members.items()
-            if all(self._is_address_of(pod, address) for address in addresses)
+            if all(self._was_in(pod, name, address) for address in addresses)
         }
         sure = proof.whole and time.monotonic() - began >= _ABSENT_S
         if not (sure or proof.overrules):

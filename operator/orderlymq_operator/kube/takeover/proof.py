@@ -4,7 +4,8 @@ Proof that a consumer can no longer act, from reads of its pod, its node and the
 Pure. Rule: a queue leaves a running lease only on proof. A lost connection or silence is no proof, and neither is a pod
 that no longer exists: a pod deleted by force is gone before its processes are, and they run on where its kubelet is down.
 Proof comes from who ends processes: the kubelet, or a person who declares the machine off. Each client was bound while it
-was alive to the pod that had its address and to the start times of its containers.
+was alive to the pod that had its address and to the start times of its containers. A proxy has the address of its clients,
+and they outlive it: who was in a pod must say so, too, with the pod's address at the beginning of its client id.
 """
 
 import re
@@ -61,19 +62,32 @@ class Proof:
 
 
 def bind(client_id: str, holder: LockHolder, pods: dict[str, PodFacts]) -> Binding | None:
-    """Return which pod a client runs in; None when its address is no pod's own.
+    """Return which pod a client runs in; None when its address is no pod's own, or is that of a proxy.
 
     The address is that of its connection as the broker sees it; *pods* are those with an address of their own.
     """
     pod = pods.get(host_of(holder.address))
-    if pod is None:
+    if pod is None or not runs_in(pod, client_id, holder.address):
         return None
     return Binding(client_id, pod.uid, pod.starts, holder.addresses)
 
 
+def runs_in(pod: PodFacts, client_id: str, address: str) -> bool:
+    """Return whether a client names an address of a pod in its id (`ip@instance`) and comes from there.
+
+    In a dual stack these may be two addresses of the pod.
+    """
+    return {_plain(client_id.partition("@")[0]), host_of(address)} <= set(pod.ips)
+
+
 def host_of(address: str) -> str:
     """Return the host of `host:port`, without the form of an IPv4 address on an IPv6 socket."""
-    host = address.rpartition(":")[0].strip("[]")
+    return _plain(address.rpartition(":")[0])
+
+
+def _plain(host: str) -> str:
+    """Return an address as pods have it: Java writes brackets and the interface."""
+    host = host.strip("[]").partition("%")[0]
     try:
         found = ip_address(host)
     except ValueError:

@@ -24,6 +24,7 @@ from tests.operator.kube.samples import NAMESPACE, killing, pod, started
 from tests.operator.scripted import Answer, serving
 
 CLIENT = "10.244.1.9@1#7"
+BEHIND_A_PROXY = "192.168.7.5@4242#1"
 # As the table of a leader shows it that has no connection with the holder.
 LOCK = {
     "clientId": CLIENT,
@@ -143,7 +144,9 @@ async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lo
             return request.reply(ResponseCode.CONSUMER_NOT_ONLINE)
         member = Connection(CLIENT, "10.244.1.9:4711", "PYTHON", 0)
         other = Connection("10.244.2.2@1#1", "10.244.2.2:4711", "PYTHON", 0)
-        return request.reply(body=ConsumerConnection((other, member), {}).to_json())
+        behind = Connection(BEHIND_A_PROXY, "10.244.1.9:4712", "PYTHON", 0)
+        members = (other, behind, member)
+        return request.reply(body=ConsumerConnection(members, {}).to_json())
 
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks": []}'),
@@ -198,6 +201,7 @@ class Holder:
     def __init__(self) -> None:
         self.buried: list[str] = []
         self.ends: str | None = None
+        self.client = CLIENT
         self.address = str(LOCK["address"])
         self.connected = True
         self.looks = 0
@@ -205,7 +209,8 @@ class Holder:
     def locks(self, request: RemotingCommand) -> RemotingCommand:
         """Show the lock."""
         self.looks += 1
-        lock = {**LOCK, "address": self.address, "connected": self.connected}
+        place = {"address": self.address, "connected": self.connected}
+        lock = {**LOCK, "clientId": self.client, **place}
         return request.reply(body=json.dumps({"locks": [] if self.buried else [lock]}).encode())
 
     def expire(self, request: RemotingCommand) -> RemotingCommand:
@@ -298,6 +303,23 @@ async def test_the_end_of_the_next_process_of_a_container_is_found_too(
     while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
         await asyncio.sleep(0.02)
     assert (leader.buried, leader.ends) == ([CLIENT], leader.address)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+async def test_the_end_of_a_proxys_pod_proves_nothing_about_who_is_behind_it(
+    restarts: tuple[Restarts, Holder], seen: bool
+) -> None:
+    """The clients of a gateway have its address, and live on when it is restarted."""
+    proxy, leader = restarts
+    leader.client = BEHIND_A_PROXY
+    if seen:
+        await leader.several_looks()
+
+    leader.connected = False
+    proxy.restart("2026-01-01T00:10:00Z")
+
+    await leader.several_looks()
+    assert leader.buried == []
 
 
 async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_reports() -> None:

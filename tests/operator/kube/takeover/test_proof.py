@@ -10,7 +10,8 @@ from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE, Binding, bind
 from tests.operator.kube.samples import killing, pod, started
 
 LIVING = pod_facts(pod())
-BOUND = Binding("client", "one", ("2026-01-01T00:00:00Z",))
+CLIENT = "10.244.1.9@1#7"
+BOUND = Binding(CLIENT, "one", ("2026-01-01T00:00:00Z",))
 HEALTHY: Json = {"spec": {}}
 SILENT: Json = {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable"}]}}
 OFF: Json = {"spec": {"taints": [{"key": OUT_OF_SERVICE}]}}
@@ -23,22 +24,47 @@ def test_a_client_is_bound_to_the_pod_that_has_its_address() -> None:
     """Whatever the form of the address; an address of a node or from outside is no pod's."""
     pods = {LIVING.ip: LIVING}
 
-    assert bind("client", LockHolder("10.244.1.9:40001", True, frozenset()), pods) == BOUND
-    assert bind("client", LockHolder("[::ffff:10.244.1.9]:40001", True, frozenset()), pods) == BOUND
-    assert bind("client", LockHolder("172.18.0.3:40001", True, frozenset()), pods) is None
+    assert bind(CLIENT, LockHolder("10.244.1.9:40001", True, frozenset()), pods) == BOUND
+    assert bind(CLIENT, LockHolder("[::ffff:10.244.1.9]:40001", True, frozenset()), pods) == BOUND
+    assert bind(CLIENT, LockHolder("172.18.0.3:40001", True, frozenset()), pods) is None
+
+
+@pytest.mark.parametrize(
+    ("client_id", "is_bound"),
+    [
+        (CLIENT, True),
+        ("10.244.1.9@chosen@unit", True),
+        ("fd00:10::9@1#7", True),
+        ("[fd00:10:0:0:0:0:0:9%eth0]@DEFAULT", True),
+        ("192.168.7.5@4242#1", False),
+        ("web-1@1#7", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("address", ["10.244.1.9:4711", "[fd00:10::9]:4711"])
+def test_the_end_of_a_proxys_pod_proves_nothing_about_who_is_behind_it(
+    client_id: str, is_bound: bool, address: str
+) -> None:
+    """Only the first part of a client id says where a client runs; in a dual stack either address may be meant."""
+    both = pod_facts(pod(podIPs=[{"ip": "10.244.1.9"}, {"ip": "fd00:10::9"}]))
+    pods = dict.fromkeys(both.ips, both)
+
+    bound = bind(client_id, LockHolder(address, True, frozenset()), pods)
+
+    assert (bound is not None) is is_bound
 
 
 def test_a_client_stays_in_its_pod_when_another_container_is_started_later() -> None:
     """A slow or restarted sidecar once hid every client of its pod from the proof of its death, until their leases ended."""
     pod_then = replace(LIVING, starts=("s1", None))
-    bound = bind("client", LockHolder(f"{LIVING.ip}:1", True, frozenset()), {LIVING.ip: pod_then})
+    bound = bind(CLIENT, LockHolder(f"{LIVING.ip}:1", True, frozenset()), {LIVING.ip: pod_then})
     assert bound is not None
 
     assert bound.is_in(pod_then)
     assert bound.is_in(replace(LIVING, starts=("s1", "s2")))
     assert not bound.is_in(replace(LIVING, starts=("s3", "s2"))), "its container has ended since"
     assert not bound.is_in(replace(LIVING, uid="two", starts=("s1", None)))
-    assert not Binding("client", LIVING.uid, (None,)).is_in(LIVING), "nothing ran that could end"
+    assert not Binding(CLIENT, LIVING.uid, (None,)).is_in(LIVING), "nothing ran that could end"
 
 
 def test_a_pod_that_lives_is_no_proof() -> None:
