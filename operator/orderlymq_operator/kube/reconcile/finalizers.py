@@ -21,6 +21,7 @@ from orderlymq_operator.kube.api import (
     ConflictError,
     ForbiddenError,
     RetryLaterError,
+    must_have_read,
 )
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, OTHER_OWNER, DesiredState, deletes
@@ -92,8 +93,8 @@ class Finalizers:
                 await self._maybe_give_up(item)
 
     async def _let_go(self, item: Item) -> None:
-        self._waits_since.pop(item.uid, None)
-        await self.release(item)
+        if await self.release(item):
+            self._waits_since.pop(item.uid, None)
 
     async def _maybe_give_up(self, item: Item) -> None:
         now = self._clock()
@@ -101,6 +102,7 @@ class Finalizers:
             return
         if item.kind == "User" and not await self.is_closing(item.namespace):
             return
+        must_have_read()
         _log.warning(
             "%s %s/%s is let go although a broker has it, or could not be asked to delete it",
             *(item.kind, item.namespace, item.name),

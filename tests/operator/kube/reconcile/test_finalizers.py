@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import RetryLaterError
+from orderlymq_operator.kube.api import NotReadError, RetryLaterError, by_what_is_kept
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.credentials import Credentials
@@ -266,3 +266,30 @@ async def test_what_does_not_go_is_waited_for_as_long_as_it_is_safe(
 
     assert held == [True, True, is_held]
     assert [path for path in server.objects if "/events/" in path] == []
+
+
+async def test_the_time_of_what_waits_goes_on_when_a_pass_may_change_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Law: the pass that has read everything follows immediately, and finds that the time is over."""
+    server, now = ObjectServer(), [0.0]
+    leaving: dict[str, Any] = {
+        "spec": {"deletionPolicy": "Delete"},
+        "finalizers": [FINALIZER],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
+    found = server.put(TOPICS, custom("Topic", "departed", **leaving))
+    state = desired_state(cluster(), [read_item(TOPICS, found)])
+
+    async with server.serving() as api:
+        finalizers = Finalizers(api, Inventory(api, (NAMESPACE,)), lambda: now[0])
+        await finalizers.finish(state, SILENT)
+        now[0] += GIVE_UP_S + 1
+        with by_what_is_kept(), pytest.raises(NotReadError):
+            await finalizers.finish(state, SILENT)
+        assert not caplog.messages, "nothing is let go yet"
+        await finalizers.finish(state, SILENT)
+
+    held = server.find(TOPICS, NAMESPACE, "departed")
+    assert held is not None
+    assert held["metadata"]["finalizers"] == []
