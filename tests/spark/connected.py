@@ -1,7 +1,7 @@
 """
 The work of a Spark Connect client with our formats and pipelines, in a process of its own: a session of either kind excludes the other.
 
-`python -m tests.spark.connected SETTINGS` with {"master", "bootstrap", "topic", "target", "folder"}; prints what came of it as JSON.
+`python -m tests.spark.connected SETTINGS` with {"master", "bootstrap", "topic", "target", "events", "folder"}; prints what came of it as JSON.
 """
 
 import json
@@ -12,8 +12,9 @@ from typing import Any
 from orderlymq_spark.frames import is_remote_session, ordered, read_batch
 from orderlymq_spark.jobs import archive
 from orderlymq_spark.jobs.audit import job as audit
+from orderlymq_spark.jobs.cdc import job as cdc
 from orderlymq_spark.run.session import start_session
-from orderlymq_spark.specs import ArchiveSpec, OrderAuditSpec, Source
+from orderlymq_spark.specs import ArchiveSpec, CdcSpec, OrderAuditSpec, Source
 
 
 def main(settings: dict[str, Any]) -> dict[str, Any]:
@@ -41,11 +42,22 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     for name, way in ways.items():
         spec = OrderAuditSpec(type="order-audit", sequence_property="n", **way)
         audits[name] = audit.run(name, spec, lambda: spark).data["messages"]
+    events = CdcSpec(
+        type="cdc-apply",
+        source=Source(bootstrap=bootstrap, topic=settings["events"]),
+        checkpoint=folder / "changes",
+        path=folder / "table",
+        format="maxwell",
+        keys=["id"],
+        errors=folder / "errors",
+    )
+    applied = cdc.run("applied", events, lambda: spark).data
     return {
         "remote": is_remote_session(spark),
         "rows": rows,
         "archived": archived.data["messages"],
         "audits": audits,
+        "applied": applied,
     }
 
 

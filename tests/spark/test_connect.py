@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orderlymq.message import Message
 from tests.spark.connectserver import connect_server
 from tests.spark.faults.kills import ROOT
 from tests.spark.topics import Topics, numbers_by_key
@@ -23,17 +24,25 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_frames_sink_archive_and_audits_work_from_a_client(
+def test_frames_sink_archive_audits_and_changes_work_from_a_client(
     server: str, topics: Topics, tmp_path: Path
 ) -> None:
     """The same numbers as from a classic session; the copy is in order per key."""
     topic, target = topics.make(), topics.make(queues=3)
     topics.numbered(topic, 60)
+    events = topics.make()
+    rows = [{"type": "insert", "table": "t", "data": {"id": number}} for number in range(3)]
+    texts = [json.dumps(row) for row in rows] + [
+        '{"type": "bootstrap-start", "table": "t"}',
+        "no event",
+    ]
+    topics.fill(events, [Message(topic=events, body=text.encode(), key="k") for text in texts])
     settings = {
         "master": server,
         "bootstrap": topics.bootstrap,
         "topic": topic,
         "target": target,
+        "events": events,
         "folder": str(tmp_path),
     }
 
@@ -51,6 +60,7 @@ def test_frames_sink_archive_and_audits_work_from_a_client(
         "rows": 60,
         "archived": 60,
         "audits": {"topic": 60, "archive": 60, "stream": 60},
+        "applied": {"events": 5, "rows": 3, "ofNoRow": 1, "unreadable": 1},
     }
     found = numbers_by_key(topics.read(target))
     for key in range(5):

@@ -13,8 +13,8 @@ What events mean stands in `events`.
 
 import json
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -77,12 +77,14 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     options = parse_source(
         spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
     )
-    source = access_to(options.connect)
-    check_one_list(source, options)
+    check_one_list(access_to(options.connect), options)
     session = spark()
-    counts: Counter[str] = Counter()
+    tally = Tally(spec.checkpoint / "orderlymq-tally.json")
+    tally.file.delete()
 
     def apply(frame: DataFrame, batch: int) -> None:
+        # A Spark Connect server calls this in a process of its own, so it takes nothing along but plain values.
+        source = access_to(options.connect)
         # It may have grown since the pipeline began.
         check_one_list(source, options)
         topics = source.topics(options.topics, options.pattern)
@@ -101,7 +103,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
             merge_history(spec, name, batch, changes, ids)
         else:
             merge(spec, name, batch, list(last_by_key(changes).values()), ids)
-        counts.update(bad=len(bad), quiet=quiet)
+        tally.add(batch, table.num_rows, quiet, len(bad))
 
     def make() -> DataStreamWriter:
         frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
@@ -109,16 +111,42 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
 
     status = run_stream(name, spec, make)
     rows = live_rows(spec).num_rows if is_table(spec.path) else 0
+    _, events, quiet, bad = tally.read()
     return Outcome(
-        f"{counted(status.rows, 'event')} in {counted(status.batches, 'batch', 'batches')}, {counts['quiet']} of them of no row, {counts['bad']} unreadable; "
+        f"{counted(events, 'event')} in {counted(status.batches, 'batch', 'batches')}, {quiet} of them of no row, {bad} unreadable; "
         f"{spec.path} has {rows} rows",
         {
-            "events": status.rows,
+            "events": events,
             "rows": rows,
-            "ofNoRow": counts["quiet"],
-            "unreadable": counts["bad"],
+            "ofNoRow": quiet,
+            "unreadable": bad,
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many events a run has had, how many of no row, and how many unreadable, in a *file*: batches may run in another process.
+
+    Batches come in the order of their numbers, and a repeated one has the same events.
+    """
+
+    file: Location
+
+    def add(self, batch: int, *counts: int) -> None:
+        """Count a batch."""
+        last, *before = self.read()
+        if batch > last:
+            sums = map(sum, zip(before, counts, strict=True))
+            self.file.write(json.dumps([batch, *sums]))
+
+    def read(self) -> list[int]:
+        """Return the number of the last batch, and what all have had."""
+        try:
+            found: list[int] = json.loads(self.file.read_text())
+        except FileNotFoundError:
+            found = [-1, 0, 0, 0]
+        return found
 
 
 def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[str, Any]], int]:
