@@ -115,11 +115,12 @@ class Certificates:
     ) -> tuple[dict[str, GroupForm], str]:
         """Return *forms* with the certificates of their next pods, and what keeps them from being renewed.
 
-        A *paused* Cluster gets certificates for new groups alone.
+        A *paused* Cluster gets certificates for new groups alone. New groups that cannot get any are left out: they must not
+        start.
 
         Raises:
             ApiError: a Secret cannot be read or made now.
-            CertificateError: a group that does not run yet cannot get any, so that it must not start.
+            CertificateError: likewise, and the Cluster cannot go on without them.
         """
         groups = {
             name: found
@@ -141,10 +142,17 @@ class Certificates:
                 problem = await self._make(scope)
             except CertificateError as error:
                 problem = str(error)
-            if any(found.issued is None and not found.exists for found in groups.values()):
-                raise CertificateError(problem or "no authority can sign certificates of replicas")
+        lacking = {
+            name for name, found in groups.items() if found.issued is None and not found.exists
+        }
+        if lacking:
+            problem = problem or "no authority can sign certificates of replicas"
+            if not _can_wait(lacking, forms, live):
+                raise CertificateError(problem)
         made = {}
         for name, form in forms.items():
+            if name in lacking:
+                continue
             found = groups.get(name)
             issued = found and found.issued
             made[name] = replace(
@@ -306,6 +314,15 @@ def group_certificates(
         return None
     return GroupCertificates(
         mode, issued, [each for each in pods if each], present is not None, may_change
+    )
+
+
+def _can_wait(lacking: set[str], forms: Mapping[str, GroupForm], live: Live) -> bool:
+    """Return whether a Cluster can go on without some groups: the last ones, not all, and nothing of them is there."""
+    rest = len(forms) - len(lacking)
+    return rest > 0 and all(
+        name in lacking and not form.closed and not live.group_pods(name)
+        for name, form in list(forms.items())[rest:]
     )
 
 

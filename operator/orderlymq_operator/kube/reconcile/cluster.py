@@ -32,12 +32,13 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
+    GroupForm,
     kube_revision,
     name_server_revision,
 )
 from orderlymq_operator.kube.observe.cluster import CHANGING, Live, read_objects
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, desired_state
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
@@ -346,16 +347,11 @@ class ClusterReconciler:
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         cluster, tls_waits = with_tls_step(cluster, live)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
-        state.desired = with_canary(groupremoval.with_standing_groups(state.desired, live))
-        groups = state.desired.cluster.group_names
+        state.desired = groupremoval.with_standing_groups(state.desired, live)
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
-        forms, uncertified = await self._certificates.settle(
-            state.desired.cluster,
-            live,
-            forms_of(state.desired, live, groups),
-            paused=item.annotations.get(names.ANNOTATION_PAUSE) == "true",
-        )
+        forms, uncertified = await self._certified(item, live, state, restores=backup_id is None)
+        state.desired = with_canary(state.desired)
         environment = Environment(
             image=image,
             pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
@@ -410,6 +406,32 @@ class ClusterReconciler:
         elif missing or uncertified:
             found.problem = ConditionReport("False", "SecretMissing", missing or uncertified)
         return Scope(item, cluster, state, live, backend, found, backup_id)
+
+    async def _certified(
+        self, item: Item, live: Live, state: DesiredState, *, restores: bool
+    ) -> tuple[dict[str, GroupForm], str]:
+        """Return the forms of the groups, and what is wrong with their certificates.
+
+        Groups of which nothing is there are not desired while they get none, so that they hold nothing else up.
+
+        Raises:
+            ApiError: a Secret cannot be read or made now.
+            CertificateError: the Cluster cannot go on without them; who *restores* needs every group of the backup.
+        """
+        cluster = state.desired.cluster
+        forms, problem = await self._certificates.settle(
+            cluster,
+            live,
+            forms_of(state.desired, live, cluster.group_names),
+            paused=item.annotations.get(names.ANNOTATION_PAUSE) == "true",
+        )
+        if len(forms) < cluster.spec.groups:
+            if restores:
+                raise CertificateError(problem)
+            spec = cluster.spec.model_copy(update={"groups": len(forms)})
+            cluster = cluster.model_copy(update={"spec": spec})
+            state.desired = replace(state.desired, cluster=cluster)
+        return forms, problem
 
     async def _restore(self, scope: Scope) -> float:
         """Take the next step of the restore that the Cluster begins with; no broker runs meanwhile."""

@@ -24,10 +24,17 @@ from orderlymq_operator.kube.objects.cluster import Environment, GroupForm, grou
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
-from orderlymq_operator.kube.resources import CONFIG_MAPS, SECRETS, Json
+from orderlymq_operator.kube.resources import (
+    CONFIG_MAPS,
+    CONSUMER_GROUPS,
+    SECRETS,
+    STATEFUL_SETS,
+    Json,
+)
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_protocol.codes import RequestCode
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, pod
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, custom, pod
 from tests.operator.kube.smallcluster import KEY, small_cluster
 from tests.security.test_tenants_certificates import handshake
 
@@ -365,6 +372,31 @@ async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -
     assert before
 
 
+@pytest.mark.parametrize(
+    ("form", "waits"), [(FORM, True), (replace(FORM, closed=True), False)], ids=["new", "volumes"]
+)
+async def test_a_new_group_without_certificates_is_left_out_where_that_is_safe(
+    world: World, form: GroupForm, waits: bool
+) -> None:
+    """One whose volumes are there is no new one: the Cluster would be planned as if their messages were not wanted."""
+    await world.rest()
+    world.change(internalIssuer={"secretName": "nowhere"})
+    world.server.drop(SECRETS, NAMESPACE, "demo-1-ca")
+    world.certificates.forget((NAMESPACE, "demo"))
+    wanted = {GROUP: FORM, "demo-1": form}
+
+    async def settled() -> tuple[dict[str, GroupForm], str]:
+        return await world.certificates.settle(world.cluster, world.live, wanted, paused=False)
+
+    if waits:
+        made, problem = await settled()
+        assert list(made) == [GROUP]
+        assert "'demo-1-ca' is gone" in problem
+    else:
+        with pytest.raises(CertificateError, match="'demo-1-ca' is gone"):
+            await settled()
+
+
 async def test_a_secret_of_somebody_else_is_never_taken_for_ours(world: World) -> None:
     """A user who can make Secrets could otherwise choose the keys of replicas."""
     forged = make_authority("demo", world.now[0])
@@ -437,6 +469,26 @@ async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_i
         settings = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
         assert settings is not None
         assert any('"mode": "permissive"' in text for text in settings["data"].values())
+
+
+async def test_a_new_group_without_certificates_holds_up_nothing_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ConsumerGroup that came after it reaches the groups that run; the condition says what the new one lacks."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        while await small.reconciler.reconcile(KEY) is not None:
+            pass
+        issuer = {"internalTls": "Enabled", "internalIssuer": {"secretName": "gone"}}
+        small.change(groups=2, security=issuer)
+        small.server.put(CONSUMER_GROUPS, custom("ConsumerGroup", "fresh"))
+        small.reconciler.inventory.invalidate()
+
+        await small.reconciler.reconcile(KEY)
+
+        asked = [code for code, *_ in small.scripted.asked]
+        assert RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP in asked
+        assert small.server.find(STATEFUL_SETS, NAMESPACE, "demo-1") is None
+        assert small.condition("Ready")["reason"] == "SecretMissing"
 
 
 @pytest.mark.parametrize("said", ["", "{}", "[1]", '{"number": 1}', "x" * 5000])
