@@ -513,6 +513,18 @@ def test_the_notes_speak_of_the_namespaces_that_are_served(helm: Path, tmp_path:
     assert warned == [True, False, False]
 
 
+def test_no_two_releases_share_a_name_without_namespace(helm: Path) -> None:
+    """The later one could not be installed. Names and namespaces may have hyphens."""
+    found: Counter[tuple[str, str]] = Counter()
+    for name, namespace in (("mq", "a"), ("mq", "a-view"), ("mq-a", "view"), ("mq-release", "a")):
+        words = ("--namespace", namespace, "--set", f"fullnameOverride={name}")
+        for each in render(helm, CHART, "--kube-version", "1.30.0", *words):
+            meta = each["metadata"]
+            if "namespace" not in meta and each["kind"] != "CustomResourceDefinition":
+                found[each["kind"], meta["name"]] += 1
+    assert max(found.values()) == 1, found
+
+
 def test_every_name_that_helm_allows_is_one_for_kubernetes(helm: Path, tmp_path: Path) -> None:
     """Names that YAML reads as numbers stay texts, and the Service begins with a letter and has no dot."""
     chosen = values(tmp_path, {**ALL_ON, "watchNamespaces": ["789"]})
