@@ -98,25 +98,19 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     def part_for(self, group: str, groups: Sequence[str]) -> Part:
         """Return the part that *group*, one of the new cluster's *groups*, is restored from.
 
-        Groups keep their place in the sorted list of names, because that list is part of the order of a topic.
+        Groups keep their place in the list of names as clients sort it, because that list is part of the order of a topic.
 
         Raises:
             TargetRefused: the cluster has another number of groups.
         """
-        parts = sorted(self.parts, key=lambda part: place_of(part.group))
-        wanted = sorted(groups, key=place_of)
+        parts = sorted(self.parts, key=lambda part: part.group)
+        wanted = sorted(groups)
         if len(parts) != len(wanted) or group not in wanted:
             raise TargetRefused(
                 f"backup {self.id} has {len(parts)} broker groups, the new cluster has {len(wanted)}: "
                 f"set spec.groups to {len(parts)}"
             )
         return parts[wanted.index(group)]
-
-
-def place_of(group: str) -> tuple[str, int]:
-    """Return what groups are sorted by: the name, and its number at the end as a number."""
-    name, dash, number = group.rpartition("-")
-    return (name, int(number)) if dash and number.isdecimal() and len(number) < 9 else (group, -1)
 
 
 def encode(backup: Backup) -> bytes:

@@ -111,7 +111,7 @@ def test_what_a_manifest_does_not_have_is_refused() -> None:
 
 
 def test_groups_keep_their_place() -> None:
-    """Law: the tenth group comes behind the ninth, under each name of a cluster."""
+    """Law: under another name of the cluster each number is restored from the same number."""
     made = backup(*(part(f"demo-{number}") for number in range(11)))
     groups = [f"new-{number}" for number in range(11)]
 
@@ -120,6 +120,17 @@ def test_groups_keep_their_place() -> None:
     ]
     with pytest.raises(TargetRefused, match=r"spec\.groups to 11"):
         made.part_for("new-0", groups[:3])
+
+
+def test_groups_are_sorted_as_clients_sort_them() -> None:
+    """Law: the queue list of a topic keeps its order, whatever the groups are called before and after."""
+    for former, later in (
+        (("shop-9", "shop-10"), ("new-0", "new-1")),
+        (("demo-1", "demo-9", "demo-10"), ("east", "shop-10", "shop-9")),
+    ):
+        made = backup(*map(part, former))
+
+        assert [made.part_for(group, later).group for group in sorted(later)] == sorted(former)
 
 
 def test_only_manifests_of_backups_are_seen() -> None:
