@@ -2,9 +2,10 @@
 From a backup to the data directory of a replica of a new cluster, and the same without keeping it: verification.
 
 The rule: nothing of a directory counts before its files fit their digests, the store opens, every value fits its checksum,
-and the state in it is consistent. A directory that holds a replica is never touched. The restored replica has the
-identity and the members of the new cluster, a raft term above all of the former one, and the state that
-``state/restoration.py`` fences. All replicas of a group that restore the same backup begin with the same state.
+and the state in it is consistent. A directory that holds a replica is never touched, and no replica starts on one that is
+being restored. The restored replica has the identity and the members of the new cluster, a raft term above all of the
+former one, and the state that ``state/restoration.py`` fences. All replicas of a group that restore the same backup begin
+with the same state.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
-from orderlymq_broker.store.replica import Identity, read_identity, write_identity
+from orderlymq_broker.store.replica import Identity, hold, read_identity, write_identity
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import finish_import, put_in_place, verify_values
 from orderlymq_protocol.decodeerrors import UNREADABLE
@@ -70,33 +71,36 @@ def restore(storage: Storage, part: Part, target: Target) -> None:
 
     Raises:
         TargetRefused: the directory holds a replica, or has too little room, or would keep only a part of the messages.
-        BackupDamaged: what is stored is not what was backed up; the directory is left empty.
+        DirectoryInUse: a replica runs on the directory, or another restore.
+        BackupDamaged: what is stored is not what was backed up; nothing but a lock file is left in the directory.
         StorageFailed: it cannot be read now.
     """
-    taken = [name for name in _TAKEN if (target.data_dir / name).exists()]
-    if taken:
-        raise TargetRefused(
-            f"{target.data_dir} holds a replica ({', '.join(taken)}); a backup is restored into an empty directory"
-        )
-    target.data_dir.mkdir(parents=True, exist_ok=True)
-    with _fetched(storage, part, target.data_dir / _INCOMING) as directory:
-        verify_part(directory, part)
-        _adopt(directory, part, target)
-        if (target.data_dir / "store").exists():
+    with hold(target.data_dir):
+        taken = [name for name in _TAKEN if (target.data_dir / name).exists()]
+        if taken:
             raise TargetRefused(
-                f"a replica was started on {target.data_dir} meanwhile; stop it and empty the directory"
+                f"{target.data_dir} holds a replica ({', '.join(taken)}); a backup is restored into an empty directory"
             )
-        put_in_place(directory, target.data_dir)
+        with _fetched(storage, part, target.data_dir / _INCOMING) as directory:
+            verify_part(directory, part)
+            _adopt(directory, part, target)
+            put_in_place(directory, target.data_dir)
 
 
 def is_restored(part: Part, target: Target) -> bool:
-    """Return whether *target* was made from *part* and nothing has happened to it since; no process may use it.
+    """Return whether *target* was made from *part* and nothing has happened to it since.
 
     A restore that was killed when its store was complete, but not in its place, is ended first.
 
     Raises:
+        DirectoryInUse: a replica runs on the directory, or another restore.
         StoreError: what is there cannot be read.
     """
+    with hold(target.data_dir):
+        return _is_restored(part, target)
+
+
+def _is_restored(part: Part, target: Target) -> bool:
     store_folder = target.data_dir / "store"
     if not store_folder.exists():
         finish_import(target.data_dir)

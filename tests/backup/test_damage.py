@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,8 +25,8 @@ from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.raftlog import RaftLogStore
-from orderlymq_broker.store.replica import Identity, read_identity
-from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_broker.store.replica import Identity, open_replica, read_identity
+from orderlymq_broker.store.rocks import DirectoryInUse, RocksStore
 from orderlymq_raft import Membership
 from orderlymq_raft.types import HardState, Index, NodeId, Term
 from orderlymq_testing.cluster import Cluster
@@ -94,7 +94,7 @@ def test_a_damaged_file_is_found(
         damage(path)
         with pytest.raises(BackupDamaged):
             restore(storage, part, target)
-        assert list(target.data_dir.iterdir()) == []
+        assert [each.name for each in target.data_dir.iterdir()] == ["replica.lock"]
         path.write_bytes(kept)
 
     verify(storage, newest, tmp_path)
@@ -184,10 +184,10 @@ def test_a_restore_that_retention_would_delete_immediately_is_refused(
         TargetRefused, match=rf"keeps the newest {size // 2}.*so that it keeps {size}"
     ):
         restore(Folder(place), part, replace(target, retention_size=size // 2))
-    left = list(target.data_dir.iterdir())
+    left = sorted(each.name for each in target.data_dir.iterdir())
     restore(Folder(place), part, replace(target, retention_size=size - size // 20))
 
-    assert left == []
+    assert left == ["replica.lock"]
 
 
 def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: Path) -> None:
@@ -289,7 +289,37 @@ def test_a_restore_that_was_killed_between_two_renames_is_ended(
         found.append(is_restored(part, target))
 
     assert found == [True, True]
-    assert [path.name for path in target.data_dir.iterdir()] == ["store"]
+    assert sorted(path.name for path in target.data_dir.iterdir()) == ["replica.lock", "store"]
+
+
+def test_a_restore_has_the_directory_to_itself(place: Path, tmp_path: Path) -> None:
+    """Law: no broker starts on a directory that is restored, and no other restore; nor is a running replica judged."""
+    (part,) = catalogue.read(Folder(place), None).parts
+    identity = Identity("new", "new-0", 1)
+    target = Target(tmp_path / "replica", identity, frozenset({1}))
+    others: tuple[Callable[[], object], ...] = (
+        lambda: open_replica(target.data_dir, identity),
+        lambda: restore(Folder(place), part, target),
+        lambda: is_restored(part, target),
+    )
+    refused = []
+
+    class Beside(Folder):
+        def read(self, key: str) -> Iterator[bytes]:
+            for other in others:
+                with pytest.raises(DirectoryInUse):
+                    other()
+                refused.append(other)
+            return super().read(key)
+
+    restore(Beside(place), part, target)
+    replica = open_replica(target.data_dir, identity)
+    for other in others[1:]:
+        with pytest.raises(DirectoryInUse):
+            other()
+    replica.close()
+
+    assert set(refused) == set(others)
 
 
 def test_replicas_of_a_group_begin_with_one_backup(place: Path, tmp_path: Path) -> None:

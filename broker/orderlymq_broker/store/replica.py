@@ -15,6 +15,8 @@ store itself knows whose it is, but opening it already writes; so its identity s
 import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -135,6 +137,21 @@ def open_replica(
         StoreFailed: the files are damaged; restore the replica from its peers.
     """
     return Replica(data_dir, identity, settings or StorageSettings())
+
+
+@contextmanager
+def hold(data_dir: Path) -> Iterator[None]:
+    """Keep every other process away from *data_dir*, which is made where it is missing.
+
+    Raises:
+        DirectoryInUse: another process uses the directory.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    lock = _lock(data_dir)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def read_identity(reader: Reader, path: Path) -> Identity | None:
