@@ -244,6 +244,6 @@ def _refuse_loss(state: BrokerState, part: Part, target: Target) -> None:
     if kept is not None and size > kept + kept // _BETWEEN_ROUNDS:
         raise TargetRefused(
             f"{part.group} has {size} bytes of messages, and {target.identity.group} keeps the newest {kept}: set its "
-            "storage.retention_size (of a Cluster spec.retention.size, or spec.storage.size, of which four fifths are "
+            "storage.retention_size (of a Cluster spec.retention.size, or spec.storage.size, of which three fifths are "
             f"kept) so that it keeps {size}, and restore again"
         )

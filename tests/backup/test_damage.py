@@ -181,7 +181,7 @@ def test_a_restore_that_retention_would_delete_immediately_is_refused(
     size = part.physical_end
 
     with pytest.raises(
-        TargetRefused, match=rf"keeps the newest {size // 2}.*so that it keeps {size}"
+        TargetRefused, match=rf"keeps the newest {size // 2}.*three fifths.*so that it keeps {size}"
     ):
         restore(Folder(place), part, replace(target, retention_size=size // 2))
     left = sorted(each.name for each in target.data_dir.iterdir())
