@@ -31,7 +31,7 @@ from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.replica import Identity, read_identity
 from orderlymq_broker.store.rocks import RocksStore
-from orderlymq_broker.store.snapshot import store_path
+from orderlymq_broker.store.snapshot import effective_store
 from orderlymq_raft.types import EntryKind, Index
 
 # Entries that are applied in one write.
@@ -131,7 +131,7 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
         f"{survivor.commit}; acknowledged messages that only lost disks had are missing"
     )
     with catalogue.spooled(storage) as folder:
-        source, copy = store_path(survivor.data_dir), folder / "store"
+        source, copy = effective_store(survivor.data_dir), folder / "store"
         if shutil.disk_usage(folder).free < 2 * sum(
             each.stat().st_size for each in source.iterdir()
         ):

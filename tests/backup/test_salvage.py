@@ -101,6 +101,11 @@ async def test_an_empty_group_that_began_meanwhile_beats_no_disk_with_data(tmp_p
     ):
         salvage(storage, [disk, empty], lambda _: None)
     mark_as_recovering(empty)
+    for each in (
+        disk,
+        empty,
+    ):  # as if both had been killed while a snapshot took the place of a store
+        store_path(each).rename(each / "store.new")
     made = salvage(storage, [empty, disk], lambda _: None)
 
     assert look(empty).term > look(disk).term

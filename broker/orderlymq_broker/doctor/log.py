@@ -23,7 +23,7 @@ from orderlymq_broker.store.kv import Family, Reader, StoreError, StoreFailed
 from orderlymq_broker.store.layout import Applied, Compaction, LogValue
 from orderlymq_broker.store.replica import Identity, lock_owner, read_identity
 from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
-from orderlymq_broker.store.snapshot import store_path
+from orderlymq_broker.store.snapshot import effective_store
 from orderlymq_protocol.message.record import RecordError, StoredMessage, body_crc, decode_record
 from orderlymq_raft.types import EntryKind, Membership
 
@@ -116,7 +116,7 @@ def reading_copy(data_dir: Path) -> Iterator[RocksStore]:
         FormatTooNew: a newer release has written it.
         StoreFailed: RocksDB finds damage immediately.
     """
-    path = store_path(data_dir) if store_path(data_dir).is_dir() else data_dir
+    path = effective_store(data_dir)
     if not (path / "CURRENT").is_file():
         raise NoReplica(_nothing_here(data_dir))
     owner = lock_owner(data_dir)
@@ -365,7 +365,7 @@ _FAMILY_END: Final = b"\xff" * 32
 def _nothing_here(data_dir: Path) -> str:
     if not data_dir.is_dir():
         return f"{data_dir}: no such directory"
-    below = sorted(str(path.parent.parent) for path in data_dir.glob("**/store/CURRENT"))
+    below = sorted({str(path.parent.parent) for path in data_dir.glob("**/store*/CURRENT")})
     if not below:
         return f"{data_dir}: no replica is here"
 

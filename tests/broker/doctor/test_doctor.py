@@ -34,7 +34,8 @@ from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import IndexKind
 from orderlymq_broker.store.raftlog import RaftLogStore
-from orderlymq_broker.store.replica import Identity, Replica, open_replica
+from orderlymq_broker.store.replica import Identity, Replica, hold, open_replica
+from orderlymq_broker.store.rocks import DirectoryInUse
 from orderlymq_protocol.message.record import StoredMessage, body_crc
 from orderlymq_protocol.message.tags import tags_code
 from orderlymq_protocol.names import TRANS_HALF_TOPIC
@@ -195,6 +196,29 @@ def test_a_healthy_replica_is_clean_and_untouched(data_dir: Path) -> None:
     }
     assert (report.clean, report.identity) == (True, OWNER)
     assert digest(data_dir) == before
+
+
+@pytest.mark.parametrize(
+    ("counts", "other"), [("store.new", "store"), ("store.new", "store.old"), ("store.old", None)]
+)
+def test_the_store_that_a_start_would_take_is_examined(
+    data_dir: Path, counts: str, other: str | None
+) -> None:
+    """Law: a replica that was killed while a snapshot took its place is examined as it would start, and as it lies."""
+    whole = examine(data_dir)
+    (data_dir / "store").rename(data_dir / counts)
+    if other is not None:
+        former = Writer(data_dir.with_name("former"))
+        former.close()
+        (data_dir.with_name("former") / "store").rename(data_dir / other)
+    before = digest(data_dir)
+
+    found = examine(data_dir)
+
+    assert digest(data_dir) == before
+    assert (found.findings, found.counts, found.identity) == ([], whole.counts, OWNER)
+    with hold(data_dir), pytest.raises(DirectoryInUse):
+        examine(data_dir)
 
 
 def test_a_killed_replica_is_clean_before_and_after_recovery(tmp_path: Path) -> None:
