@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -109,11 +110,11 @@ def _newest(storage: Storage) -> Backup:
 
 
 def newest_of(storage: Storage, cluster: str) -> Backup | None:
-    """Return the newest backup of *cluster* that can be read, None where there is none."""
+    """Return the newest backup of *cluster* that can be read and was not salvaged, None where there is none."""
     for backup_id in reversed(ids(storage)):
         with suppress(BackupDamaged, BackupNotFound):
             found = read(storage, backup_id)
-            if found.cluster == cluster:
+            if found.cluster == cluster and not found.salvaged:
                 return found
     return None
 
@@ -350,17 +351,23 @@ def _marks(storage: Storage, folder: str, since_ms: int) -> Iterator[str]:
 def prune(storage: Storage, keep: int, wall_ms: int, tell: Callable[[str], None]) -> list[str]:
     """Delete all but the newest *keep* backups of each cluster, and the bytes that no backup needs; return the deleted ids.
 
+    A salvaged one may lack messages and groups. It is not counted, and goes when it is older than all that are kept.
+
     Raises:
         PlaceBusy: a backup is being made, or was made meanwhile.
         BackupDamaged: one cannot be read, so that nobody knows whose it is and what it needs.
         BackupError: it took too long.
     """
     with _deleting(storage, wall_ms):
-        of_cluster: dict[str, list[str]] = {}
-        for each in ids(storage):
-            of_cluster.setdefault(_read_to_prune(storage, each).cluster, []).append(each)
-        doomed = sorted(each for own in of_cluster.values() for each in own[:-keep])
-        kept = sorted(each for own in of_cluster.values() for each in own[-keep:])
+        cluster_of: dict[str, str] = {}
+        counted_of: dict[str, list[str]] = {}
+        for each in map(partial(_read_to_prune, storage), ids(storage)):
+            cluster_of[each.id] = each.cluster
+            if not each.salvaged:
+                counted_of.setdefault(each.cluster, []).append(each.id)
+        oldest = {cluster: own[-keep] for cluster, own in counted_of.items() if len(own) >= keep}
+        doomed = [each for each, cluster in cluster_of.items() if each < oldest.get(cluster, "")]
+        kept = [each for each in cluster_of if each not in doomed]
         return _delete(storage, doomed, kept, wall_ms, tell)
 
 

@@ -56,7 +56,13 @@ class Interrupted(Folder):
             then()
 
 
-def made(storage: Storage, wall_ms: int, *contents: bytes, cluster: str = "demo") -> Backup:
+def made(
+    storage: Storage,
+    wall_ms: int,
+    *contents: bytes,
+    cluster: str = "demo",
+    salvaged: bool = False,
+) -> Backup:
     """Store a backup of files with these contents; its creator leaves no mark, as one that had begun and ended before."""
     files = []
     for number, data in enumerate(contents):
@@ -81,6 +87,7 @@ def made(storage: Storage, wall_ms: int, *contents: bytes, cluster: str = "demo"
         ended_ms=wall_ms,
         release="1",
         new_bytes=0,
+        salvaged=salvaged,
         parts=(part,),
     )
     catalogue.write(storage, backup)
@@ -123,6 +130,25 @@ def test_clusters_that_share_a_place_keep_their_own_newest(tmp_path: Path) -> No
     assert gone == [own[0].id]
     assert catalogue.ids(place) == [lone.id, own[1].id, own[2].id]
     assert all(is_whole(place, each) for each in (lone, *own[1:]))
+
+
+def test_a_salvaged_backup_takes_the_place_of_no_other(tmp_path: Path) -> None:
+    """Law: it may lack messages and groups, so others go for newer whole ones alone, and salvaged ones with those."""
+    place = Folder(tmp_path)
+    kinds = (True, False, True, False, True, True)
+    backups = [
+        made(place, NOW_MS - 10 + number, b"current", salvaged=salvaged)
+        for number, salvaged in enumerate(kinds)
+    ]
+    known = [each.id for each in backups]
+    lone = made(place, NOW_MS, b"current", cluster="lone", salvaged=True)
+
+    assert catalogue.newest_of(place, "demo") == backups[3]
+    assert catalogue.newest_of(place, "lone") is None
+    assert catalogue.prune(place, 3, NOW_MS, lambda _: None) == []
+    assert catalogue.prune(place, 2, NOW_MS, lambda _: None) == known[:1]
+    assert catalogue.prune(place, 1, NOW_MS, lambda _: None) == known[1:3]
+    assert catalogue.ids(place) == [*known[3:], lone.id]
 
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
