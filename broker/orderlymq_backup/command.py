@@ -76,6 +76,12 @@ _WORKDIR: Final = click.option(
 )
 
 
+_groups: Final = click.option(
+    "--groups",
+    help="All broker groups, with commas between them. Without it those of the newest backup of this cluster must be there.",
+)
+
+
 @click.group()
 @click.pass_context
 def backup(context: click.Context) -> None:
@@ -86,10 +92,7 @@ def backup(context: click.Context) -> None:
 
 @backup.command("create")
 @click.option("--to", "place", required=True, metavar="PLACE", help=_PLACE)
-@click.option(
-    "--groups",
-    help="All broker groups, with commas between them. Without it those of the newest backup of this cluster must be there.",
-)
+@_groups
 @click.option(
     "--verify/--no-verify",
     envvar="ORDERLYMQ_BACKUP_VERIFY",
@@ -134,15 +137,19 @@ async def create_command(
     type=click.Path(path_type=Path, file_okay=False, exists=True),
 )
 @click.option("--to", "place", required=True, metavar="PLACE", help=_PLACE)
+@_groups
 @reporting
-def salvage_command(directories: tuple[Path, ...], place: str, output: str) -> None:
+def salvage_command(
+    directories: tuple[Path, ...], place: str, groups: str | None, output: str
+) -> None:
     """Make a backup from DIRECTORIES of stopped replicas whose group has lost its majority.
 
     Name all that are left, of every group. Nothing in them is changed. The backup may lack acknowledged messages, and the
     list marks it.
     """
     with _errors():
-        made = salvage(open_storage(place), directories, _tell(output))
+        expected = None if groups is None else groups.split(",")
+        made = salvage(open_storage(place), directories, _tell(output), expected)
     if output == "json":
         print_json(_described(made))
     else:

@@ -10,14 +10,14 @@ entries are certain.
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from orderlymq import __version__
 from orderlymq_backup import catalogue
-from orderlymq_backup.errors import BackupError, PlaceBusy, TargetRefused
+from orderlymq_backup.errors import BackupError, GroupsDiffer, PlaceBusy, TargetRefused
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.restore import NONSENSE
 from orderlymq_backup.storage import Storage
@@ -53,10 +53,18 @@ class Survivor:
     recovering: bool
 
 
-def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str], None]) -> Backup:
+def salvage(
+    storage: Storage,
+    directories: Iterable[Path],
+    tell: Callable[[str], None],
+    groups: Collection[str] | None = None,
+) -> Backup:
     """Make a backup from the directories of stopped replicas, at least one of each group.
 
+    *groups* are those of the cluster; without them those of its newest backup must be there.
+
     Raises:
+        GroupsDiffer: there is no directory of one of them, or one of another group.
         BackupError: they are of several clusters, or of two histories of a group, or one is no replica.
         PlaceBusy: backups are being deleted there.
         StoreError: a directory cannot be read, or a process uses it.
@@ -72,6 +80,8 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
         raise BackupError(
             f"the directories are of the clusters {', '.join(sorted(clusters))}; name those of one"
         )
+    (cluster,) = clusters
+    _refuse_other(storage, cluster, best, groups)
     with catalogue.running(storage, backup_id) as refuse_late:
         if catalogue.deletion(storage, began_ms) is not None:
             raise PlaceBusy(
@@ -80,7 +90,7 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
         parts = [_part(storage, best[group], tell) for group in sorted(best)]
         backup = Backup(
             id=backup_id,
-            cluster=clusters.pop(),
+            cluster=cluster,
             began_ms=began_ms,
             ended_ms=catalogue.machine_ms(),
             release=__version__,
@@ -91,6 +101,24 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
         refuse_late()
         catalogue.write(storage, backup)
     return backup
+
+
+def _refuse_other(
+    storage: Storage, cluster: str, found: Collection[str], expected: Collection[str] | None
+) -> None:
+    if expected is not None:
+        differing, reason = set(found) ^ set(expected), "--groups and the directories differ in"
+    else:
+        newest = catalogue.newest_of(storage, cluster)
+        if newest is None:
+            return
+        differing = {part.group for part in newest.parts} - set(found)
+        reason = f"no directory is of a broker group that backup {newest.id} has:"
+    if differing:
+        raise GroupsDiffer(
+            f"{reason} {', '.join(sorted(differing))}. Name a directory of each broker group. If others were removed on "
+            f"purpose, add --groups {','.join(sorted(found))}"
+        )
 
 
 def look(data_dir: Path) -> Survivor:

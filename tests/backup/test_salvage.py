@@ -3,13 +3,14 @@
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
 from orderlymq.oracle.verdict import Kind
 from orderlymq_backup import catalogue
-from orderlymq_backup.errors import BackupError
+from orderlymq_backup.errors import BackupError, GroupsDiffer
 from orderlymq_backup.restore import verify
 from orderlymq_backup.salvage import look, salvage
 from orderlymq_backup.storage import Folder
@@ -19,7 +20,7 @@ from orderlymq_broker.store.replica import open_replica
 from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
 from orderlymq_broker.store.snapshot import store_path
 from orderlymq_testing.cluster import Cluster
-from tests.backup.clusters import restore_group
+from tests.backup.clusters import GROUP, back_up, restore_group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -111,6 +112,32 @@ async def test_an_empty_group_that_began_meanwhile_beats_no_disk_with_data(tmp_p
     assert look(empty).term > look(disk).term
     assert made.parts[0].index == look(disk).last
     assert catalogue.ids(storage) == [made.id]
+
+
+async def test_a_group_of_the_newest_backup_is_not_forgotten(tmp_path: Path) -> None:
+    """Law: a disk that nobody named leaves out no group until somebody says which groups there are."""
+    storage = Folder(tmp_path / "backups")
+    with Cluster(tmp_path / "former") as former:
+        former.create_topic(TOPIC)
+        made = await back_up(former.name_server, storage)
+    (part,) = made.parts
+    wider = msgspec.structs.replace(
+        made,
+        id=catalogue.new_id(catalogue.machine_ms()),
+        parts=(part, msgspec.structs.replace(part, group="broker-b")),
+    )
+    catalogue.write(storage, wider)
+    disks = [tmp_path / "former" / "replica-1"]
+
+    with pytest.raises(GroupsDiffer, match=f"{wider.id}.*broker-b.*--groups {GROUP}"):
+        salvage(storage, disks, lambda _: None)
+    with pytest.raises(GroupsDiffer, match="broker-b"):
+        salvage(storage, disks, lambda _: None, groups=[GROUP, "broker-b"])
+    salvaged = salvage(storage, disks, lambda _: None, groups=[GROUP])
+    with pytest.raises(GroupsDiffer, match="broker-b"):
+        salvage(storage, disks, lambda _: None)
+
+    assert catalogue.ids(storage) == [made.id, wider.id, salvaged.id]
 
 
 def mark_as_recovering(disk: Path) -> None:
