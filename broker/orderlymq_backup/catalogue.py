@@ -8,6 +8,7 @@ and looks for the manifest afterwards; a deletion of that backup looks for such 
 """
 
 import hashlib
+import logging
 import secrets
 import shutil
 import tempfile
@@ -39,6 +40,8 @@ from orderlymq_backup.manifest import (
 )
 from orderlymq_backup.storage import Storage, make_folder
 from orderlymq_protocol.plurals import counted
+
+_log = logging.getLogger(__name__)
 
 _SPOOLED: Final = "orderlymq-backup-"
 RUNNING: Final = "running"
@@ -257,11 +260,8 @@ def reading(storage: Storage, backup_id: str | None) -> Iterator[Backup]:
     mark = ExitStack()
     with suppress(BackupError, OSError):
         mark.enter_context(_marked(storage, READING, new_id(machine_ms()), f".{found.id}"))
-    try:
+    with mark:
         yield read(storage, found.id)
-    finally:
-        with suppress(BackupError, OSError):
-            mark.close()
 
 
 @contextmanager
@@ -285,7 +285,8 @@ def _marked(
 ) -> Iterator[_Mark]:
     """Leave a mark, and another one every *every_s*, because each counts for a time; all go at the end.
 
-    Only the time in *mark_id* changes in the others. *about* stands behind it.
+    Only the time in *mark_id* changes in the others. *about* stands behind it. What the block did counts, whether or not a
+    mark can be deleted.
     """
     mark = _Mark(_ms_of(mark_id), [f"{folder}/{mark_id}{about}"])
     put_text(storage, mark.keys[0], b"")
@@ -308,7 +309,10 @@ def _marked(
         over.set()
         renewal.join()
         for key in mark.keys:
-            storage.delete(key)
+            try:
+                storage.delete(key)
+            except (BackupError, OSError) as error:  # it lapses by itself
+                _log.warning("%s: the mark %s stays for a time: %s", storage, key, error)
 
 
 def deletion(storage: Storage, wall_ms: int) -> str | None:

@@ -372,6 +372,29 @@ def test_a_place_that_only_gives_is_read_without_a_mark(tmp_path: Path) -> None:
         assert found == backup
 
 
+def test_a_mark_that_cannot_be_deleted_fails_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: a backup that counts is made; the mark is reported and lapses, and an error of the work is not hidden by it."""
+
+    class Undeletable(Folder):
+        def delete(self, key: str) -> None:
+            raise StorageFailed(f"{key}: access denied")
+
+    place = Undeletable(tmp_path)
+    with catalogue.running(place, catalogue.new_id(catalogue.machine_ms())):
+        backup = made(place, NOW_MS, b"current")
+    (left,) = marks(place)
+    with (
+        pytest.raises(BackupNotFound, match="the work"),
+        catalogue.running(place, catalogue.new_id(catalogue.machine_ms())),
+    ):
+        raise BackupNotFound("the work")
+
+    assert catalogue.ids(place) == [backup.id]
+    assert f"{left}: access denied" in caplog.text
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_creation_beside_a_deletion_is_whole(tmp_path: Path) -> None:
