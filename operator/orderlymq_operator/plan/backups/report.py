@@ -20,7 +20,8 @@ ERROR_MAX: Final = 600
 
 Count = Annotated[int, Field(ge=0, le=_COUNT_MAX)]
 Time = Annotated[int, Field(ge=0, le=_TIME_MAX)]
-GroupEnd = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,63}$")]
+# Anything printable: a backup that is restored here may be of broker groups that a person named.
+GroupEnd = Annotated[str, StringConstraints(max_length=255, pattern=r"^\P{C}*$")]
 
 
 class _Report(BaseModel):

@@ -31,6 +31,19 @@ def test_a_report_is_read_and_an_error_is() -> None:
 
 
 @pytest.mark.parametrize(
+    "group", ["broker_a", "Broker-A", "orders.eu", "broker-", "größe", "g" * 255]
+)
+def test_a_backup_of_groups_that_a_person_named_is_read(group: str) -> None:
+    """Law: every printable name that a broker group may have elsewhere can be restored here."""
+    end = group.rpartition("-")[2]
+
+    found = read_report(json.dumps({**GOOD, "groups": [[end, 7, 1, 3]]}))
+
+    assert isinstance(found, BackupReport)
+    assert found.groups == ((end, 7, 1, 3),)
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"id": "../../etc"},
@@ -39,7 +52,9 @@ def test_a_report_is_read_and_an_error_is() -> None:
         {"sizeBytes": "3"},
         {"endedMs": 2**62},
         {"groups": [["0", 7, 1]]},
-        {"groups": [["../0", 7, 1, 3]]},
+        {"groups": [["0\n", 7, 1, 3]]},
+        {"groups": [["\x1b[2J", 7, 1, 3]]},
+        {"groups": [["g" * 256, 7, 1, 3]]},
         {"groups": [["0", 7, 1, 3]] * 65},
         {"more": 1},
         {"cluster": ""},
