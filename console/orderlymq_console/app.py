@@ -35,8 +35,9 @@ from orderlymq_console.web.sessions import Sessions
 from orderlymq_console.web.signin import add_sign_in
 from orderlymq_console.web.viewers import Viewers
 from orderlymq_console.web.views import add_views
-from orderlymq_runtime.pages.callers import Callers, let_loop_turn
+from orderlymq_runtime.pages.callers import Callers, let_loop_turn, runner
 from orderlymq_runtime.process.openfiles import connections_allowed, raise_limit
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 
 # A form holds a token or a confirmation.
 _FORM_SIZE_MAX: Final = 64 * 1024
@@ -94,9 +95,8 @@ class Console(Lifecycle):
             application.router.add_get(f"/static/{name}", _serve(body, kind))
         application.router.add_get("/healthz", _serve(b"ok\n", "text/plain"))
         application.on_shutdown.append(self._end_viewers)
-        self._runner = web.AppRunner(
+        self._runner = runner(
             application,
-            access_log=None,
             shutdown_timeout=_SHUTDOWN_S,
             keepalive_timeout=_KEEP_ALIVE_S,
             lingering_time=_LINGER_S,
@@ -117,7 +117,7 @@ class Console(Lifecycle):
         assert server is not None, "a runner that is set up has a server"
         try:
             self._listener = await asyncio.get_running_loop().create_server(
-                Callers(server, min(CONNECTIONS_MAX, connections_allowed())).accept,
+                Callers(server, min(CONNECTIONS_MAX, connections_allowed()), InputBudget()).accept,
                 settings.host,
                 settings.port,
                 ssl=context,

@@ -373,6 +373,19 @@ async def test_strangers_that_send_half_a_form_keep_nobody_out(
             writer.transport.abort()
 
 
+async def test_strangers_that_send_half_of_their_headers_are_hung_up_on(guarded: Console) -> None:
+    """Law: one connection keeps 64 KiB of them at most, else 512 take more memory than the console's pod has."""
+    port = int(guarded.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+    writer.writelines(b"x-%d: %s\r\n" % (number, b"a" * 8_000) for number in range(100))
+
+    async with asyncio.timeout(5.0):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+
+
 async def test_a_form_that_does_not_come_is_not_waited_for(
     guarded: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

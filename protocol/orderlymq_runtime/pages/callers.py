@@ -1,17 +1,48 @@
-"""The connections of an HTTP server: how many may be open, that the oldest goes when one more comes, and that none keeps the loop."""
+"""
+The connections of an HTTP server: how many may be open, what each may keep, and that none keeps the loop.
+
+Rules: the oldest goes when one more comes than there may be. aiohttp gets the headers of the next request when it has
+answered the one before: it would parse 32 ahead, whose headers are any stranger's to fill. Headers that are too
+long, or take too long, end their connection. What a connection keeps is drawn on the budget.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import cast
+from typing import Any, Final, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.typedefs import Handler
 
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
+
+# Those of one request. A browser sends 20 headers with 2 KiB, proxies add some; nginx by itself passes on 32 KiB.
+HEAD_BYTES_MAX: Final = 64 << 10
+_HEADERS_MAX: Final = 64
+_HEADER_BYTES_MAX: Final = 8190
+_READ_BYTES: Final = 16 << 10
+#: Browsers send them in one packet.
+HEAD_S: Final = 10.0
+# What aiohttp and a form or an answer under way take.
+_BASE_BYTES: Final = 32 << 10
+# aiohttp keeps a header as bytes and as text, whose characters take four bytes each when one is beyond the BMP.
+_BYTES_FOR_EACH: Final = 5
+_END_OF_HEAD: Final = b"\r\n\r\n"
+
+
+def runner(application: web.Application, **more: Any) -> web.AppRunner:
+    """Return a runner whose parser has the limits that `Callers` count on; *more* goes to aiohttp."""
+    return web.AppRunner(
+        application,
+        access_log=None,
+        max_headers=_HEADERS_MAX,
+        max_field_size=_HEADER_BYTES_MAX,
+        read_bufsize=_READ_BYTES,
+        **more,
+    )
 
 
 class Callers:
@@ -20,20 +51,17 @@ class Callers:
     Args:
         make: returns aiohttp's protocol of a connection.
         connections_max: how many may be open.
-        connection_bytes: what each may keep, drawn on *budget* where there is one.
+        budget: what they keep is drawn from it.
     """
 
     def __init__(
         self,
         make: Callable[[], asyncio.Protocol],
         connections_max: int,
-        *,
-        connection_bytes: int = 0,
-        budget: InputBudget | None = None,
+        budget: InputBudget,
     ) -> None:
         self._make = make
         self._connections_max = connections_max
-        self._connection_bytes = connection_bytes
         self._budget = budget
         self._open: dict[_Caller, None] = {}
 
@@ -44,8 +72,7 @@ class Callers:
     def enter(self, caller: "_Caller") -> None:
         """Take a connection in; the oldest goes when there are too many."""
         self._open[caller] = None
-        if self._budget is not None:
-            self._budget.hold(caller, self._connection_bytes, "http")
+        self.draw(caller, 0)
         if len(self._open) > self._connections_max:
             oldest = next(iter(self._open))
             del self._open[oldest]
@@ -54,15 +81,25 @@ class Callers:
     def leave(self, caller: "_Caller") -> None:
         """Give back what a connection held."""
         self._open.pop(caller, None)
-        if self._budget is not None:
-            self._budget.release(caller)
+        self._budget.release(caller)
+
+    def draw(self, caller: "_Caller", size: int) -> None:
+        """Note what a connection keeps beside what each takes."""
+        self._budget.hold(caller, _BASE_BYTES + size, "http")
 
 
 @web.middleware
 async def let_loop_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let the loop turn before each request of a connection, as aiohttp does not from Python 3.12 on."""
     await asyncio.sleep(0)
-    return await handler(request)
+    caller = None if request.transport is None else request.transport.get_protocol()
+    if not isinstance(caller, _Caller):
+        return await handler(request)
+    caller.begin(request)
+    try:
+        return await handler(request)
+    finally:
+        caller.end()
 
 
 def note_refusal(reason: str) -> None:
@@ -72,18 +109,45 @@ def note_refusal(reason: str) -> None:
 
 
 class _Caller(asyncio.Protocol):
-    """One connection, counted around what aiohttp does with it."""
+    """One connection: aiohttp gets its bytes, one request after the other."""
 
     def __init__(self, inner: asyncio.Protocol, callers: Callers) -> None:
         self._inner = inner
         self._callers = callers
         self._transport: StreamTransport | None = None
+        # What came and is not aiohttp's yet.
+        self._rest = b""
+        self._is_paused = False
+        # Headers that came of the next request, their last bytes, and the size of those of the present one.
+        self._head_bytes = 0
+        self._tail = b""
+        self._served_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        # From the end of its headers until it is answered.
+        self._is_busy = False
+        # What is to come of its body: the size, or, where it does not say one, the body that says when it is whole.
+        self._body_left = 0
+        self._body: StreamReader | None = None
 
     def give_up(self, reason: str) -> None:
         """Close it for the sake of others."""
         note_refusal(reason)
         if self._transport is not None:
             self._transport.abort()
+
+    def begin(self, request: web.BaseRequest) -> None:
+        """Let a request be answered, and its body come."""
+        self._stop_clock()
+        self._served_bytes, self._head_bytes = self._head_bytes, 0
+        size = request.content_length
+        self._body_left, self._body = (size, None) if size is not None else (0, request.content)
+        self._feed()
+
+    def end(self) -> None:
+        """Let the next request come, behind the body of this one."""
+        self._served_bytes = 0
+        self._is_busy = False
+        self._feed()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Enter it."""
@@ -92,8 +156,62 @@ class _Caller(asyncio.Protocol):
         self._callers.enter(self)
 
     def data_received(self, data: bytes) -> None:
-        """Let aiohttp read."""
-        self._inner.data_received(data)
+        """Let aiohttp read what it may."""
+        self._rest += data
+        self._feed()
+
+    def _feed(self) -> None:
+        transport = self._transport
+        assert transport is not None, "nothing is read before there is a connection"
+        if transport.is_closing():
+            return
+        if self._is_paused:
+            # Before aiohttp reads, which may pause it for itself.
+            self._is_paused = False
+            transport.resume_reading()
+        while self._rest and not transport.is_closing():
+            if self._body_left:
+                size = min(self._body_left, len(self._rest))
+                self._body_left -= size
+            elif self._body is not None and not self._body.is_eof():
+                size = _READ_BYTES
+            elif self._is_busy:
+                break
+            else:
+                size = self._head_part()
+            part, self._rest = self._rest[:size], self._rest[size:]
+            self._inner.data_received(part)
+        if transport.is_closing():
+            return
+        self._callers.draw(
+            self, _BYTES_FOR_EACH * (self._served_bytes + self._head_bytes) + len(self._rest)
+        )
+        if self._rest and not transport.is_closing():
+            # While nothing waits it is read on, to notice when the caller goes.
+            self._is_paused = True
+            transport.pause_reading()
+
+    def _head_part(self) -> int:
+        """Return how much of the rest belongs to the headers of the next request."""
+        if self._deadline is None:
+            self._deadline = asyncio.get_running_loop().call_later(
+                HEAD_S, self.give_up, f"headers that did not come within {HEAD_S:g} s"
+            )
+        found = (self._tail + self._rest).find(_END_OF_HEAD)
+        self._is_busy = found >= 0
+        size = len(self._rest)
+        if self._is_busy:
+            size = found + len(_END_OF_HEAD) - len(self._tail)
+        self._tail = b"" if self._is_busy else (self._tail + self._rest)[1 - len(_END_OF_HEAD) :]
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self.give_up(f"more than {HEAD_BYTES_MAX} bytes of headers")
+        return size
+
+    def _stop_clock(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def eof_received(self) -> bool | None:
         """Let aiohttp decide."""
@@ -109,5 +227,6 @@ class _Caller(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take it out."""
+        self._stop_clock()
         self._callers.leave(self)
         self._inner.connection_lost(exc)

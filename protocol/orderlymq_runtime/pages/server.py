@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal
+from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal, runner
 from orderlymq_runtime.pages.looplag import LoopStall
 from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.remoting.server import listening_failed
@@ -40,12 +40,6 @@ _SHUTDOWN_S = 1.0
 
 # Probes, Prometheus and people need a handful; these files are not counted as clients' (``openfiles``).
 CONNECTIONS_MAX: Final = 64
-# A browser sends 20 headers, Prometheus 8.
-_HEADERS_MAX: Final = 32
-_HEADER_BYTES_MAX: Final = 8190
-_READ_BYTES: Final = 16 << 10
-# All headers, and what is read beyond them before reading stops.
-CONNECTION_BYTES: Final = _HEADERS_MAX * _HEADER_BYTES_MAX + 4 * _READ_BYTES
 
 
 class HealthServer:
@@ -100,31 +94,22 @@ class HealthServer:
         application.router.add_get("/readyz", self._get_readyz)
         application.router.add_get("/metrics", self._guarded(self._get_metrics))
         application.router.add_get("/status", self._guarded(self._get_status))
-        runner = web.AppRunner(
-            application,
-            access_log=None,
-            shutdown_timeout=_SHUTDOWN_S,
-            max_headers=_HEADERS_MAX,
-            max_field_size=_HEADER_BYTES_MAX,
-            read_bufsize=_READ_BYTES,
-        )
-        await runner.setup()
+        running = runner(application, shutdown_timeout=_SHUTDOWN_S)
+        await running.setup()
         try:
-            bound = await self._listen(runner)
+            bound = await self._listen(running)
         except OSError as error:
-            await runner.cleanup()
+            await running.cleanup()
             raise listening_failed(error, self._host, self._port) from error
-        self._runner = runner
+        self._runner = running
         self._stall.start()
         return bound
 
-    async def _listen(self, runner: web.AppRunner) -> tuple[str, int]:
+    async def _listen(self, running: web.AppRunner) -> tuple[str, int]:
         sock = await listening_socket(self._host, self._port, backlog=CONNECTIONS_MAX)
-        server = runner.server
+        server = running.server
         assert server is not None, "a runner that is set up has a server"
-        callers = Callers(
-            server, CONNECTIONS_MAX, connection_bytes=CONNECTION_BYTES, budget=self._budget
-        )
+        callers = Callers(server, CONNECTIONS_MAX, self._budget)
         if self._tls is None:
             loop = asyncio.get_running_loop()
             self._listener = await loop.create_server(callers.accept, sock=sock)
