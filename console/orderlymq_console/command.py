@@ -104,7 +104,7 @@ def console(  # noqa: PLR0913 - what a user may say
             parse_listen,
             read_accounts,
         )
-        from orderlymq_runtime.process import ending  # noqa: PLC0415 - the same
+        from orderlymq_runtime.process import ending, logs  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"the console needs {error.name}; install orderlymq-console beside orderlymq"
@@ -126,6 +126,8 @@ def console(  # noqa: PLR0913 - what a user may say
     )
     started = _started_json if output == "json" else _started
     parent = sys.stdin.buffer if end_with_input else None
+    # The audit log may be standard error, too: nothing else may write a line like one of its.
+    logs.configure("WARNING", "text", "console")
     ending.run(serve(settings, started, audit_log or sys.stderr, parent), close_max_s=_END_MAX_S)
 
 

@@ -1,6 +1,7 @@
 """`orderlymq console` and `orderlymq up --console`: what they print, and how they end."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from orderlymq.cli import cli
+from orderlymq_runtime.process.logs import TextFormatter
 from tests.operator.local.conftest import ports
 from tests.operator.local.manifests import text
 from tests.trouble.stubborn import stubborn_callers
@@ -50,6 +52,8 @@ def test_what_it_cannot_be_started_with_is_said_in_a_sentence(
 
 def test_a_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to pass."""
+    # The command sets up the log of its process, which is this one.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -58,6 +62,8 @@ def test_a_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert answer.exit_code == 2
     assert "pass another --listen" in answer.output
+    (handler,) = logging.getLogger().handlers
+    assert isinstance(handler.formatter, TextFormatter)
 
 
 def test_without_its_libraries_it_says_what_to_install() -> None:

@@ -4,16 +4,19 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from orderlymq_console.app import CONNECTIONS_MAX, Console
 from orderlymq_console.settings import Account, ConsoleSettings
 from orderlymq_console.web import guard
 from orderlymq_console.web.guard import FORM_S, is_known_host
 from orderlymq_console.web.views import VIEWS
+from orderlymq_runtime.process.logs import TextFormatter
 from orderlymq_runtime.process.openfiles import raise_limit
 from tests.runtime.pages.turns import turns_for
 
@@ -343,6 +346,27 @@ async def test_a_session_that_ends_ends_its_events(
         await browser.post(f"{guarded.url}/sign-out", data={"proof": proof}, allow_redirects=False)
         async with asyncio.timeout(20):
             await events.content.read()
+
+
+async def test_no_request_makes_a_line_of_the_audit_log(
+    guarded: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: what failed is logged as it was asked, without an end of line; both logs may be standard error."""
+    forged = "\n" + '{"audit":{}}'
+
+    async def fail(_: web.Request) -> web.Response:
+        raise RuntimeError(forged)
+
+    path = "/sign-in" + quote(forged)
+    request = make_mocked_request(
+        "GET", path, headers={"Host": "localhost"}, app=guarded._runner.app
+    )
+    answer = await guard.guard(request, fail)
+
+    assert answer.status == 500
+    (line,) = map(TextFormatter("console").format, caplog.records)
+    assert "%0A" in line
+    assert not [each for each in line.splitlines() if each.startswith("{")]
 
 
 STALLED = (

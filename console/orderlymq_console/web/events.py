@@ -20,6 +20,7 @@ from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.web.guard import HEADERS
 from orderlymq_console.web.identity import account_of
 from orderlymq_console.web.keys import SETTINGS, VIEWERS
+from orderlymq_runtime.pages.callers import shown
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ async def _follow(
         except (NotThere, OrderlyMQError) as error:
             event, text = "trouble", str(error)
         except Exception:
-            _log.exception("the page %s cannot be followed any more", request.path)
+            _log.exception("%s cannot be followed any more", shown(request))
             return
 
 

@@ -23,6 +23,7 @@ from orderlymq_console.parameters import BadParameter
 from orderlymq_console.web.identity import SAFE_METHODS, account_of, name_of, session_of, who_looks
 from orderlymq_console.web.keys import RENDERER, SETTINGS
 from orderlymq_console.web.sessions import TooManyWrong
+from orderlymq_runtime.pages.callers import shown
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     except OrderlyMQError as error:
         response = refuse(request, 503, f"the cluster cannot be asked now: {error}")
     except Exception:
-        _log.exception("%s %s failed", request.method, request.path)
+        _log.exception("%s failed", shown(request))
         response = refuse(request, 500, "the console failed; its log says where")
     if not response.prepared:
         _add_headers(response)

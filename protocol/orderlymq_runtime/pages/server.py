@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal, runner
+from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal, runner, shown
 from orderlymq_runtime.pages.looplag import LoopStall
 from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.remoting.server import listening_failed
@@ -204,7 +204,7 @@ async def _answer_failure(request: web.Request, handler: Page) -> web.StreamResp
     except web.HTTPException:
         raise
     except Exception as error:
-        _log.exception("GET %s failed", request.path)
+        _log.exception("%s failed", shown(request))
         return web.Response(text=f"{type(error).__name__}: {error}\n", status=500)
 
 

@@ -2,9 +2,11 @@
 Log lines of every process: one event, one line, on standard error, as text or JSON.
 
 Rule: modules use the standard `logging` and pass facts as arguments or `extra`; what a line looks like
-is decided here and nowhere else. Exceptions stay inside their line in JSON.
+is decided here and nowhere else. Exceptions stay inside their line in JSON. In text their lines stand below it, each behind
+a space. So nothing that a stranger sends begins a line, and no control character reaches a terminal.
 """
 
+import json
 import logging
 import sys
 import time
@@ -14,6 +16,10 @@ import orjson
 
 # What every record has; whatever else stands in one came through `extra` and is shown.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# Of a text line; with those that some readers take for the end of a line.
+_ESCAPES: Final = {
+    code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+}
 
 
 def configure(level: str, format: Literal["text", "json"], process: str) -> None:  # noqa: A002
@@ -46,13 +52,14 @@ class TextFormatter(logging.Formatter):
         module = record.name.rpartition(".")[2]
         line = (
             f"{_timestamp(record.created)} {record.levelname:<7} {self._process} {module}: "
-            + record.getMessage().replace("\n", "\\n")
+            + record.getMessage()
         )
         for key, value in _extra(record).items():
             line += f" {key}={value}"
+        lines = [line]
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line
+            lines += [" " + each for each in self.formatException(record.exc_info).split("\n")]
+        return "\n".join(each.translate(_ESCAPES) for each in lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -75,7 +82,10 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         # A value that JSON does not know is shown as its repr: a log line must never fail.
-        return orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        try:
+            return orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        except orjson.JSONEncodeError:  # bytes of a stranger that are no UTF-8
+            return json.dumps(entry, default=repr, skipkeys=True)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

@@ -26,6 +26,29 @@ def test_a_text_line_holds_time_level_process_module_message_and_facts() -> None
     assert line == ("2023-11-14T22:13:20.500Z WARNING broker a-0 routes: lost x\\ny group=a term=3")
 
 
+def test_nothing_that_a_stranger_sends_begins_a_line_or_controls_a_terminal() -> None:
+    """Law: neither in the message, nor in a fact, nor in the text of an exception."""
+    forged = "x\n{1\r{2\x1b[2J\u2028{3\x85{4\v{5"
+    entry = record("lost %s", forged, key=forged)
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        entry.exc_info = sys.exc_info()
+
+    line = TextFormatter("broker a-0").format(entry)
+
+    assert not [each for each in line.splitlines()[1:] if not each.startswith(" ")]
+    assert line.replace("\n", "").isprintable()
+    assert line.count("{1\\r{2\\x1b[2J\\u2028{3\\x85{4\\x0b{5") == 3
+
+
+def test_a_json_line_holds_bytes_that_are_no_text() -> None:
+    """Law: a log line never fails; the path of a request holds such bytes as lone surrogates."""
+    line = JsonFormatter("broker a-0").format(record("lost %s", "\udcff"))
+
+    assert json.loads(line)["message"] == "lost \udcff"
+
+
 def test_a_json_line_is_one_object_whatever_it_is_given() -> None:
     """Law: values without a JSON form and exceptions stay inside the line."""
     try:
