@@ -15,6 +15,7 @@ from orderlymq_console.app import CONNECTIONS_MAX, Console
 from orderlymq_console.settings import Account, ConsoleSettings
 from orderlymq_console.web import guard
 from orderlymq_console.web.guard import FORM_S, is_known_host
+from orderlymq_console.web.signin import local_target
 from orderlymq_console.web.views import VIEWS
 from orderlymq_runtime.process.logs import TextFormatter
 from orderlymq_runtime.process.openfiles import raise_limit
@@ -367,6 +368,16 @@ async def test_no_request_makes_a_line_of_the_audit_log(
     (line,) = map(TextFormatter("console").format, caplog.records)
     assert "%0A" in line
     assert not [each for each in line.splitlines() if each.startswith("{")]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/\x00", "/\r\nX: y", "/a\x7f", "//[", "//evil", "/\\evil", "\t/", "http:/x", "", "/\t/evil"],
+)
+def test_whoever_signs_in_goes_to_a_page_of_the_console(target: str) -> None:
+    """Law: a control character, which no header may hold, leads to the first page, as another site does."""
+    assert local_target(target) == "/"
+    assert local_target("/groups?page=2&q=ü#x") == "/groups?page=2&q=ü#x"
 
 
 STALLED = (

@@ -18,9 +18,13 @@ def add_sign_in(application: web.Application) -> None:
 
 def local_target(text: str) -> str:
     """Return where to go after signing in: a path of the console, never another site."""
-    parts = urlsplit(text.replace("\\", "/"))
-    is_local = not parts.scheme and not parts.netloc and parts.path.startswith("/")
-    return text if is_local and not text.startswith("//") and "\\" not in text else "/"
+    if not text.isprintable() or "\\" in text or not text.startswith("/") or text.startswith("//"):
+        return "/"
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return "/"
+    return "/" if parts.scheme or parts.netloc else text
 
 
 async def _show(request: web.Request) -> web.StreamResponse:
