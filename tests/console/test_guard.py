@@ -370,6 +370,67 @@ async def test_no_request_makes_a_line_of_the_audit_log(
     assert not [each for each in line.splitlines() if each.startswith("{")]
 
 
+FORM = "Content-Type: application/x-www-form-urlencoded"
+MULTIPART = "Content-Type: multipart/form-data"
+PART = "--x\r\nContent-Disposition: form-data; name=a\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "headers", "body"),
+    [
+        ("POST /sign-in", f"{FORM}\r\nOrigin: http://[", b"token=a"),
+        ("POST /sign-in", f"{FORM}\r\nOrigin: http://\xff", b"token=a"),
+        ("POST /sign-in", FORM, b"\xff\xfe"),
+        ("POST /sign-in", f"{FORM}; charset=nonsense", b"token=a"),
+        ("POST /sign-in", f"{FORM}; charset=hex", b"token=a"),
+        ("POST /sign-in", f"{FORM}\r\nContent-Encoding: gzip", b"token=a"),
+        ("POST /sign-in", f"{FORM}\r\nContent-Encoding: deflate", b"token=a"),
+        ("POST /sign-in", MULTIPART, b"token=a"),
+        ("POST /sign-in", f"{MULTIPART}; boundary=x", b"--x\r\n\r\na\r\n--x--\r\n"),
+        (
+            "POST /sign-in",
+            f"{MULTIPART}; boundary=x",
+            f"{PART}Content-Transfer-Encoding: zzz\r\n\r\na\r\n--x--\r\n".encode(),
+        ),
+        ("POST /sign-in", f"{FORM}\r\nTransfer-Encoding: chunked", b"zz\r\n\r\n"),
+        ("POST /sign-in", "Content-Type: application/json", b"{}"),
+        ("GET /sign-in?next=//[", "", b""),
+        ("GET /sign-in?next=/%0d%0aX:y", "", b""),
+        ("GET /\xff", "", b""),
+        ("GET /?q=\xff", "", b""),
+        ("GET /api/overview", "Authorization: Bearer \xff", b""),
+        ("GET /", "Cookie: session=\xff", b""),
+        ("GET / HTTP/9", "", b""),
+        ("GET /", "no header", b""),
+    ],
+)
+async def test_what_no_browser_sends_is_refused_without_a_line_of_the_log(
+    guarded: Console,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    start: str,
+    headers: str,
+    body: bytes,
+) -> None:
+    """Law: strangers neither see a failure of the console nor fill its log with tracebacks."""
+    monkeypatch.setattr(guard, "FORM_S", 1.0)  # aiohttp waits on behind a chunk that is none
+    port = int(guarded.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"{start} HTTP/1.1", "Host: localhost", "Connection: close"]
+    if body and "chunked" not in headers:
+        lines.append(f"Content-Length: {len(body)}")
+    head = "\r\n".join([*lines, *filter(None, [headers])])
+    writer.write(head.encode("latin-1") + b"\r\n\r\n" + body)
+    async with asyncio.timeout(10.0):
+        answer = await reader.read()
+    writer.close()
+
+    refusals = b"HTTP/1.1 4", b"HTTP/1.0 4"
+    pages = b"HTTP/1.1 200", b"HTTP/1.1 303"
+    assert answer.startswith(refusals if start.startswith("POST") else (*refusals, *pages))
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     "target",
     ["/\x00", "/\r\nX: y", "/a\x7f", "//[", "//evil", "/\\evil", "\t/", "http:/x", "", "/\t/evil"],

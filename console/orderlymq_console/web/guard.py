@@ -16,6 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.pages.notfound import NotThere
@@ -42,6 +43,7 @@ HEADERS: Final = {
 }
 #: Browsers send a form of 64 KiB immediately.
 FORM_S: Final = 10.0
+_FORM: Final = "application/x-www-form-urlencoded"
 # Pages that need no account.
 _OPEN: Final = ("/static/", "/sign-in", "/healthz")
 
@@ -112,10 +114,14 @@ async def _check_change(request: web.Request) -> None:
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     if site not in ("same-origin", "none"):
         raise web.HTTPForbidden(text="this change comes from another site")
-    if origin is not None and urlsplit(origin).netloc != request.host:
+    if origin is not None and _host_of(origin) != request.host:
         raise web.HTTPForbidden(
-            text=f"this change comes from another site: from {origin}, to {request.host}; a proxy before the console "
-            "must pass on the header Host as the browser sends it"
+            text=f"this change comes from another site: from {_ascii(origin)}, to {_ascii(request.host)}; a proxy before "
+            "the console must pass on the header Host as the browser sends it"
+        )
+    if request.body_exists and not _is_form(request):
+        raise web.HTTPUnsupportedMediaType(
+            text=f"a change is a form: {_FORM} in UTF-8, and neither in parts nor compressed"
         )
     form = await _form(request)
     if request.path == "/sign-in":
@@ -130,6 +136,25 @@ async def _check_change(request: web.Request) -> None:
         raise web.HTTPForbidden(text="the form is too old or not the console's; load it again")
 
 
+def _host_of(origin: str) -> str | None:
+    """Return the host and port of an origin, None of what is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def _ascii(text: str) -> str:
+    """Return a text that can be sent: headers may hold bytes that are no text."""
+    return text.encode("ascii", "backslashreplace").decode()
+
+
+def _is_form(request: web.Request) -> bool:
+    """Return whether the body is what a browser sends of a form of the console."""
+    is_utf8 = (request.charset or "utf-8").lower() == "utf-8"
+    return is_utf8 and request.content_type == _FORM and "Content-Encoding" not in request.headers
+
+
 async def _form(request: web.Request) -> Mapping[str, object]:
     """Read the form of a change, which the request keeps; nothing else reads a body."""
     try:
@@ -139,6 +164,8 @@ async def _form(request: web.Request) -> Mapping[str, object]:
         raise web.HTTPRequestTimeout(
             text=f"the form did not come within {FORM_S:g} s; send it again"
         ) from None
+    except (ValueError, HttpProcessingError, web.RequestPayloadError, ConnectionError):
+        raise web.HTTPBadRequest(text="the form cannot be read; send it again") from None
 
 
 def wants_json(request: web.Request) -> bool:

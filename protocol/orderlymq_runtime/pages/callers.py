@@ -12,12 +12,20 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from aiohttp import StreamReader, web
+from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
+
+# aiohttp would log a traceback for each malformed request, of which strangers send as many as they like.
+_http_log = _log.getChild("http")
+_http_log.addFilter(
+    lambda record: not record.exc_info or not isinstance(record.exc_info[1], _MALFORMED)
+)
+_MALFORMED: Final = (HttpProcessingError, web.RequestPayloadError)
 
 # Those of one request. A browser sends 20 headers with 2 KiB, proxies add some; nginx by itself passes on 32 KiB.
 HEAD_BYTES_MAX: Final = 64 << 10
@@ -35,10 +43,12 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 def runner(application: web.Application, **more: Any) -> web.AppRunner:
-    """Return a runner whose parser has the limits that `Callers` count on; *more* goes to aiohttp."""
+    """Return a runner whose parser has the limits that `Callers` count on and inflates nothing; *more* goes to aiohttp."""
     return web.AppRunner(
         application,
         access_log=None,
+        logger=_http_log,
+        auto_decompress=False,
         max_headers=_HEADERS_MAX,
         max_field_size=_HEADER_BYTES_MAX,
         read_bufsize=_READ_BYTES,
