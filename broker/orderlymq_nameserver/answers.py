@@ -26,6 +26,7 @@ from orderlymq_protocol.body.catalogue import (
     BrokerData,
     ClusterInfo,
     QueueData,
+    TopicList,
     TopicRouteData,
 )
 
@@ -41,6 +42,9 @@ class Answers:
 
     Args:
         ordered_conf: the administrators' `ORDER_TOPIC_CONFIG` of a topic, if there is one.
+
+    Attributes:
+        changes: how often an answer may have become another.
     """
 
     def __init__(self, *, ordered_conf: Callable[[str], str | None]) -> None:
@@ -48,9 +52,11 @@ class Answers:
         self._brokers: dict[str, Broker] = {}
         # Names of brokers that sign; only such ones are added, and none goes while this process runs.
         self._reserved: set[str] = set()
-        # Encoded answers of 105: every client asks for every topic twice a minute.
-        self._encoded: dict[str, bytes] = {}
+        # Encoded answers of 105, by topic: every client asks for every topic twice a minute. And lists of topics, which anybody may
+        # ask for, by what they hold.
+        self._encoded: dict[str | tuple[str | None, int, int], bytes] = {}
         self._encoded_bytes = 0
+        self.changes = 0
 
     @property
     def unsigned_bytes(self) -> int:
@@ -66,12 +72,7 @@ class Answers:
         route = self.route(topic)
         if route is None:
             return None  # not remembered: unknown names are the caller's, without bound
-        encoded = route.to_json()
-        if self._encoded_bytes + len(encoded) > ENCODED_BYTES_MAX:
-            self._forget_encoded()
-        self._encoded[topic] = encoded
-        self._encoded_bytes += len(encoded)
-        return encoded
+        return self._kept(topic, route.to_json())
 
     def encoded_brokers(self, topic: str) -> bytes | None:
         """Return the body of `route` without the queues: the brokers that have the topic."""
@@ -117,20 +118,29 @@ class Answers:
         entry = None if broker is None else broker.entries.get(MASTER_ID)
         return None if entry is None else (entry.address, entry.ha_address)
 
-    def topics(
-        self,
-        *,
-        cluster: str | None = None,
-        accepts: Callable[[int], bool] = lambda topic_sys_flag: True,
-    ) -> list[str]:
-        """Return the names of topics, of one cluster or all, whose system flag is accepted."""
+    def encoded_topics(
+        self, *, cluster: str | None = None, mask: int = 0, wanted: int = 0
+    ) -> bytes:
+        """Return the body of `topics`, from memory when nothing has changed."""
+        key = cluster, mask, wanted
+        try:
+            return self._encoded[key]
+        except KeyError:
+            pass
+        encoded = TopicList(tuple(self.topics(cluster=cluster, mask=mask, wanted=wanted))).to_json()
+        if cluster is None or any(each.cluster == cluster for each in self._brokers.values()):
+            return self._kept(key, encoded)
+        return encoded  # not remembered: unknown names are the caller's, without bound
+
+    def topics(self, *, cluster: str | None = None, mask: int = 0, wanted: int = 0) -> list[str]:
+        """Return the names of topics, of one cluster or all, whose system flag has the *wanted* bits of *mask*."""
         return sorted(
             {
                 name
                 for broker in self._brokers.values()
                 if cluster is None or broker.cluster == cluster
                 for name, topic in broker.topics.items()
-                if accepts(topic.queue.topic_sys_flag)
+                if topic.queue.topic_sys_flag & mask == wanted
             }
         )
 
@@ -169,7 +179,20 @@ class Answers:
 
     # Parts.
 
+    def _kept(self, key: str | tuple[str | None, int, int], encoded: bytes) -> bytes:
+        """Keep an answer until something changes, in place of all others when there is no room; return it."""
+        if self._encoded_bytes + len(encoded) > ENCODED_BYTES_MAX:
+            self._drop_encoded()
+        self._encoded[key] = encoded
+        self._encoded_bytes += len(encoded)
+        return encoded
+
     def _forget_encoded(self) -> None:
+        """Forget what was true before a change."""
+        self.changes += 1
+        self._drop_encoded()
+
+    def _drop_encoded(self) -> None:
         self._encoded.clear()
         self._encoded_bytes = 0
 

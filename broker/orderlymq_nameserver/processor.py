@@ -367,11 +367,11 @@ class NameServerCore:
         return request.reply(body=fastjson.dumps({"brokerMemberGroup": members.to_json_value()}))
 
     def _all_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
-        return _topic_list(request, self.routes.topics())
+        return request.reply(body=self.routes.encoded_topics())
 
     def _cluster_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         cluster = GetTopicsByClusterHeader.from_ext(request.ext).cluster
-        return _topic_list(request, self.routes.topics(cluster=cluster))
+        return request.reply(body=self.routes.encoded_topics(cluster=cluster))
 
     def _system_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         """Every broker has a topic named after its cluster and one named after itself."""
@@ -396,7 +396,7 @@ class NameServerCore:
                 UNIT_SUBSCRIPTION,
             ),
         }[RequestCode(request.code)]
-        return _topic_list(request, self.routes.topics(accepts=lambda flag: flag & mask == wanted))
+        return request.reply(body=self.routes.encoded_topics(mask=mask, wanted=wanted))
 
     # Changes by administrators.
 
@@ -506,7 +506,3 @@ def _required(request: RemotingCommand, name: str) -> str:
     if value is None:
         raise HeaderError(f"the custom field <{name}> is null (request {request.code})")
     return value
-
-
-def _topic_list(request: RemotingCommand, names: list[str]) -> RemotingCommand:
-    return request.reply(body=TopicList(tuple(names)).to_json())

@@ -30,7 +30,9 @@ from orderlymq_nameserver.registrations import (
     RoutedTopic,
     Session,
     TooManyBrokers,
+    filter_servers,
     keep_alive,
+    living_addresses,
     queue_of,
     replaces_topics,
 )
@@ -131,6 +133,7 @@ class RouteRegistry(Answers):
         topics = self._topics_after(broker, who, body) if replaces else broker.topics
         size = self._size_after(broker, who, topics, body.filter_server_list)
         self._check_room(who.broker_name, broker, size)
+        before = _published(broker)
         broker.size = size
         broker.cluster = who.cluster
         self._brokers[who.broker_name] = broker
@@ -153,7 +156,9 @@ class RouteRegistry(Answers):
             broker.version = body.topics.data_version
             broker.is_version_of_master = who.broker_id == MASTER_ID
             broker.version_connection = connection
-        self._forget_encoded()
+        # Each group registers again every few seconds, mostly without a change.
+        if before != _published(broker):
+            self._forget_encoded()
 
     def unregister(self, who: Identity, connection: int) -> None:
         """End what *connection* registered; what others registered under the same name stays."""
@@ -384,3 +389,10 @@ class RouteRegistry(Answers):
         broker.size = ADDRESS_BYTES * len(broker.last_addresses) + rows_bytes(broker.topics)
         if not broker.topics:
             del self._brokers[name]
+
+
+def _published(broker: Broker) -> tuple[object, ...]:
+    """Return what answers say of a broker; its topics are replaced, never changed, by a registration."""
+    addresses = dict(living_addresses(broker)), dict(broker.last_addresses)
+    ha_addresses = [entry.ha_address for entry in broker.entries.values()]
+    return broker.cluster, addresses, ha_addresses, filter_servers(broker), broker.topics

@@ -284,6 +284,30 @@ def test_lists_are_sorted_and_of_the_right_topics() -> None:
     assert ask(server, 219, namespace="m").code == 22
 
 
+def test_lists_of_topics_are_made_once_for_each_change() -> None:
+    """Law: anybody may ask for them; a renewal that changes nothing forgets neither them nor routes, and unknown clusters are not kept."""
+    server = core()
+    body = registration(1, topic("a"), topic("unit", flag=1))
+    register(server, GROUP_A, body)
+    questions = (206, {}), (224, {"cluster": "C"}), (311, {}), (105, {"topic": "a"})
+
+    def answers() -> list[bytes]:
+        return [server.handle(request(code, ext), 99, 0).body for code, ext in questions]
+
+    first = answers()
+    for number in range(100):
+        assert ask(server, 224, cluster=f"x{number}").body == b'{"topicList":[]}'
+    for connection in (1, 2):
+        register(server, GROUP_A, body, connection=connection)
+    assert all(again is kept for again, kept in zip(answers(), first, strict=True))
+    assert len(server.routes._encoded) == len(questions)
+
+    register(server, replace(GROUP_A, address="10.0.0.9:10911"), body)
+    assert b"10.0.0.9" in answers()[3]
+    register(server, GROUP_A, registration(2, topic("b")))
+    assert b'"b"' in answers()[0]
+
+
 def test_deleting_a_topic_in_one_cluster_leaves_the_other() -> None:
     """Law: 216 with a cluster name touches that cluster only."""
     server = core()
