@@ -12,8 +12,10 @@ import logging
 import os
 import secrets
 import time
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -45,6 +47,10 @@ _log = logging.getLogger(__name__)
 HOLD_TICK_S: Final = 0.05
 # 1 KiB each. A thousand clients ask for their topics; who finds no place is answered without waiting.
 HELD_MAX: Final = 16_384
+# A client asks for a topic at a time, or for all of its topics at the same moment.
+HELD_OF_ONE_MAX: Final = 1_024
+# In a turn of the loop: some milliseconds, where each is for another topic.
+LOOKED_AT_MAX: Final = 64
 
 # Connections that have registered no broker of the cluster. They take 5 KiB each, and a pod has 256 MiB. Clients ask twice a minute.
 CLIENTS_MAX: Final = 16_384
@@ -117,7 +123,10 @@ class NameServer:
         self._started_ms = self._scanned_ms = _now_ms()
         self._timer: asyncio.TimerHandle | None = None
         self._file_timer: asyncio.TimerHandle | None = None
-        self._held: list[tuple[int, Connection, RemotingCommand]] = []
+        self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
+        self._held_of: Counter[int] = Counter()
+        # What was known when they were looked at.
+        self._judged_by: object = None
 
     async def start(self) -> None:
         """Listen.
@@ -216,12 +225,13 @@ class NameServer:
             return
         if not self._core.knows_too_little(request, now_ms):
             self._answer(conn, request, now_ms)
-        elif len(self._held) < HELD_MAX:
+        elif len(self._held) < HELD_MAX and self._held_of[conn.id] < HELD_OF_ONE_MAX:
             if not self._held:
-                asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
+                asyncio.get_running_loop().call_later(HOLD_TICK_S, self._look_at_held)
             # The answer needs the topic alone; other fields would be kept for strangers.
             question = replace(request, ext={"topic": request.ext["topic"]}, remark=None)
             self._held.append((now_ms + HOLD_MAX_MS, conn, question))
+            self._held_of[conn.id] += 1
         else:
             self._answer_late(conn, request, now_ms)
 
@@ -238,21 +248,37 @@ class NameServer:
         if not request.is_oneway:
             conn.send(reply)
 
-    def _answer_held(self) -> None:
-        """Answer what waited long enough, or for a topic that is known now."""
+    def _look_at_held(self) -> None:
+        """Begin to answer what waited long enough, or, where something has changed, for a topic that is known now."""
+        before, self._judged_by = self._judged_by, self._core.judges_by(_now_ms())
+        self._answer_held(len(self._held), is_changed=before != self._judged_by)
+
+    def _answer_held(self, count: int, *, is_changed: bool) -> None:
+        """Look at the first *count* questions that wait, some in each turn of the loop."""
         now_ms = _now_ms()
-        held, self._held = self._held, []
-        for due_ms, conn, request in held:
-            if conn.id not in self._connections:
-                continue
-            if not self._core.knows_too_little(request, now_ms):
-                self._answer(conn, request, now_ms)
-            elif now_ms < due_ms:
-                self._held.append((due_ms, conn, request))
-            else:
-                self._answer_late(conn, request, now_ms)
-        if self._held:
-            asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
+        waits: dict[str, bool] = {}
+        for _ in range(min(count, LOOKED_AT_MAX, len(self._held))):
+            due_ms, conn, request = self._held.popleft()
+            topic = request.ext["topic"]
+            if is_changed and topic not in waits:
+                waits[topic] = self._core.knows_too_little(request, now_ms)
+            if conn.id in self._connections:
+                if not waits.get(topic, True):
+                    self._answer(conn, request, now_ms)
+                elif now_ms < due_ms:
+                    self._held.append((due_ms, conn, request))
+                    continue
+                else:
+                    self._answer_late(conn, request, now_ms)
+            self._held_of[conn.id] -= 1
+            if not self._held_of[conn.id]:
+                del self._held_of[conn.id]
+        loop = asyncio.get_running_loop()
+        if count > LOOKED_AT_MAX:
+            rest = partial(self._answer_held, count - LOOKED_AT_MAX, is_changed=is_changed)
+            loop.call_soon(rest)
+        elif self._held:
+            loop.call_later(HOLD_TICK_S, self._look_at_held)
 
     def _answer_late(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
         """Answer what this name server may not know: with any answer the Go client would ask the next one for what topics are made after."""

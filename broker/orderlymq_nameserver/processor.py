@@ -283,6 +283,10 @@ class NameServerCore:
             return True
         return not listed_groups(conf or "") <= {queue.broker_name for queue in route.queue_datas}
 
+    def judges_by(self, now_ms: int) -> tuple[int, bool]:
+        """Return what `knows_too_little` depends on: while it is the same, so is each of its answers."""
+        return self.routes.changes, self._is_new(now_ms)
+
     # Registrations.
 
     def _register(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +16,12 @@ import aiohttp
 import pytest
 
 from orderlymq_nameserver.__main__ import main
-from orderlymq_nameserver.app import HELD_MAX, NameServer
+from orderlymq_nameserver.app import (
+    HELD_MAX,
+    HELD_OF_ONE_MAX,
+    LOOKED_AT_MAX,
+    NameServer,
+)
 from orderlymq_nameserver.kv import KvFile
 from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.codes import LanguageCode
@@ -115,10 +121,10 @@ async def test_a_go_client_asks_elsewhere_for_a_listed_topic_that_nobody_has_reg
         server._core._began_ms = None
         question = request(105, {"topic": "orders"})
         for each in (question, replace(question, language=LanguageCode.GO)):
-            server._held = [(0, connection, question)] * HELD_MAX
+            server._held = deque([(0, connection, question)] * HELD_MAX)
             server.received(connection, each)
         sent = server._core.requests[(105, 17)]
-        server._held = []
+        server._held.clear()
         await client.close()
 
     assert sent == 1, "the one that is not of Go"
@@ -141,7 +147,49 @@ async def test_questions_that_wait_keep_little_memory() -> None:
         count = len(server._held)
         await client.close()
 
-    assert (kept, count) == ([{"topic": "T"}], HELD_MAX)
+    assert (kept, count) == ([{"topic": "T"}], HELD_OF_ONE_MAX)
+
+
+async def test_however_many_questions_wait_the_loop_turns_between_some_of_them() -> None:
+    """Law: strangers choose their number and their topics; each look at them took up to a second without a turn."""
+    client = RemotingClient()
+    async with running() as server, asyncio.timeout(TIMEOUT_S):
+        await client.invoke(str(server.address), request(106), TIMEOUT_S)
+        (connection,) = server._connections.values()
+        for number in range(HELD_OF_ONE_MAX):
+            question = replace(request(105, {"topic": f"T{number}"}), flag=FLAG_ONEWAY)
+            server.received(connection, question)
+        server._held = deque((0, conn, question) for _, conn, question in server._held)
+
+        server._look_at_held()
+        assert len(server._held) == HELD_OF_ONE_MAX - LOOKED_AT_MAX
+        while server._held:  # noqa: ASYNC110 - turns of the loop are what is looked at
+            await asyncio.sleep(0)
+        assert server._core.requests[(105, 17)] == HELD_OF_ONE_MAX
+        assert not server._held_of
+        await client.close()
+
+
+async def test_questions_that_wait_are_judged_again_only_after_a_change() -> None:
+    """Law: while nothing changes, they cost no look at the routes."""
+    client = RemotingClient()
+    async with running() as server:
+        await client.invoke(str(server.address), request(106), TIMEOUT_S)
+        (connection,) = server._connections.values()
+        routes = server._core.routes
+        server._core._began_ms = sys.maxsize  # it stays young, however slowly this test goes on
+        server.received(connection, replace(request(105, {"topic": "T"}), flag=FLAG_ONEWAY))
+        server._look_at_held()
+        server._core.handle(register_request(GROUP_A, registration(1, topic("T"))), 99, 0)
+        routes.changes -= 1
+        server._look_at_held()
+        before = len(server._held)
+        routes.changes += 1
+        server._look_at_held()
+        after = len(server._held)
+        await client.close()
+
+    assert (before, after) == (1, 0)
 
 
 async def test_a_crowd_of_clients_leaves_room_for_brokers() -> None:
