@@ -289,6 +289,7 @@ def test_lists_of_topics_are_made_once_for_each_change() -> None:
     server = core()
     body = registration(1, topic("a"), topic("unit", flag=1))
     register(server, GROUP_A, body)
+    questions: tuple[tuple[int, dict[str, str]], ...]
     questions = (206, {}), (224, {"cluster": "C"}), (311, {}), (105, {"topic": "a"})
 
     def answers() -> list[bytes]:

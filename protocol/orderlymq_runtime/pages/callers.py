@@ -20,12 +20,12 @@ from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
+_MALFORMED: Final = (HttpProcessingError, web.RequestPayloadError)
 # aiohttp would log a traceback for each malformed request, of which strangers send as many as they like.
 _http_log = _log.getChild("http")
 _http_log.addFilter(
     lambda record: not record.exc_info or not isinstance(record.exc_info[1], _MALFORMED)
 )
-_MALFORMED: Final = (HttpProcessingError, web.RequestPayloadError)
 
 # Those of one request. A browser sends 20 headers with 2 KiB, proxies add some; nginx by itself passes on 32 KiB.
 HEAD_BYTES_MAX: Final = 64 << 10
