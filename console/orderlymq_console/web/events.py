@@ -18,9 +18,8 @@ from aiohttp import web
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.web.guard import HEADERS
-from orderlymq_console.web.identity import account_of
+from orderlymq_console.web.identity import account_of, shown
 from orderlymq_console.web.keys import SETTINGS, VIEWERS
-from orderlymq_runtime.pages.callers import shown
 
 _log = logging.getLogger(__name__)
 

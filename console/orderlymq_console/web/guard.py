@@ -21,10 +21,16 @@ from aiohttp.http import HttpProcessingError
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter
-from orderlymq_console.web.identity import SAFE_METHODS, account_of, name_of, session_of, who_looks
+from orderlymq_console.web.identity import (
+    SAFE_METHODS,
+    account_of,
+    name_of,
+    session_of,
+    shown,
+    who_looks,
+)
 from orderlymq_console.web.keys import RENDERER, SETTINGS
 from orderlymq_console.web.sessions import TooManyWrong
-from orderlymq_runtime.pages.callers import shown
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from orderlymq_console.web.renderer import Who
 from orderlymq_console.web.sessions import COOKIE, Session, TooManyWrong
 
 SAFE_METHODS: Final = ("GET", "HEAD")
+_SHOWN_MAX: Final = 200
 
 
 def name_of(host: str) -> str:
@@ -50,3 +51,8 @@ def who_looks(request: web.Request) -> Who:
         return Who(account_of(request))
     except TooManyWrong:
         return Who()
+
+
+def shown(request: web.Request) -> str:
+    """Return what is asked as a log may show it: escaped as it came, and short."""
+    return f"{request.method} {request.rel_url.raw_path[:_SHOWN_MAX]}"

@@ -38,7 +38,6 @@ HEAD_S: Final = 10.0
 _BASE_BYTES: Final = 32 << 10
 # aiohttp keeps a header as bytes and as text, whose characters take four bytes each when one is beyond the BMP.
 _BYTES_FOR_EACH: Final = 5
-_SHOWN_MAX: Final = 200
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
@@ -111,11 +110,6 @@ async def let_loop_turn(request: web.Request, handler: Handler) -> web.StreamRes
         return await handler(request)
     finally:
         caller.end()
-
-
-def shown(request: web.BaseRequest) -> str:
-    """Return what is asked as a log may show it: escaped as it came, and short."""
-    return f"{request.method} {request.rel_url.raw_path[:_SHOWN_MAX]}"
 
 
 def note_refusal(reason: str) -> None:

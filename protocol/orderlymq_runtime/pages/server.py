@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal, runner, shown
+from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal, runner
 from orderlymq_runtime.pages.looplag import LoopStall
 from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.remoting.server import listening_failed
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _UNAUTHORIZED: Final = 401
+# Of a path, as it came, in the log.
+_SHOWN_MAX: Final = 200
 # Those that grow with the cluster.
 _LONG_PAGES: Final = frozenset({"/metrics", "/status"})
 # Probes have short time-outs; a scrape that is still running at the end must not hold the exit up.
@@ -204,7 +206,7 @@ async def _answer_failure(request: web.Request, handler: Page) -> web.StreamResp
     except web.HTTPException:
         raise
     except Exception as error:
-        _log.exception("%s failed", shown(request))
+        _log.exception("GET %s failed", request.rel_url.raw_path[:_SHOWN_MAX])
         return web.Response(text=f"{type(error).__name__}: {error}\n", status=500)
 
 
