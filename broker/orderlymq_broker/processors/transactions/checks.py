@@ -130,7 +130,8 @@ class CheckService:
             return []
         claimed = self._context.sessions.claimed_producers({group for group, _ in due})
         asked: list[tuple[int, int]] = []
-        given_up: list[Half] = []
+        # By offset: one that is noted for two times may be due for both.
+        given_up: dict[int, Half] = {}
         self._room = NOTED_MAX
         for source in due:
             room = COUNT_MAX - len(asked) - len(given_up)
@@ -159,7 +160,7 @@ class CheckService:
         if not self._room or self._unnoted:
             self._next_scan_ms = now.monotonic_ms
 
-        return [*self._ask(asked), *self._give_up(given_up, now)]
+        return [*self._ask(asked), *self._give_up(list(given_up.values()), now)]
 
     # -- what is due -------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class CheckService:
         self,
         source: tuple[str, str],
         connections: list[int],
-        given_up: list[Half],
+        given_up: dict[int, Half],
         room: int,
         now: Now,
     ) -> list[tuple[int, int]]:
@@ -261,7 +262,7 @@ class CheckService:
                     self._unasked.add(source)
                 continue
             if is_old:
-                given_up.append(half)
+                given_up[offset] = half
             else:
                 turn = self._turns.get(source[0], 0)
                 self._turns[source[0]] = turn + 1

@@ -1,6 +1,8 @@
-"""Halves that nobody can be asked about, and those beside them."""
+"""Halves that wait for something else than an answer, and those beside them."""
 
 from orderlymq_broker.settings import StorageSettings, TimerSettings
+from orderlymq_broker.state.records import Append
+from orderlymq_broker.state.transactions.halfrecords import HalfGivenUp
 from tests.broker.processors.driver import ALICE, BOB, Shell, settings
 from tests.broker.processors.halves import begin, join, questions, with_orders
 
@@ -60,3 +62,21 @@ def test_who_waits_for_a_producer_is_not_looked_at_each_time() -> None:
     before = shell.core.context.counters["transaction_checks_without_producer"]
     shell.pass_time(1_000)
     assert shell.core.context.counters["transaction_checks_without_producer"] == before + 2
+
+
+def test_a_half_that_is_noted_for_two_times_is_given_up_once() -> None:
+    """An end that was lost was under way at one look, and before the next the half was noted again."""
+    shell = with_orders(Shell(settings(timers=TimerSettings(transaction_check_max=1))).lead())
+    begin(shell)
+    shell.pass_time(7_000)
+    (half,) = shell.state.transactions.open.values()
+    ending = shell.core.context.view.ending
+    ending[half.offset] = []
+    shell.pass_time(60_000, step=500)
+    shell.core.checks.watch(half)
+    del ending[half.offset]
+    shell.proposed.clear()
+
+    shell.pass_time(1_000, step=1_000)
+
+    assert [type(each) for each in shell.proposed] == [Append, HalfGivenUp]
