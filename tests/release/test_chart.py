@@ -355,7 +355,7 @@ def test_an_account_that_is_there_gets_the_rights(helm: Path) -> None:
     assert accounts == {"release-orderlymq-release", "release-orderlymq-selftest"}
     pod = only(made, "Deployment")["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "ours"
-    for name in ("release-orderlymq-system", "release-orderlymq-lease", "release-orderlymq"):
+    for name in ("release-orderlymq:system", "release-orderlymq-lease", "release-orderlymq"):
         (binding,) = (
             each
             for each in made
