@@ -255,8 +255,9 @@ class EntryBuilder:
                 self.uncommitted -= proposal.size
                 self._creations -= proposal.creations
                 self._rows_size -= proposal.rows_size
-                self.changing -= Counter(proposal.changes)
-                self.going -= Counter(proposal.deletes)
+                if proposal.changes or proposal.deletes:
+                    self.changing -= Counter(proposal.changes)
+                    self.going -= Counter(proposal.deletes)
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
         """Return the entry of admitted proposals; nothing is given away before ``proposed``."""
