@@ -280,6 +280,7 @@ def restore_command(
                     settings.data_dir,
                     identity,
                     frozenset(settings.peers),
+                    frozenset(groups.split(",")),
                     settings.storage.retention_size,
                 )
                 if not (resume and restore.is_restored(part, target)):

@@ -21,6 +21,7 @@ from orderlymq_backup import catalogue
 from orderlymq_backup.errors import BackupDamaged, FileDamaged, TargetRefused
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.storage import Storage
+from orderlymq_broker.server.restoredgroups import note_groups
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.restoration import fence
 from orderlymq_broker.state.tables import TableWrites
@@ -58,11 +59,12 @@ NONSENSE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The replica that is made: where, whose, all members of its group, and how many bytes of messages it keeps, if not all."""
+    """The replica that is made: where, whose, all members of its group, all groups, and how many bytes it keeps, if not all."""
 
     data_dir: Path
     identity: Identity
     voters: frozenset[int]
+    groups: frozenset[str]
     retention_size: int | None = None
 
 
@@ -230,6 +232,7 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
         write_identity(batch, target.identity)
         for key in (layout.META_RECOVERY, layout.META_PEERS):
             batch.delete(Family.META, key)
+        note_groups(batch, target.groups)
         store.write(batch, sync=True)
         store.flush()
     except NONSENSE as error:

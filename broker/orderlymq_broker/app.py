@@ -34,6 +34,7 @@ from orderlymq_broker.server.leadership import Leadership
 from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
+from orderlymq_broker.server.restoredgroups import RestoredGroups
 from orderlymq_broker.server.router import PULL_CODES, Line, Router, Service
 from orderlymq_broker.server.settingsreload import SettingsReload
 from orderlymq_broker.server.status import Reporter
@@ -153,7 +154,11 @@ class BrokerProcess:
         for each in (self._liveness, self._admin_requests, self._backups, self._assigning):
             stack.push_async_callback(each.close)
         self._registration = Registration(
-            self.instance.state, settings, lambda: self._clock.now().wall_ms, self._supervisor
+            self.instance.state,
+            settings,
+            lambda: self._clock.now().wall_ms,
+            self._supervisor,
+            RestoredGroups(lambda: self._replica.store, map(str, settings.name_servers)),
         )
         stack.push_async_callback(self._registration.close)
         await self._listen()

@@ -5,6 +5,8 @@ Pure. Rules kept here:
 - where brokers that sign have an ordered topic, others add no queues to its route;
 - the writable queues of an ordered topic are those of its queue list: a broker refuses a send itself (code 16) while its topic is
   read-only;
+- no route shows a part of the queues of an ordered topic after a restore: until all groups that were restored together are known,
+  there is none (`awaits`);
 - lists are sorted, equal on every name server: some clients take "the n-th queue" without sorting.
 `routes` changes what is known.
 """
@@ -56,6 +58,7 @@ class Answers:
         # ask for, by what they hold.
         self._encoded: dict[str | tuple[str | None, int, int], bytes] = {}
         self._encoded_bytes = 0
+        self._awaits_any: bool | None = None  # None: something has changed since it was known
         self.changes = 0
 
     @property
@@ -93,6 +96,22 @@ class Answers:
         if not queues:
             return None
         return TopicRouteData(tuple(queues), tuple(brokers), conf, filters)
+
+    def awaited(self, broker_name: str) -> frozenset[str]:
+        """Return the groups that were restored together with this one and have never registered."""
+        broker = self._brokers.get(broker_name)
+        return frozenset() if broker is None else broker.restored_with - self._brokers.keys()
+
+    def awaits(self, topic: str) -> bool:
+        """Return whether a group that has never registered may have queues of an ordered topic, or this topic alone."""
+        if self._awaits_any is None:
+            self._awaits_any = any(self.awaited(name) for name in self._brokers)
+        if not self._awaits_any:
+            return False
+        holders = self._holders(topic)
+        return not holders or any(
+            self._is_ordered(topic, found) and self.awaited(name) for name, _, found in holders
+        )
 
     def cluster_info(self) -> ClusterInfo:
         """Return the living brokers by name and the names of each cluster."""
@@ -190,6 +209,7 @@ class Answers:
     def _forget_encoded(self) -> None:
         """Forget what was true before a change."""
         self.changes += 1
+        self._awaits_any = None
         self._drop_encoded()
 
     def _drop_encoded(self) -> None:

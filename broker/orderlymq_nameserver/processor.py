@@ -22,8 +22,9 @@ from orderlymq_nameserver.registrations import (
     KeysWouldMove,
     TooManyBrokers,
     listed_groups,
+    named_groups,
 )
-from orderlymq_nameserver.routes import RouteRegistry
+from orderlymq_nameserver.routes import BROKERS_MAX, RouteRegistry
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
@@ -100,6 +101,10 @@ _ORDERED_STAY: Final = (
 _ORDER_ENABLED: Final = "orderMessageEnable"
 _FIXED: Final = "{} stays {}: without their queue lists, keys of ordered topics would move"
 _SET_AT_START: Final = "{} stays {} while this name server runs: start it with another value"
+_AWAITED: Final = (
+    "topic {} has no route yet: broker groups that were restored together with others have not registered; "
+    "/status of this name server shows those that have"
+)
 _NO_ROUTE: Final = (
     "No topic route info in name server for the topic: {}\n"
     "See http://rocketmq.apache.org/docs/faq/ for further details."
@@ -275,6 +280,8 @@ class NameServerCore:
         topic = request.ext.get("topic", "")
         if not 0 < len(topic) <= TOPIC_LENGTH_MAX:
             return False  # there is none
+        if self._awaits_groups(topic):
+            return True
         conf = self.kv.get(ORDER_NAMESPACE, topic)
         if not self._is_new(now_ms):
             return conf is not None and self.routes.encoded_route(topic) is None
@@ -294,7 +301,10 @@ class NameServerCore:
         if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         who = _identity(header)
-        _check_lengths(who.cluster, who.broker_name, who.address, header.ha_server_addr)
+        restored = named_groups(header.restored_groups or "")
+        _check_lengths(who.cluster, who.broker_name, who.address, header.ha_server_addr, *restored)
+        if len(restored) > BROKERS_MAX:
+            raise HeaderError(f"at most {BROKERS_MAX} groups are restored together")
         if header.compressed:
             self._make_room(REGISTRATION_SIZE_MAX)
         self.routes.register(
@@ -304,10 +314,15 @@ class NameServerCore:
             connection=connection,
             now_ms=now_ms,
             expiry_ms=header.heartbeat_timeout_millis,
+            # A stranger could keep all routes away with a name that nobody has.
+            restored_with=restored if self.trusts(who.broker_name) else frozenset(),
         )
-        answer = RegisterBrokerResponseHeader()
+        awaited = ";".join(sorted(self.routes.awaited(who.broker_name))) or None
+        answer = RegisterBrokerResponseHeader(awaited_groups=awaited)
         if who.broker_id != MASTER_ID and (master := self.routes.master(who.broker_name)):
-            answer = RegisterBrokerResponseHeader(master_addr=master[0], ha_server_addr=master[1])
+            answer = RegisterBrokerResponseHeader(
+                master_addr=master[0], ha_server_addr=master[1], awaited_groups=awaited
+            )
         order_conf = self.kv.table(ORDER_NAMESPACE)
         body = KVTable(order_conf).to_json() if order_conf else b""
         return request.reply(ext=answer.to_ext(), body=body)
@@ -339,6 +354,9 @@ class NameServerCore:
 
     def _route(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
         topic = GetRouteInfoHeader.from_ext(request.ext).topic
+        if self._awaits_groups(topic):
+            remark = _AWAITED.format(topic)
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         body = self.routes.encoded_route(topic)
         if topic == AUTO_CREATE_TOPIC:
             if self._is_new(now_ms):
@@ -357,6 +375,10 @@ class NameServerCore:
         if body is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=_NO_ROUTE.format(topic))
         return request.reply(body=body)
+
+    def _awaits_groups(self, topic: str) -> bool:
+        """Return whether a group that has never registered may know more of a topic; the template stands for unknown ones."""
+        return self.routes.awaits("" if topic == AUTO_CREATE_TOPIC else topic)
 
     def _is_new(self, now_ms: int) -> bool:
         return self._began_ms is not None and now_ms - self._began_ms < KNOWS_ALL_AFTER_MS

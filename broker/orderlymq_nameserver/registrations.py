@@ -79,6 +79,8 @@ class Broker:
     version: DataVersion | None = None
     is_version_of_master: bool = False
     version_connection: int = 0  # who registered it
+    # Groups that were restored together with this one: until each is known, an ordered topic may have more queues.
+    restored_with: frozenset[str] = frozenset()
     size: int = 0  # in bytes, see `capacity`
 
 
@@ -112,6 +114,11 @@ def queue_of(broker_name: str, config: TopicConfig) -> QueueData:
         config.perm,
         config.topic_sys_flag,
     )
+
+
+def named_groups(text: str) -> frozenset[str]:
+    """Return the names in a list with semicolons between them."""
+    return frozenset(name for name in text.split(";") if name)
 
 
 def listed_groups(order_conf: str) -> frozenset[str]:

@@ -39,6 +39,7 @@ class _Group(msgspec.Struct):
     cluster: str
     addresses: dict[int, str]
     topics: dict[str, _Queues]
+    restored_with: list[str] = []
 
 
 class RouteFile:
@@ -97,6 +98,7 @@ def _written(brokers: dict[str, Broker]) -> bytes:
                 )
                 for topic, known in broker.topics.items()
             },
+            sorted(broker.restored_with),
         )
         for name, broker in brokers.items()
     }
@@ -116,6 +118,7 @@ def _read(data: bytes) -> dict[str, Broker]:
                 )
                 for topic, found in group.topics.items()
             },
+            restored_with=frozenset(group.restored_with),
         )
         for name, group in msgspec.json.decode(data, type=dict[str, _Group]).items()
     }

@@ -89,7 +89,10 @@ class RouteRegistry(Answers):
             }
             if topics:
                 found[name] = Broker(
-                    broker.cluster, last_addresses=broker.last_addresses, topics=topics
+                    broker.cluster,
+                    last_addresses=broker.last_addresses,
+                    topics=topics,
+                    restored_with=broker.restored_with,
                 )
         return found
 
@@ -108,8 +111,11 @@ class RouteRegistry(Answers):
         connection: int,
         now_ms: int,
         expiry_ms: int | None = None,
+        restored_with: frozenset[str] = frozenset(),
     ) -> None:
         """Enter or renew a registration; its topics count by the rules of the module.
+
+        Until each of *restored_with* has registered, too, there is no route of an ordered topic.
 
         Raises:
             IdentityConflict: Another cluster has a living broker of this name; nothing has changed.
@@ -148,6 +154,7 @@ class RouteRegistry(Answers):
         self._keep_alive(who, entry, connection, Session(now_ms, expiry_ms or self._expiry_ms))
         entry.ha_address = ha_address
         entry.filter_servers = body.filter_server_list
+        self._await_restored(who.broker_name, broker, restored_with)
         self.is_changed |= broker.last_addresses.get(who.broker_id) != who.address
         broker.last_addresses[who.broker_id] = who.address
         if replaces:
@@ -292,6 +299,14 @@ class RouteRegistry(Answers):
 
     # Parts.
 
+    def _await_restored(self, name: str, broker: Broker, groups: frozenset[str]) -> None:
+        """Await *groups*, and those that another replica has named: one that was not restored itself names none."""
+        known = broker.restored_with
+        broker.restored_with |= groups
+        if not self.awaited(name):
+            broker.restored_with = frozenset()
+        self.is_changed |= broker.restored_with != known
+
     def _entry(self, broker: Broker, who: Identity, ha_address: str) -> Entry:
         entry = broker.entries.get(who.broker_id)
         if entry is None or entry.address != who.address:
@@ -395,4 +410,5 @@ def _published(broker: Broker) -> tuple[object, ...]:
     """Return what answers say of a broker; its topics are replaced, never changed, by a registration."""
     addresses = dict(living_addresses(broker)), dict(broker.last_addresses)
     ha_addresses = [entry.ha_address for entry in broker.entries.values()]
-    return broker.cluster, addresses, ha_addresses, filter_servers(broker), broker.topics
+    answers = addresses, ha_addresses, filter_servers(broker), broker.topics
+    return broker.cluster, broker.restored_with, answers

@@ -24,5 +24,7 @@ def restore_group(storage: Storage, part: Part, directory: Path, replicas: int =
     nodes = range(1, replicas + 1)
     for node in nodes:
         identity = Identity(CLUSTER, GROUP, node)
-        target = Target(directory / f"replica-{node}", identity, frozenset(nodes))
+        target = Target(
+            directory / f"replica-{node}", identity, frozenset(nodes), frozenset({identity.group})
+        )
         restore(storage, part, target)

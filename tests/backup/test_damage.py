@@ -20,6 +20,7 @@ from orderlymq_backup.manifest import Backup, blob_key, manifest_key
 from orderlymq_backup.restore import TERM_STEP, Target, is_restored, restore, verify
 from orderlymq_backup.storage import Folder
 from orderlymq_broker.doctor.state import examine
+from orderlymq_broker.server.restoredgroups import RestoredGroups
 from orderlymq_broker.settings import Address, StorageSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store import layout
@@ -84,7 +85,9 @@ def test_a_damaged_file_is_found(
     storage = Folder(place)
     newest = catalogue.read(storage, None)
     (part,) = newest.parts
-    target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))
+    target = Target(
+        tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}), frozenset({"new-0"})
+    )
 
     for file in part.files:
         path = place / blob_key(file.sha256)
@@ -157,7 +160,9 @@ def test_a_directory_that_holds_a_replica_is_never_touched(place: Path, tmp_path
     """Law: a second restore is refused, and the first one's files are as they were."""
     storage = Folder(place)
     (part,) = catalogue.read(storage, None).parts
-    target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))
+    target = Target(
+        tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}), frozenset({"new-0"})
+    )
     restore(storage, part, target)
     before = sorted(
         (path, path.read_bytes()) for path in target.data_dir.rglob("*") if path.is_file()
@@ -177,7 +182,9 @@ def test_a_restore_that_retention_would_delete_immediately_is_refused(
 ) -> None:
     """Law: no part of the messages goes with the restore, whatever the files measure; a little that came between rounds may."""
     (part,) = catalogue.read(Folder(place), None).parts
-    target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))
+    target = Target(
+        tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}), frozenset({"new-0"})
+    )
     size = part.physical_end
 
     with pytest.raises(
@@ -193,7 +200,12 @@ def test_a_restore_that_retention_would_delete_immediately_is_refused(
 def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: Path) -> None:
     """Law: it has the new members, no address and no vote of before, and its log is newer than any of the former cluster."""
     (part,) = catalogue.read(Folder(place), None).parts
-    target = Target(tmp_path / "replica", Identity("new", "new-0", 2), frozenset({1, 2, 3}))
+    target = Target(
+        tmp_path / "replica",
+        Identity("new", "new-0", 2),
+        frozenset({1, 2, 3}),
+        frozenset({"new-0", "new-1"}),
+    )
     began_ms = time.time_ns() // 1_000_000
     restore(Folder(place), part, target)
     store = RocksStore(target.data_dir / "store")
@@ -204,6 +216,7 @@ def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: P
         identity = read_identity(store, target.data_dir)
         last = (log.last_index(), log.term(log.last_index()))
         restored_ms = BrokerState.load(store).restored_ms
+        names = RestoredGroups(lambda: store, []).names
     finally:
         store.close()
 
@@ -214,6 +227,7 @@ def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: P
     )
     assert membership == Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
     assert kept == [None, None]
+    assert names == "new-0;new-1", "name servers wait until both have registered"
     assert restored_ms >= began_ms
     assert identity == target.identity
 
@@ -252,7 +266,9 @@ def test_a_restored_replica_is_known_until_it_starts(place: Path, tmp_path: Path
     """Law: who restores again after a crash finds what it made from this backup, and nothing else."""
     storage = Folder(place)
     first, second = (catalogue.read(storage, each).parts[0] for each in catalogue.ids(storage))
-    target = Target(tmp_path / "replica", Identity("other", "other-0", 1), frozenset({1}))
+    target = Target(
+        tmp_path / "replica", Identity("other", "other-0", 1), frozenset({1}), frozenset({"new-0"})
+    )
     before = is_restored(second, target)
     restore(storage, second, target)
     neighbour = replace(target, identity=Identity("other", "other-0", 2))
@@ -281,7 +297,9 @@ def test_a_restore_that_was_killed_between_two_renames_is_ended(
 ) -> None:
     """Law: what was complete is the replica, and what a replica had before a snapshot stays the replica's."""
     (part,) = catalogue.read(Folder(place), None).parts
-    target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))
+    target = Target(
+        tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}), frozenset({"new-0"})
+    )
     restore(Folder(place), part, target)
     found = []
     for name in ("store.new", "store.old"):
@@ -296,7 +314,7 @@ def test_a_restore_has_the_directory_to_itself(place: Path, tmp_path: Path) -> N
     """Law: no broker starts on a directory that is restored, and no other restore; nor is a running replica judged."""
     (part,) = catalogue.read(Folder(place), None).parts
     identity = Identity("new", "new-0", 1)
-    target = Target(tmp_path / "replica", identity, frozenset({1}))
+    target = Target(tmp_path / "replica", identity, frozenset({1}), frozenset({"new-0"}))
     others: tuple[Callable[[], object], ...] = (
         lambda: open_replica(target.data_dir, identity),
         lambda: restore(Folder(place), part, target),

@@ -1,6 +1,7 @@
 """Short ways to write registrations and requests in tests of the name server."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from orderlymq_nameserver.kv import KvTable
@@ -78,8 +79,11 @@ def register(
     *,
     connection: int = 1,
     now_ms: int = 0,
+    restored: str | None = None,
 ) -> RemotingCommand:
-    reply = core.handle(register_request(who, body), connection, now_ms)
+    ext = {} if restored is None else {"restoredGroups": restored}
+    command = register_request(who, body)
+    reply = core.handle(replace(command, ext=command.ext | ext), connection, now_ms)
     assert reply.code == 0, reply
     return reply
 

@@ -48,6 +48,7 @@ _META_KEYS: Final = frozenset(
         layout.META_RECOVERY,
         layout.META_PEERS,
         layout.META_STICKINESS,
+        layout.META_RESTORED,
         layout.META_DROPPED,
     }
 )

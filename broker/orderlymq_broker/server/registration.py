@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from orderlymq_broker.server.restoredgroups import RestoredGroups
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import TopicSet
@@ -29,7 +30,11 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import FrameError
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_protocol.header.catalogue import RegisterBrokerHeader
+from orderlymq_protocol.header.catalogue import (
+    HeaderError,
+    RegisterBrokerHeader,
+    RegisterBrokerResponseHeader,
+)
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
@@ -52,7 +57,9 @@ PIECE_TOPICS: Final = 256
 _TOPICS_BEGIN: Final = b'"topicConfigTable":{'
 
 
-def registration(body: bytes, *, cluster: str, group: str, address: Address) -> RemotingCommand:
+def registration(
+    body: bytes, *, cluster: str, group: str, address: Address, restored_groups: str | None = None
+) -> RemotingCommand:
     """Return the request that registers a group with the topics of *body*, see `body_pieces`."""
     header = RegisterBrokerHeader(
         broker_name=group,
@@ -61,6 +68,7 @@ def registration(body: bytes, *, cluster: str, group: str, address: Address) -> 
         ha_server_addr=join_address(address.host, address.port + HA_PORT_DISTANCE),
         broker_id=0,
         body_crc32=body_crc32(body),
+        restored_groups=restored_groups,
     )
     return request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
 
@@ -95,7 +103,8 @@ class Registration:
 
     Life cycle: `start`, then `announce` whenever something has changed, `close` at the end.
 
-    With a secret of the cluster it signs what it registers, with the time of day of *clock_ms*.
+    With a secret of the cluster it signs what it registers, with the time of day of *clock_ms*. *restored* are the groups that were
+    restored together with this one, if it was.
     """
 
     def __init__(
@@ -104,7 +113,9 @@ class Registration:
         settings: BrokerSettings,
         clock_ms: Callable[[], int],
         supervisor: Supervisor | None = None,
+        restored: RestoredGroups | None = None,
     ) -> None:
+        self._restored = restored
         self._supervisor = supervisor or Supervisor()
         self.state = state
         self._settings = settings
@@ -114,8 +125,8 @@ class Registration:
         self._client = RemotingClient(
             on_connection_lost=self._connection_lost, tls=settings.tls.peer_contexts()
         )
-        # The request of the version that it was made for; one task of all makes it.
-        self._command: tuple[DataVersion, RemotingCommand] | None = None
+        # The request, and what it was made of; one task of all makes it.
+        self._command: tuple[tuple[DataVersion, str | None], RemotingCommand] | None = None
         self._turn = asyncio.Lock()
         self._wakes = {name_server: asyncio.Event() for name_server in self._name_servers}
         self._tasks: list[asyncio.Task[None]] = []
@@ -175,8 +186,9 @@ class Registration:
         async with self._turn:
             await asyncio.sleep(0)
             state, settings = self.state, self._settings
-            version = DataVersion(state.topics_version, state.topics_timestamp)
-            if self._command is not None and self._command[0] == version:
+            restored = None if self._restored is None else self._restored.names
+            made_of = DataVersion(state.topics_version, state.topics_timestamp), restored
+            if self._command is not None and self._command[0] == made_of:
                 return self._command[1]
             pieces: list[bytes] = []
             for piece in body_pieces(state):
@@ -187,8 +199,9 @@ class Registration:
                 cluster=settings.cluster,
                 group=settings.group,
                 address=settings.address,
+                restored_groups=restored,
             )
-            self._command = version, command
+            self._command = made_of, command
             return command
 
     async def _register(self, name_server: str) -> float:
@@ -212,6 +225,17 @@ class Registration:
             self.registered[name_server] = False
             return REFUSED_MAX_S
         self.registered[name_server] = True
+        self._hear(name_server, reply)
         if not was_registered:
             _log.info("registered %s at name server %s", settings.address, name_server)
         return 0.0
+
+    def _hear(self, name_server: str, reply: RemotingCommand) -> None:
+        if self._restored is None:
+            return
+        try:
+            awaited = RegisterBrokerResponseHeader.from_ext(reply.ext).awaited_groups
+        except HeaderError as error:
+            _log.error("name server %s answers nonsense: %s", name_server, error)
+        else:
+            self._restored.heard(name_server, awaited)

@@ -40,12 +40,15 @@ META_APPLIED: Final = b"applied"  # see `Applied`
 META_RECOVERY: Final = b"amnesia"  # replication's mark: this replica has lost its disk
 META_PEERS: Final = b"peers"  # replication's address book
 META_STICKINESS: Final = b"stickiness"  # replication's: for how many ms it sticks to a leader
+META_RESTORED: Final = (
+    b"restored"  # names of the groups that a restore made together, until all have registered
+)
 META_DROPPED: Final = (
     b"dropped"  # messages below this key are gone, though files may still hold them
 )
 
 # What belongs to the replica and not to its group: a snapshot of a peer must not bring it.
-META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_RECOVERY, META_STICKINESS})
+META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_RECOVERY, META_STICKINESS, META_RESTORED})
 
 
 @unique

@@ -43,7 +43,11 @@ class DeleteKVConfigHeader(Header):
 
 @request_header(RequestCode.REGISTER_BROKER)
 class RegisterBrokerHeader(Header):
-    """A broker is alive; the body lists its topics, `body_crc32` 0 means unchecked."""
+    """A broker is alive; the body lists its topics, `body_crc32` 0 means unchecked.
+
+    `restored_groups` is OrderlyMQ's own: the names of all groups that were restored together, with semicolons between them, from
+    one of them that does not know yet whether all have registered.
+    """
 
     broker_name: str
     broker_addr: str
@@ -54,14 +58,16 @@ class RegisterBrokerHeader(Header):
     body_crc32: Int = 0
     heartbeat_timeout_millis: Long | None = None
     enable_acting_master: bool | None = None
+    restored_groups: str | None = None
 
 
 @response_header(RequestCode.REGISTER_BROKER)
 class RegisterBrokerResponseHeader(Header):
-    """Where the master is, for a follower."""
+    """Where the master is, for a follower; and which of the `restored_groups` have never registered, in the same form."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
+    awaited_groups: str | None = None
 
 
 @request_header(RequestCode.UNREGISTER_BROKER)

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.server.registration import PIECE_TOPICS, Registration, body_pieces
+from orderlymq_broker.server.registration import (
+    PIECE_TOPICS,
+    Registration,
+    body_pieces,
+    registration,
+)
+from orderlymq_broker.server.restoredgroups import RestoredGroups, note_groups
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -74,7 +80,11 @@ async def make_registration() -> AsyncIterator[MakeRegistration]:
     made: list[Registration] = []
 
     def make(
-        state: BrokerState, *ports: int, secret: bytes = b"", ahead_ms: int = 0
+        state: BrokerState,
+        *ports: int,
+        secret: bytes = b"",
+        ahead_ms: int = 0,
+        restored: RestoredGroups | None = None,
     ) -> Registration:
         settings = BrokerSettings(
             cluster="C",
@@ -87,14 +97,14 @@ async def make_registration() -> AsyncIterator[MakeRegistration]:
             name_servers=[Address("127.0.0.1", port) for port in ports],
             cluster_secret=secret,
         )
-        registration = Registration(state, settings, lambda: machine_ms() + ahead_ms)
-        registration.start()
-        made.append(registration)
-        return registration
+        keeper = Registration(state, settings, lambda: machine_ms() + ahead_ms, restored=restored)
+        keeper.start()
+        made.append(keeper)
+        return keeper
 
     yield make
-    for registration in made:
-        await registration.close()
+    for keeper in made:
+        await keeper.close()
 
 
 async def route(client: RemotingClient, port: int, topic: str) -> TopicRouteData:
@@ -226,18 +236,12 @@ async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_
     names = [f"%RETRY%{number}".ljust(262, "x") for number in range(26_500)]
     async with serving({}) as (_, address):
         registration = make_registration(topics.state, int(address.rpartition(":")[2]))
-
-        async def until(*, registered: bool) -> None:
-            async with asyncio.timeout(30.0):
-                while registration.registered != {address: registered}:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
-        await until(registered=True)
+        await until(lambda: registration.registered == {address: True})
         topics.change(*(TopicSet(name, 1, 1) for name in names))
         registration.announce()
-        await until(registered=False)
+        await until(lambda: registration.registered == {address: False})
         topics.change(*map(TopicDeleted, names))
-        await until(registered=True)
+        await until(lambda: registration.registered == {address: True})
 
 
 @pytest.mark.parametrize("count", [0, 1, PIECE_TOPICS, 2 * PIECE_TOPICS + 1])
@@ -289,3 +293,42 @@ async def test_many_topics_and_name_servers_hold_no_turn_of_the_loop(
         sink.close()
     assert size > 1 << 19
     assert max(turns) < table_s / 2
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30.0):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_groups_that_were_restored_together_are_named_until_all_name_servers_know_them(
+    make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
+) -> None:
+    """Law: until then an ordered topic has no route; afterwards a group that is removed is not awaited."""
+    ports = free_ports(2)
+    for port in ports:
+        await make_name_server(port)
+    topics = Topics()
+    topics.create("orders", 8)
+    empty = b"".join(body_pieces(BrokerState.load(MemoryStore())))
+    store = MemoryStore()
+    batch = Batch()
+    note_groups(batch, ["g", "other"])
+    store.write(batch, sync=True)
+    restored = RestoredGroups(lambda: store, [f"127.0.0.1:{port}" for port in ports])
+    keeper = make_registration(topics.state, *ports, restored=restored)
+    question = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    await until(lambda: all(keeper.registered.values()))
+
+    for port in ports:
+        reply = await client.invoke(f"127.0.0.1:{port}", question, 10.0)
+        assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+        assert restored.names == "g;other"
+        other = registration(empty, cluster="C", group="other", address=GROUP_ADDRESS)
+        assert (await client.invoke(f"127.0.0.1:{port}", other, 10.0)).code == ResponseCode.SUCCESS
+    keeper.announce()
+    await until(lambda: restored.names is None)
+
+    for port in ports:
+        assert len((await route(client, port, "orders")).queue_datas) == 1
+    assert RestoredGroups(lambda: store, []).names is None

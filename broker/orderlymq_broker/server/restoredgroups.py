@@ -1,0 +1,56 @@
+"""
+Which groups were restored together with this one, until every name server has heard of all.
+
+The rule: a name server that knows one of them only may not give a route of an ordered topic, because a part of its queues
+moves keys. So the restore writes the names into each replica, which names them when it registers. They are forgotten when
+every name server has said that it awaits none: a group that is removed later is not waited for.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from orderlymq_broker.store.kv import Batch, Family, KeyValueStore
+from orderlymq_broker.store.layout import META_RESTORED
+
+_log = logging.getLogger(__name__)
+
+# As the name server's header has them; no group has one in its name.
+SEPARATOR: Final = ";"
+
+
+def note_groups(batch: Batch, groups: Iterable[str]) -> None:
+    """Write down, at a restore, the names of all groups that are restored together."""
+    batch.put(Family.META, META_RESTORED, SEPARATOR.join(sorted(groups)).encode())
+
+
+class RestoredGroups:
+    """What one replica tells each of *name_servers*, from the store that *store* returns."""
+
+    def __init__(self, store: Callable[[], KeyValueStore], name_servers: Iterable[str]) -> None:
+        self._store = store
+        self._untold = set(name_servers)
+        self._awaited: str | None = None
+        value = store().get(Family.META, META_RESTORED)
+        self.names = None if value is None else value.decode()
+
+    def heard(self, name_server: str, awaited: str | None) -> None:
+        """Take what a name server awaits, in the form of its answer; what none awaits any more is forgotten."""
+        if self.names is None:
+            return
+        if awaited:
+            self._untold.add(name_server)
+            if awaited != self._awaited:
+                _log.warning(
+                    "name server %s gives no route of ordered topics until these groups register, too: %s",
+                    name_server,
+                    awaited,
+                )
+            self._awaited = awaited
+            return
+        self._untold.discard(name_server)
+        if not self._untold:
+            batch = Batch()
+            batch.delete(Family.META, META_RESTORED)
+            self._store().stage(batch)
+            self.names = None
