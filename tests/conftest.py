@@ -19,6 +19,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import turns
+
 # The time of an example says something of the machine, not of the rule. On CI the examples are the same each time.
 # ORDERLYMQ_EXAMPLES is how many a rule gets that names no number itself.
 settings.register_profile(
@@ -90,7 +92,10 @@ REAL_TIME = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # behind the selection by marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if turn := os.environ.get("ORDERLYMQ_TURN"):
+        _take_turns(config, items, turns.turn_of(turn))
     waiting = set()
     for item in items:
         marked = any(item.get_closest_marker(name) for name in ("cluster", "spark"))
@@ -101,6 +106,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # The longest modules begin, so that no worker is alone with one at the end. Those that wait for
     # real processes follow: pure tests fill the CPUs beside them.
     items.sort(key=lambda item: (_length(item.nodeid), item not in waiting))
+
+
+def _take_turns(config: pytest.Config, items: list[pytest.Item], turn: tuple[int, int]) -> None:
+    """Leave only the tests of this turn in *items*."""
+
+    def unit(item: pytest.Item) -> str:
+        shares = item.nodeid.startswith(WITH_OTHERS)
+        return item.nodeid.partition("::")[0] if shares else item.nodeid
+
+    played = turns.chosen(map(unit, items), turn)
+    config.hook.pytest_deselected(items=[item for item in items if unit(item) not in played])
+    items[:] = [item for item in items if unit(item) in played]
 
 
 def pytest_collection_finish() -> None:
