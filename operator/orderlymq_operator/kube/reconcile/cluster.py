@@ -237,7 +237,7 @@ class ClusterReconciler:
         if (waits := obstacle(item, live)) is not None:
             self._lists.keep(owner_of((item.namespace, item.name)))
             await self._write_problem(item, waits.reason, waits.message)
-            return None
+            return await self._finalizers.give_up(self.inventory.parts((item.namespace, item.name)))
         scope = await self._observe(item, live)
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":

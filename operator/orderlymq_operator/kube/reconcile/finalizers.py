@@ -11,7 +11,7 @@ an account would stay valid, so a User waits, unless its namespace is being dele
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -91,6 +91,20 @@ class Finalizers:
                 await self._let_go(item)
             else:
                 await self._maybe_give_up(item)
+
+    async def give_up(self, items: Iterable[Item]) -> float | None:
+        """Let objects of a Cluster go in time whose spec cannot be carried out; return when to look again, None for never."""
+        leaving = [
+            item
+            for item in items
+            if item.deleting_since is not None and FINALIZER in item.finalizers
+        ]
+        for item in leaving:
+            if deletes(item):
+                await self._maybe_give_up(item)
+            else:
+                await self._let_go(item)
+        return GIVE_UP_S if leaving else None
 
     async def _let_go(self, item: Item) -> None:
         if await self.release(item):

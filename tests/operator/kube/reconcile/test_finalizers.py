@@ -13,7 +13,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory, read_item
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, release_everything
-from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, TOPICS
+from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, PARTS, TOPICS, USERS
 from orderlymq_operator.plan.actions import (
     ConditionReport,
     Observed,
@@ -92,6 +92,42 @@ async def test_a_namespace_that_lost_its_role_lets_every_part_go() -> None:
         await reconciler.close()
 
     assert [each["metadata"]["finalizers"] for each in server.objects.values()] == [[]] * 3
+
+
+async def test_what_is_deleted_waits_for_a_cluster_that_cannot_be_carried_out_only_for_a_time() -> (
+    None
+):
+    """Law: its namespace, which may be another than the Cluster's, is not kept for ever. An account stays: it would be valid."""
+    server, metrics, now = ObjectServer(), OperatorMetrics(), [0.0]
+    server.put(CLUSTERS, custom("Cluster", "demo", spec={"groups": 0}))
+    for resource, spec in (
+        (TOPICS, {"deletionPolicy": "Delete"}),
+        (USERS, {"secretFrom": {"secret": {"name": "s"}}}),
+    ):
+        leaving: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z", "spec": spec}
+        server.put(resource, custom(resource.kind, "held", finalizers=[FINALIZER], **leaving))
+
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        access = Credentials(api, lambda: 1)
+        defaults = Defaults(IMAGE, "IfNotPresent")
+        reconciler = ClusterReconciler(
+            api, inventory, defaults, metrics, access, lambda _: "", lambda: now[0]
+        )
+        pause_s = await reconciler.reconcile((NAMESPACE, "demo"))
+        now[0] += GIVE_UP_S + 1
+        before = server.find(TOPICS, NAMESPACE, "held")
+        await reconciler.reconcile((NAMESPACE, "demo"))
+        await reconciler.close()
+
+    topic, user = (server.find(each, NAMESPACE, "held") for each in (TOPICS, USERS))
+    assert pause_s == GIVE_UP_S, "it is looked at again"
+    assert before is not None
+    assert before["metadata"]["finalizers"] == [FINALIZER]
+    assert topic is not None
+    assert topic["metadata"]["finalizers"] == []
+    assert user is not None
+    assert user["metadata"]["finalizers"] == [FINALIZER]
 
 
 async def test_a_namespace_that_cannot_be_read_keeps_no_other_from_letting_go() -> None:
