@@ -5,11 +5,12 @@ The rules: never early by the leader's clock; the copies and the progress of the
 one proposal, so a change of leader neither loses nor repeats one; a level has one proposal under way, so
 the next begins where it ended; within a level due times do not fall, so only the first waiting message of
 each is looked at; what a clock ahead has stored waits its level's delay once more, from when this leader
-sees it; a tick hands on many, up to a limit that keeps the loop responsive. Which message waits how long:
-``delays.py``.
+sees it; a tick hands on many, up to a limit for all levels together, in turn: however much is due after an
+outage, no tick is as long as an election. Which message waits how long: ``delays.py``.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
@@ -31,10 +32,28 @@ from orderlymq_protocol.message.properties import REAL_TOPIC
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import SCHEDULE_TOPIC
 
-# Messages and bytes that one level hands on at a time: some 20 ms of work, and with a scan every
+# Messages and bytes that all levels together hand on at a time: some 20 ms of work, and with a scan every
 # 100 ms ten thousand messages a second, so that a burst of retries is not late.
 COUNT_MAX: Final = 1_024
 SIZE_MAX: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class _Room:
+    """What one tick may still hand on."""
+
+    count: int = COUNT_MAX
+    size: int = SIZE_MAX
+
+    def take(self, size: int) -> bool:
+        """Take room for a message; false when there is none. The first one has room, however large it is."""
+        if not self.count or (size > self.size and self.count < COUNT_MAX):
+            self.count = 0
+            return False
+        self.count -= 1
+        self.size -= size
+
+        return True
 
 
 class DelayService:
@@ -48,6 +67,8 @@ class DelayService:
         self._ahead: dict[int, tuple[int, int]] = {}
         self._wall_ms = 0
         self._next_scan_ms = 0
+        # The queue that was served last: those behind it come first in the next tick.
+        self._served = -1
 
     def start(self, now: Now) -> None:
         """Begin to lead: nothing is known of the levels yet."""
@@ -67,12 +88,15 @@ class DelayService:
             return []
         self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.delay_scan_ms
         effects: list[Effect] = []
-        for queue_id, queue in schedule.queues.items():
+        room, served = _Room(), self._served
+        for queue_id in sorted(schedule.queues, key=lambda number: (number <= served, number)):
+            if not room.count:
+                break
             if queue_id in self._context.view.handing_on:
                 continue
-            start = self._context.state.delay.get(queue_id, 0)
+            queue, start = schedule.queues[queue_id], self._context.state.delay.get(queue_id, 0)
             if start < queue.next_offset and self._next_due.get(queue_id, 0) <= now.wall_ms:
-                effects += self._hand_on(queue, start, end, now)
+                effects += self._hand_on(queue, start, end, now, room)
 
         return effects
 
@@ -90,21 +114,20 @@ class DelayService:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _hand_on(self, queue: Queue, start: int, end: int, now: Now) -> list[Effect]:
+    def _hand_on(self, queue: Queue, start: int, end: int, now: Now, room: _Room) -> list[Effect]:
         due: list[QueueEntry] = []
-        size = 0
         self._next_due.pop(queue.queue_id, None)
         first = max(start, queue.min_offset)
-        for offset, entry in enumerate(self._entries(queue, start, COUNT_MAX), first):
+        for offset, entry in enumerate(self._entries(queue, start, room.count), first):
             # In the schedule topic the tags code is the due time.
             if entry.tags_code > now.wall_ms and self._waits(queue, offset, entry, now):
                 break
-            size += entry.size
-            if entry.physical >= end or (due and size > SIZE_MAX):
+            if entry.physical >= end or not room.take(entry.size):
                 break
             due.append(entry)
         if not due:
             return []
+        self._served = queue.queue_id
         counters, handing_on = self._context.counters, self._context.view.handing_on
         records: list[Record | Draft] = []
         keys = [message_key(entry.physical) for entry in due]

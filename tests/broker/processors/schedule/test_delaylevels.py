@@ -1,0 +1,80 @@
+"""How much of what waits in the delay levels one tick hands on."""
+
+from collections import Counter
+
+from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX
+from orderlymq_broker.state.records import DelayProgress, TopicSet
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.requests import create, properties, send_ext
+
+LEVELS = range(1, 19)
+
+
+def waiting(shell: Shell, counts: dict[int, int], *, size: int = 1) -> None:
+    """Let so many messages wait in each level, all of which are due after an outage."""
+    create(shell, TopicSet("orders", 1, 1))
+    for level, count in counts.items():
+        for number in range(count):
+            text = properties(DELAY=str(level), UNIQ_KEY=f"{level}-{number}")
+            shell.submit(310, send_ext("orders", text), bytes(size))
+        shell.settle()
+    shell.wall_ms += 3 * 3_600_000
+
+
+def tick(shell: Shell) -> Counter[int]:
+    """Return how many messages of each level one tick proposes."""
+    shell.wall_ms += 100
+    effects = shell.core.tick(shell.now)
+    shell.run(effects)
+    return Counter(
+        {
+            record.queue_id + 1: record.end - record.start
+            for effect in effects
+            if isinstance(effect, Propose)
+            for record in effect.records
+            if isinstance(record, DelayProgress)
+        }
+    )
+
+
+def test_a_tick_hands_on_so_many_of_all_levels_together(shell: Shell) -> None:
+    """Law: a leader is never silent for an election because much is due in many levels; all of it goes in the next ticks."""
+    waiting(shell, dict.fromkeys(LEVELS, 100))
+
+    first = tick(shell)
+    shell.settle()
+    second = tick(shell)
+    shell.settle()
+
+    assert first.total() == COUNT_MAX
+    assert first + second == dict.fromkeys(LEVELS, 100)
+
+
+def test_a_full_level_keeps_no_other_back(shell: Shell) -> None:
+    """Law: a tick begins behind the level that was served last, whether what that one proposed is stored already or not."""
+    waiting(shell, {1: 2 * COUNT_MAX, 2: 10, 18: 20})
+
+    assert tick(shell) == {1: COUNT_MAX}
+    assert tick(shell) == {2: 10, 18: 20}
+    shell.settle()
+    assert tick(shell) == {1: COUNT_MAX}
+
+
+def test_a_tick_hands_on_so_many_bytes_of_all_levels_together(shell: Shell) -> None:
+    """Law: the limit of bytes is that of a tick."""
+    waiting(shell, dict.fromkeys(LEVELS, 1), size=SIZE_MAX // 3)
+
+    assert [tick(shell).total() for _ in range(9)] == [2] * 9
+
+
+def test_a_message_that_is_larger_than_a_ticks_room_goes_alone(shell: Shell) -> None:
+    """Law: the first message of a tick always has room."""
+    waiting(shell, {1: 2, 2: 1}, size=SIZE_MAX)
+
+    ticks = []
+    for _ in range(3):
+        ticks.append(tick(shell))
+        shell.settle()
+
+    assert ticks == [{1: 1}, {2: 1}, {1: 1}]
