@@ -87,7 +87,11 @@ REMARKS: Final = {
     RequestCode.CONSUMER_SEND_MSG_BACK: (
         "a message whose properties leave no room for those of a retry (some 500 of 32,767 bytes) is refused each time: its "
         "client keeps it and tries it again itself every 5 s, until it succeeds or asks for a dead letter (delayLevel -1); so is a retry "
-        "of a group with more than 120 characters, and a dead letter of one with more than 122, whose topic would have too long a name"
+        "of a group with more than 120 characters, and a dead letter of one with more than 122, whose topic would have too long a name; "
+        "Go's client, which would take any refusal for success and skip the message, gets no answer instead"
+    ),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: (
+        "Go's client, which would take any refusal for an empty list and leave all its queues, gets no answer instead"
     ),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: (
         "offsets stay unless `removeOffset` or `cleanOffset`; the topics `%RETRY%group` and `%DLQ%group` always stay, and "

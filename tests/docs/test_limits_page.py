@@ -84,7 +84,7 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "name of a consumer group with retries and dead letters",
             f"{TOPIC_LENGTH_MAX - len(RETRY_PREFIX)} characters",
             "",
-            "a message that is handed back is refused with code 1; its consumer keeps it and tries it again",
+            "a message that is handed back is refused with code 1, or gets no answer where the client is Go's; its consumer keeps it and tries it again",
         ),
         (
             "name of a consumer group by key",

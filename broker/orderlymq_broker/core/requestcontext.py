@@ -2,9 +2,9 @@
 The shared context of all processors: the state, the leader's view of it, who is connected, and how to answer.
 
 The rules: processors read the state and never change it; what must survive the leader becomes a
-``Propose``; a oneway request gets no answer, not even an error, and an offset query of RocketMQ's clients no error but 22
-(``answer`` sees to both): those up to 4.9 take any other for "never committed" and jump to the end of the queue. The
-pieces are put together in ``processors/dispatch.py``.
+``Propose``; ``answer`` sends no answer to a oneway request, not even an error, no refusal that its client would take for
+success, and no error but 22 to an offset query of RocketMQ's clients: those up to 4.9 take any other for "never committed" and
+jump to the end of the queue. The pieces are put together in ``processors/dispatch.py``.
 """
 
 from collections import Counter, defaultdict
@@ -37,6 +37,11 @@ from orderlymq_protocol.message.record import pack_host
 
 # How many client ids used over two connections the status shows; the counter counts them all.
 DUPLICATES_SHOWN_MAX: Final = 100
+# Requests of which Go's client, up to 2.1.2 at least, takes every answer for success: that the message is stored that it hands
+# back, and that the group has the members that the answer lists.
+_UNREAD_BY_GO: Final = frozenset(
+    {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.GET_CONSUMER_LIST_BY_GROUP}
+)
 # RocketMQ 5.0.0, which reads codes right, has the number of its preview, which does not.
 _MISREADING_VERSION_MAX: Final = 413
 
@@ -184,8 +189,10 @@ def answer(
     body: bytes = b"",
     remark: str | None = None,
 ) -> list[Effect]:
-    """Return the reply to *request*, or nothing when its sender wants none."""
+    """Return the reply to *request*, or nothing when its sender wants none or would misread it."""
     if request.flag & FLAG_ONEWAY:
+        return []
+    if code and reads_no_code(request):
         return []
     if code and is_misread(request, code):
         return [Close(peer.connection, remark or f"request {request.code} failed")]
@@ -226,13 +233,24 @@ def is_misread(request: RemotingCommand, code: int) -> bool:
     return True
 
 
+def reads_no_code(request: RemotingCommand) -> bool:
+    """Return whether the client takes every answer to a request for success: then a refusal is not sent.
+
+    Go's would skip the message that it hands back (36), and leave all queues of a topic (38). Without an answer for 3 s it keeps
+    them and asks again. It would not notice the end of its connection earlier, and lose the answers to all that it has asked there.
+    """
+    return request.language == LanguageCode.GO and request.code in _UNREAD_BY_GO
+
+
 def unanswered(request: RemotingCommand, *fields: str) -> RemotingCommand:
     """Return what is kept of a request that waits for its answer: neither its body nor fields but these.
 
     A header may have a megabyte, and a hundred thousand requests wait.
     """
     ext = {name: request.ext[name] for name in fields if name in request.ext}
-    kept = RemotingCommand(request.code, request.opaque, request.flag, ext)
+    kept = RemotingCommand(
+        request.code, request.opaque, request.flag, ext, language=request.language
+    )
     kept.serialize_type = request.serialize_type
 
     return kept

@@ -2,8 +2,8 @@
 Client requests between replicas: from the one that was asked to the one that leads.
 
 The rule: what was passed on is answered by the leader or by the end of the connection, never by
-a guess here. A client that was passed on keeps its own host and port at the leader, because locks
-and membership know it by them. `Outbox` stands at the replica that has the client's connection,
+a guess here; nobody stays here for an answer that the leader may not give (``reads_no_code``). A client that was passed on keeps
+its own host and port at the leader, because locks and membership know it by them. `Outbox` stands at the replica that has the client's connection,
 `Inbox` at the leader, where each forwarded client is a line among the others (``router.py``).
 """
 
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from orderlymq_broker.core.requestcontext import reads_no_code
 from orderlymq_broker.replication.transport.frameheaders import Forward, ForwardedConnection
 from orderlymq_broker.replication.transport.frames import (
     Frame,
@@ -67,7 +68,8 @@ class _Passed:
         if command.code not in PULL_CODES:
             # A consumer never stops pulling; everything else shows whether a line is idle.
             self.asked_at = now
-        if command.is_oneway or command.is_response:
+        if command.is_oneway or command.is_response or reads_no_code(command):
+            # The last may stay without an answer; a client that waited for it would never be let go.
             return
         if command.code in PULL_CODES:
             self.pulls[command.opaque] = pull_again(command)

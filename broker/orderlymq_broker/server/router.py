@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from orderlymq_broker.core.bodylimits import excess
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.core.requestcontext import is_misread
+from orderlymq_broker.core.requestcontext import is_misread, reads_no_code
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.plurals import counted
@@ -433,7 +433,7 @@ def _refused(line: Line, command: RemotingCommand) -> bool:
 
 
 def _answer(line: Line, answer: RemotingCommand, command: RemotingCommand) -> None:
-    if command.is_response or command.is_oneway:
+    if command.is_response or command.is_oneway or (answer.code and reads_no_code(command)):
         return
     if is_misread(command, answer.code):
         line.close(orderly=False, kind="not_served", reason=answer.remark or "")

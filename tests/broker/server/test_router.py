@@ -1,13 +1,15 @@
 """Answers to requests: by this replica when it is certain, later when it is not, never by guess."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orderlymq_broker.core.bodylimits import body_size_max
+from orderlymq_broker.server.leadership import FOLLOWER_CLIENT_S
 from orderlymq_broker.server.router import WAITING_BYTES_MAX, WAITING_MAX, Admission
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.codes import LanguageCode, RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.broker.server.router import Client, World, ask, told
 
@@ -192,6 +194,40 @@ def test_an_offset_query_that_fails_closes_the_connection() -> None:
     world.ask(1, too_long, request(RequestCode.QUERY_CONSUMER_OFFSET, query, bytes(64 << 20)))
 
     assert [(each.told, each.closed) for each in (failed, too_long)] == [([], "reset")] * 2
+
+
+@pytest.mark.parametrize("code", [36, 38])
+def test_a_request_that_fails_is_not_answered_to_who_would_take_it_for_success(code: int) -> None:
+    """Law: Go's client keeps its message and its queues when no answer comes, and skips or leaves them for a refusal."""
+    world = World()
+    world.routers[1].lead(1)
+    client = world.connect(1)
+
+    def explode() -> None:
+        raise RuntimeError("boom")
+
+    world.routers[1].on_handle = explode
+    world.ask(1, client, replace(ask(code, 1), language=LanguageCode.GO), ask(code, 2))
+
+    assert [(each.opaque, each.code) for each in client.told] == [(2, 1)]
+    assert client.closed == ""
+
+
+async def test_nobody_stays_at_a_follower_for_an_answer_that_may_never_come() -> None:
+    """Law: a client that came to a follower is let go, also when the leader sends it no refusal."""
+    world = World(always_open=True)
+    world.routers[2].lead(1)
+    world.routers[1].follow(2, 1)
+    world.routers[2].holds = {36}
+    client = world.connect(1)
+    world.ask(1, client, replace(ask(36, 1), language=LanguageCode.GO))
+
+    world.pass_time(0.1)
+    world.pass_time(2 * FOLLOWER_CLIENT_S)
+
+    async with asyncio.timeout(10.0):
+        while not client.closed:  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.01)
 
 
 def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
