@@ -10,6 +10,7 @@ queues. The notices to the others: ``rebalance.py``.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from orderlymq_broker.core.bodylimits import read_heartbeat
@@ -457,12 +458,11 @@ def _check_filters(body: HeartbeatData) -> None:
 
 
 def _subscription(subscription: SubscriptionData) -> Subscription:
-    codes = subscription.code_set
-    if not codes and subscription.expression_type == EXPRESSION_TAG:
-        try:
-            codes = tuple(sorted(TagFilter.parse(subscription.sub_string).codes))
-        except TagExpressionError:
-            codes = ()
+    # Go's client hashes the UTF-8 of a tag, the consume queue has Java's hash. Who gets too much compares the texts.
+    codes = set(subscription.code_set)
+    if subscription.expression_type == EXPRESSION_TAG:
+        with suppress(TagExpressionError):
+            codes |= TagFilter.parse(subscription.sub_string).codes
 
     return Subscription(
         subscription.topic,

@@ -13,6 +13,7 @@ from orderlymq_broker.processors.fetch.read import (
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.message.tags import tags_code
 from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.requests import (
     bodies,
@@ -177,6 +178,25 @@ def test_a_subscription_without_a_type_is_one_by_tags(orders: Shell) -> None:
 
     assert bodies(reply) == [b"A"]
     assert ask(orders, "", "TagA || TagB") == (0, None)
+
+
+def test_a_tag_that_is_not_ascii_is_found_whatever_hash_its_subscriber_gives(shell: Shell) -> None:
+    """Law: no message that was asked for is skipped. Apache's Go client hashes UTF-8, the queue has Java's hash of UTF-16."""
+    create(shell, ORDERS, GroupSet("billing"))
+    for tag in ("für", "plain", "other"):
+        send(shell, body=tag.encode(), props=properties(TAGS=tag))
+    of_utf8 = 0
+    for byte in "für".encode():
+        of_utf8 = (31 * of_utf8 + byte) & 0x7FFFFFFF
+    wish = {"topic": "orders", "subString": "für || plain", "subVersion": 1}
+    wish |= {"expressionType": "", "codeSet": [of_utf8, tags_code("plain")]}
+    consumer = {"groupName": "billing", "subscriptionDataSet": [wish]}
+    body = fastjson.dumps({"clientID": "c", "consumerDataSet": [consumer]})
+    assert shell.call(34, {}, body).code == 0
+
+    reply = pull(shell, sysFlag=0, subVersion=1)
+
+    assert bodies(reply) == ["für".encode(), b"plain"]
 
 
 def test_only_a_message_that_matches_wakes(orders: Shell) -> None:
