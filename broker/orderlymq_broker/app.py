@@ -264,6 +264,8 @@ class BrokerProcess:
     def _open_instance(self) -> None:
         """Make what belongs to the present store."""
         settings = self.settings
+        # Its writer says it again; that of the former store may have ended without another word.
+        self._disk_is_full = False
         events = WriterEvents(full=self._disk_full, failed=self._store_failed)
         environment = Environment(self._peers, self._router, self, self._clock, events)
         self.instance = Instance(settings, self._replica.store, environment)
@@ -343,9 +345,12 @@ class BrokerProcess:
             self._supervisor.guard("upkeep", self._keep_up)
 
     def _report(self) -> None:
-        ratio = 1.0 if self._disk_is_full else self._replica.store.disk_ratio()
+        ratio = self._disk_ratio()
         self._reporter.step(ratio)
         self.instance.core.set_environment(ratio, self._reporter.replica_status())
+
+    def _disk_ratio(self) -> float:
+        return 1.0 if self._disk_is_full else self._replica.store.disk_ratio()
 
     def _keep_up(self) -> None:
         self._backups.step()
@@ -457,7 +462,10 @@ class BrokerProcess:
     def _disk_full(self, is_full: bool) -> None:
         self._disk_is_full = is_full
         self.instance.loop.writes.set_full(is_full=is_full)
-        self.instance.core.set_environment(1.0 if is_full else 0.0, self._reporter.replica_status())
+        if not self._swapping:
+            # A write that has succeeded says that there is some space, not that there is enough.
+            status = self._reporter.replica_status()
+            self.instance.core.set_environment(self._disk_ratio(), status)
 
     def _store_failed(self, error: StoreError) -> None:
         _log.critical("the store failed, this process ends: %s", error)

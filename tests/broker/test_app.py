@@ -16,7 +16,7 @@ from orderlymq_broker.__main__ import check, main
 from orderlymq_broker.app import EXIT_STORE_FAILED, BrokerProcess
 from orderlymq_broker.replication.snapshots import SentSnapshot
 from orderlymq_broker.server.leadership import SERVICE_FOLLOWS_S
-from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings
+from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, StorageSettings
 from orderlymq_broker.store.snapshot import export_snapshot
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
@@ -362,6 +362,40 @@ async def test_a_swap_that_fails_ends_the_process(settings: BrokerSettings) -> N
 
     async with asyncio.timeout(10.0):
         assert await running == EXIT_STORE_FAILED
+
+
+async def test_a_disk_is_as_full_as_it_is_when_a_write_has_found_space(
+    settings: BrokerSettings,
+) -> None:
+    """Law: sends are refused until there is the room that the settings ask for, also when some bytes have become free."""
+    storage = StorageSettings(disk_refuse_ratio=0.000_002, disk_resume_ratio=0.000_001)
+    async with running(msgspec.structs.replace(settings, storage=storage)) as process:
+        await ready(settings)
+
+        process._disk_full(True)
+        process._disk_full(False)
+
+        assert process.instance.core.context.disk_full
+
+
+async def test_a_store_that_takes_a_full_ones_place_is_not_full(settings: BrokerSettings) -> None:
+    """Law: what the writer of the former store said last does not count for the next one."""
+    async with running(settings) as process:
+        await ready(settings)
+        former, staged = process.instance, settings.data_dir / "snapshot-in"
+        manifest = await asyncio.to_thread(export_snapshot, former.store, staged)
+        process._staged = staged
+        process._disk_full(True)
+
+        former.loop.stop()
+        hard_state = HardState(manifest.meta.term, None, manifest.meta.index)
+        process.snapshot_ready(manifest.meta, hard_state)
+        async with asyncio.timeout(10.0):
+            while process.instance is former:  # noqa: ASYNC110 - nothing signals it
+                await asyncio.sleep(0.01)
+        process._report()
+
+        assert not process.instance.core.context.disk_full
 
 
 @pytest.mark.interpreted
