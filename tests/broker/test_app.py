@@ -145,6 +145,21 @@ async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
         assert name in metrics
 
 
+async def test_while_a_store_is_replaced_metrics_show_what_is_not_in_it(
+    settings: BrokerSettings,
+) -> None:
+    """Law: a replica that takes a snapshot over is seen; of a state that is not there nothing is shown, not even zeros."""
+    async with running(settings) as process:
+        await ready(settings)
+        process._reporter.close()
+
+        code, text = await get(settings, "metrics")
+
+    assert (code, "orderlymq_commit_index " in text) == (200, True)
+    for name in ("orderlymq_topics ", "orderlymq_transactions_open ", "orderlymq_lanes"):
+        assert name not in text
+
+
 async def test_it_shows_the_last_snapshot_that_a_replica_took_over(
     settings: BrokerSettings,
 ) -> None:

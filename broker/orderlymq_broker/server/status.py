@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from orderlymq_broker.metrics import Reading
-from orderlymq_broker.processors.observe.status import quota_series
+from orderlymq_broker.processors.observe.status import Series, quota_series
 from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.replication.snapshots import SentSnapshot, SnapshotSender
@@ -239,7 +239,7 @@ class Reporter:
         }
 
     def reading(self) -> Reading:
-        """Return what a scrape shows."""
+        """Return what a scrape shows; nothing of the state while another store takes its place."""
         status = self._instance.node.status()
         group = self._group_status()
         gauges: dict[str, tuple[str, float]] = {
@@ -275,12 +275,7 @@ class Reporter:
                 self._cpu,
             ),
         }
-        gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
-        transactions = group.get("transactions") or {}
-        gauges |= {
-            name: (text, float(transactions.get(key, 0)))
-            for key, (name, text) in _TRANSACTION_GAUGES.items()
-        }
+        gauges |= _group_gauges(group)
         gauges |= {
             f"store_{name}": (_STORE_GAUGES[name], value)
             for name, value in self._store_figures.items()
@@ -291,17 +286,21 @@ class Reporter:
             for node, peer in status.progress.items()
         }
         events = events if isinstance(events, Mapping) else {}
+        failures = self._supervisor.failures
+        return Reading(gauges, self._counters(), events, lags, self._series(), failures)
+
+    def _series(self) -> dict[str, Series]:
+        if self._is_closed:
+            return {}
         core = self._instance.core
         watched = core.watch.series()
         is_examined = bool(core.watch.report()["examinedAt"])
-        series = {
+        return {
             **watched,
             **backlog_series(core.context, watched, is_examined=is_examined),
             **quota_series(core.context),
             **order_series(core.context, self._clock.now().wall_ms),
         }
-        failures = self._supervisor.failures
-        return Reading(gauges, self._counters(), events, lags, series, failures)
 
     def _counters(self) -> dict[str, tuple[str, float]]:
         figures = self._instance.figures
@@ -332,6 +331,18 @@ class Reporter:
                 figures.disk_stalls,
             ),
         }
+
+
+def _group_gauges(group: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
+    """Return the gauges of what the core says of the state; none when it says nothing."""
+    if not group:
+        return {}
+    transactions = group["transactions"]
+    return {
+        name: (text, float(figures[key]))
+        for figures, names in ((group, _GROUP_GAUGES), (transactions, _TRANSACTION_GAUGES))
+        for key, (name, text) in names.items()
+    }
 
 
 def _replicas(status: Status, sent: Mapping[NodeId, SentSnapshot]) -> dict[str, object]:
