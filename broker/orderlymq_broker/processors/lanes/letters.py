@@ -15,6 +15,7 @@ from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.processors.lanes.scan import messages_at, physical_at
 from orderlymq_broker.processors.schedule.deadletters import target_topic
+from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.schedule.retries import copy_of_failed, find_copy, own_identity
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneLettered
@@ -23,7 +24,7 @@ from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import dlq_topic
 
-# Letters of one tick, ten times a second.
+# Letters of one tick, ten times a second. Of large ones as many as the delay levels hand on.
 LETTERS_MAX: Final = 64
 
 _Key = tuple[str, str, int, int]
@@ -50,17 +51,22 @@ class LetterService:
         effects: list[Effect] = []
         dying = list(self._dying())
         start = self._next if self._next < len(dying) else 0
+        size = 0
         looked = (dying[start:] + dying[:start])[:LETTERS_MAX]
         for self._next, (queue, lane) in enumerate(looked, start + 1):
             if self._context.disk_full and self._physical(queue, lane) >= end:
                 continue
             try:
-                effects.append(self._letter(queue, lane))
+                letter = self._letter(queue, lane)
             except RequestRefused:
                 continue  # the name of its group is too long: such a group came by key before that was refused
             except CreateFirst as first:
                 # The letter goes with a later tick, into the topic that is there then.
                 return [*effects, Propose(first.records)]
+            effects.append(letter)
+            size += sum(len(each.body) for each in letter.records if type(each) is Draft)
+            if size >= SIZE_MAX:
+                break
 
         return effects
 

@@ -3,6 +3,7 @@
 import pytest
 
 from orderlymq_broker.processors.lanes.letters import LETTERS_MAX
+from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.state.groups.failurepolicy import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
 from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lanerecords import LaneLettered
@@ -406,6 +407,25 @@ def test_letters_that_are_lost_again_and_again_keep_no_others_back() -> None:
         shell.lose_proposals()
 
     assert named == set(range(LETTERS_MAX + 1))
+
+
+def test_a_tick_stores_no_more_bytes_of_letters_than_the_delay_levels_hand_on() -> None:
+    """Law: a leader is never silent for an election because many large messages have failed."""
+    shell = lead(retry_max_times=1)
+    produce(shell, "u", "v", "w", "x", "y", body=bytes(SIZE_MAX // 2))
+    create(shell, TopicSet(LETTERS, 1, 1))
+    a = Member(shell)
+    while found := a.fetch():
+        for lane in found:
+            assert a.say("retry", lane).verdict == "dead"
+    counts = []
+
+    for _ in range(3):
+        shell.run(shell.core.tick(shell.now))
+        counts.append(len(shell.pending))
+        shell.settle()
+
+    assert counts == [2, 2, 1]
 
 
 @pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
