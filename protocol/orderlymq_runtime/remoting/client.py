@@ -4,17 +4,20 @@ The remoting client: calls to any number of addresses, one shared connection per
 Rules kept here: callers of one address share one connection and one attempt to open it; every call ends
 with its answer or an error that says whether the request may have been executed; when a connection is
 lost all its calls fail immediately, and the next call opens another; one on which calls expire and nothing comes
-is lost, too. Requests that the server sends down
-the connection go to `on_request`. The connection itself lives in `connection`.
+is lost, too. Requests leave in the order of the calls; while much waits to be written the next ones wait here, within
+their time-outs. Requests that the server sends down the connection go to `on_request`. The connection itself lives in
+`connection`.
 """
 
 import asyncio
 import logging
 import ssl
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.codec import encode_parts
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.remoting.connection import Connection
@@ -123,27 +126,24 @@ class RemotingClient:
 
         opaque = self.next_opaque(link)
         link.send(command, opaque)
-        answer: asyncio.Future[RemotingCommand] = loop.create_future()
-        link.waiting[opaque] = answer
-        timer = loop.call_at(deadline, self._expire, link, opaque, timeout_s, loop.time())
-        try:
-            return await answer
-        finally:
-            timer.cancel()
-            link.waiting.pop(opaque, None)
+        return await self._outcome(link, opaque, deadline, timeout_s)
 
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
         """Send a request that gets no answer; returns when it is on its way, not when it arrived.
 
         Raises:
             ConnectFailed: No connection within the connect time-out.
-            RequestTimeout: The same.
+            ConnectionLost: The connection ended before there was room for the request.
+            RequestTimeout: No connection, or no room, within the connect time-out.
             FrameError: The command cannot be written.
         """
+        deadline = asyncio.get_running_loop().time() + CONNECT_TIMEOUT_S
         link = self._links.get(address)
         if link is None or not link.is_usable:
             link = await self._connect(address, CONNECT_TIMEOUT_S)
-        link.send(command, self.next_opaque(link), oneway=True)
+        opaque = self.next_opaque(link)
+        if not link.send(command, opaque, oneway=True):
+            await self._outcome(link, opaque, deadline, CONNECT_TIMEOUT_S)
 
     def connection(self, address: str) -> Connection | None:
         """Return the open connection to *address*, if there is one."""
@@ -166,7 +166,7 @@ class RemotingClient:
         if self._closed:
             raise ConnectFailed("the client is closed", address=address, maybe_sent=False)
         link = self._links.get(address)
-        if link is None or link.is_lost:
+        if link is None or link.is_over:
             link = _Link(address, self)
             self._links[address] = link
         if link.attempt is None:
@@ -183,7 +183,8 @@ class RemotingClient:
             ) from None
         except asyncio.CancelledError:
             # Either this caller was cancelled or `close` has cancelled the attempt.
-            if not link.attempt.cancelled():
+            task = asyncio.current_task()
+            if not link.attempt.cancelled() or (task is not None and task.cancelling()):
                 raise
             failure = "the client was closed"
         if failure is not None:
@@ -207,7 +208,7 @@ class RemotingClient:
             host, port = split_address(link.address)
             async with asyncio.timeout(self._connect_timeout_s):
                 context = None if self._tls is None else self._tls()
-                await connect(lambda: Connection(link, self._table), host, port, context)
+                await connect(link.make_connection, host, port, context)
         except ssl.SSLCertVerificationError as error:
             # Expired, of another authority, for another name: who renews certificates must know which.
             failure = f"TLS: certificate verify failed: {error.verify_message}"
@@ -225,6 +226,21 @@ class RemotingClient:
             del self._links[link.address]
         return failure
 
+    async def _outcome(
+        self, link: "_Link", opaque: int, deadline: float, timeout_s: float
+    ) -> RemotingCommand:
+        """Return the answer to a request; of one that gets none the request, once it is on its way."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[RemotingCommand] = loop.create_future()
+        link.waiting[opaque] = outcome
+        timer = loop.call_at(deadline, self._expire, link, opaque, timeout_s, loop.time())
+        try:
+            return await outcome
+        finally:
+            timer.cancel()
+            link.waiting.pop(opaque, None)
+            link.queued.pop(opaque, None)
+
     def next_opaque(self, link: "_Link") -> int:
         """Return the number of the next request on *link*: it wraps within positive int32, past those still waited for."""
         opaque = (self._opaque + 1) & _OPAQUE_MASK
@@ -236,13 +252,15 @@ class RemotingClient:
     def _expire(self, link: "_Link", opaque: int, timeout_s: float, asked_at: float) -> None:
         answer = link.waiting.pop(opaque, None)
         if answer is not None and not answer.done():
+            is_queued = link.queued.pop(opaque, None) is not None
             link.note_silence(asked_at, self._silence_max_s)
             self.traffic.errors["timeout"] += 1
+            what = "did not take what was sent before" if is_queued else "did not answer"
             answer.set_exception(
                 RequestTimeout(
-                    f"{link.address} did not answer within {timeout_s:g} s",
+                    f"{link.address} {what} within {timeout_s:g} s",
                     address=link.address,
-                    maybe_sent=True,
+                    maybe_sent=not is_queued,
                 )
             )
 
@@ -271,7 +289,13 @@ class RemotingClient:
 
 
 class _Link:
-    """The connection to one address and the calls that wait on it; used once, never opened again."""
+    """The connection to one address and the calls that wait on it; used once, never opened again.
+
+    Attributes:
+        waiting: what becomes of the calls, by opaque.
+        queued: requests for which the connection has no room yet, in their order, by opaque; what goes back to a caller
+            that waits for no answer stands beside the bytes. Each belongs to a call in `waiting`: it bounds them.
+    """
 
     __slots__ = (
         "_client",
@@ -280,7 +304,7 @@ class _Link:
         "address",
         "attempt",
         "connection",
-        "is_lost",
+        "queued",
         "waiting",
     )
 
@@ -288,8 +312,8 @@ class _Link:
         self.address = address
         self.attempt: asyncio.Task[str | None] | None = None
         self.connection: Connection | None = None
-        self.is_lost = False
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self.queued: OrderedDict[int, tuple[list[bytes], RemotingCommand | None]] = OrderedDict()
         self._client = client
         # When the peer had the first call that has expired since it was heard last; void once it is heard again.
         self._silent_since = 0.0
@@ -300,11 +324,23 @@ class _Link:
     def is_usable(self) -> bool:
         return self.connection is not None and not self.connection.is_closing
 
-    def send(self, command: RemotingCommand, opaque: int, *, oneway: bool = False) -> None:
-        """Send a copy of *command* under *opaque*; the caller's object may be in use elsewhere."""
+    @property
+    def is_over(self) -> bool:
+        return self.connection is not None and self.connection.is_closing
+
+    def make_connection(self) -> Connection:
+        """Make the connection of this link."""
+        return Connection(self, self._client._table, on_room=self._send_queued)
+
+    def send(self, command: RemotingCommand, opaque: int, *, oneway: bool = False) -> bool:
+        """Send a copy of *command* under *opaque*, for the caller's object may be in use elsewhere.
+
+        Returns:
+            Whether it is on its way; else it is queued until there is room, while somebody waits for what becomes of it.
+        """
         if self.connection is None:
             raise AssertionError("only a usable link is handed out")
-        self.connection.send(
+        parts = encode_parts(
             RemotingCommand(
                 command.code,
                 opaque,
@@ -317,6 +353,20 @@ class _Link:
                 command.serialize_type,
             )
         )
+        if self.queued or not self.connection.has_room:
+            self.queued[opaque] = parts, command if oneway else None
+            return False
+        self.connection.send_bytes(parts)
+        return True
+
+    def _send_queued(self) -> None:
+        """Send what is queued, as far as there is room."""
+        conn = self.connection
+        while self.queued and conn is not None and conn.has_room:
+            opaque, (parts, oneway) = self.queued.popitem(last=False)
+            conn.send_bytes(parts)
+            if oneway is not None and not (sent := self.waiting[opaque]).done():
+                sent.set_result(oneway)
 
     def note_silence(self, asked_at: float, silence_max_s: float) -> None:
         """Note that a call has expired that was made at *asked_at*; give the connection up if nothing came for too long.
@@ -343,13 +393,16 @@ class _Link:
     def fail_all(self, reason: str) -> None:
         """End every waiting call."""
         waiting, self.waiting = self.waiting, {}
-        for answer in waiting.values():
+        for opaque, answer in waiting.items():
             if not answer.done():
                 answer.set_exception(
                     ConnectionLost(
-                        f"{self.address}: {reason}", address=self.address, maybe_sent=True
+                        f"{self.address}: {reason}",
+                        address=self.address,
+                        maybe_sent=opaque not in self.queued,
                     )
                 )
+        self.queued.clear()
 
     # FrameHandler.
 
@@ -368,6 +421,5 @@ class _Link:
             answer.set_result(command)
 
     def connection_lost(self, conn: Connection) -> None:
-        self.is_lost = True
         self.fail_all("the connection was lost")
         self._client._lost(self)

@@ -4,6 +4,7 @@ One remoting connection: bytes to commands for a handler, commands to bytes, wit
 Used by `server` for accepted and by `client` for opened connections. Rules kept here:
 - commands are handed over one by one in their order, as long as the peer takes the answers and the turn lasts
   (``turns``); what is left waits, mostly as bytes, and nothing more is read from the peer before it is through;
+- the end that opened the connection reads while it writes: if both waited for the other to read, nothing would move;
 - everything sent in one loop iteration leaves in one write; no task per request;
 - whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing,
   and for all peers that do not read together `unsent_max` (``unsent``);
@@ -76,6 +77,10 @@ class Connection(asyncio.BufferedProtocol):
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
         has_spoken: the peer has sent something whole.
+
+    Args:
+        on_room: given by who opens the connection. It is called when `has_room` may hold again. What is read are mostly
+            answers, of which there are as many as the opener has asked for: so it reads on while much waits to be written.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         *,
         linger_reset: bool = False,
         listener: str = "",
+        on_room: Callable[[], None] | None = None,
     ) -> None:
         self.id = table.next_id()
         self.listener = listener
@@ -95,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._traffic = table.traffic
         self._turns = table.turns
         self._linger_reset = linger_reset
+        self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(table.limits.frame_size_max)
         self._transport: StreamTransport | None = None
@@ -104,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self.sent_bytes = self._flushed_bytes = 0
         self._receiving = False
         self._is_write_paused = False
+        self._is_blocked = False  # nothing more is taken from the peer before it has read
         # Decoded and not yet handed over; never empty while the decoder has whole frames left.
         self._held: list[RemotingCommand] = []
         self._broken = ""  # why the stream cannot be read on
@@ -159,6 +167,13 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes that were sent here and that the peer's kernel has not taken yet."""
         transport = self._transport
         return 0 if transport is None else self._pending_size + transport.get_write_buffer_size()
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether what is sent now does not come on top of much that waits; if not, `on_room` is called later."""
+        return (
+            not self._is_write_paused or self.write_buffer_size <= self._table.limits.write_soft_max
+        )
 
     @property
     def is_backed_up(self) -> bool:
@@ -246,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
         self._traffic.bytes_in += nbytes
         self._active_at = self.heard_at = now = self._loop.time()
         chunk = self._table.read_view[:nbytes]
-        if not self._held and not self._is_write_paused and self._turns.may_begin(now):
+        if not self._held and not self._is_blocked and self._turns.may_begin(now):
             self._serve(chunk)
         else:
             self._decode(chunk, 0)
@@ -257,14 +272,14 @@ class Connection(asyncio.BufferedProtocol):
     def go_on(self) -> None:
         """Hand over what is left, in a turn that has begun."""
         self._waits = False
-        if not self._closing and not self._is_write_paused:
+        if not self._closing and not self._is_blocked:
             self._serve(b"")
 
     def eof_received(self) -> None:
         """Serve on for GOODBYE_S, for TLS reads its peer's good-bye with the last requests and closes; the rest is dropped."""
         until = self._loop.time() + GOODBYE_S
         while (self._held or self._decoder.has_frame) and self._loop.time() < until:
-            if self._is_write_paused or self._closing:
+            if self._is_blocked or self._closing:
                 return
             self._serve(b"")
 
@@ -281,20 +296,25 @@ class Connection(asyncio.BufferedProtocol):
         self._end(orderly=False)
 
     def pause_writing(self) -> None:
-        """Stop reading from a peer that does not read."""
+        """Stop reading from a peer that does not read, unless this end opened the connection."""
         self._is_write_paused = True
+        if self._on_room is not None:
+            return
+        self._is_blocked = True
         self._half_frame_since = None  # the rest may be there: it is we who do not read
         self._traffic.errors["write_paused"] += 1
         self._set_reading(False)
 
     def resume_writing(self) -> None:
         """Go on: the peer has caught up."""
-        self._is_write_paused = False
+        self._is_write_paused = self._is_blocked = False
         self.taken_at = self._loop.time()
         self._flush()
         if self._closing or self._is_write_paused:
             return
-        if self._turns.may_begin(self._loop.time()):
+        if self._on_room is not None:
+            self._on_room()
+        elif self._turns.may_begin(self._loop.time()):
             self._serve(b"")
         else:
             self._wait()
@@ -318,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
     def _settle(self, *, begins: bool) -> None:
         """Draw for what is kept of the input, a frame of which *begins* with this chunk, and read on or not."""
         held, kept = self._held, self._decoder.buffered_bytes
-        reads = not (held or self._waits or self._is_write_paused)
+        reads = not (held or self._waits or self._is_blocked)
         if not reads or not kept:
             self._half_frame_since = None
         elif begins or self._half_frame_since is None:
@@ -341,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _wait(self) -> None:
-        if not (self._waits or self._is_write_paused or self._closing):
+        if not (self._waits or self._is_blocked or self._closing):
             self._waits = True
             self._turns.wait(self)
 
@@ -377,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
             while commands and not self._held:
                 self.has_spoken = True
                 for place, command in enumerate(commands):
-                    if is_over or self._is_write_paused or self._closing:
+                    if is_over or self._is_blocked or self._closing:
                         self._held = commands[place:]
                         break
                     try:

@@ -34,7 +34,8 @@ class ConnectionLimits:
     Attributes:
         idle_timeout_s: neither read nor written for so long: closed, as RocketMQ's servers do.
         half_frame_timeout_s: the rest of a frame that has begun must have come by then.
-        write_soft_max: bytes waiting to be written above which nothing more is read from the peer; with TLS `SLICE_SIZE`.
+        write_soft_max: bytes waiting to be written above which nothing more is read from the peer, with TLS `SLICE_SIZE`; a client's
+            requests wait elsewhere instead.
         write_hard_max: bytes above which the connection is closed; holds a few of the largest frames.
         unsent_max: bytes waiting to be written for all connections of a table.
         close_drain_s: how long an orderly close waits for the peer to take the rest and hang up.

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.client import (
     ConnectFailed,
@@ -75,6 +76,93 @@ async def test_a_call_does_not_change_the_command_it_sends() -> None:
     assert [each.is_oneway for each in (first, oneway, second)] == [False, True, False]
 
 
+@pytest.mark.parametrize(("count", "size"), [(50, 1 << 20), (20, 4 << 20)])
+async def test_large_requests_with_large_answers_pass_each_other(count: int, size: int) -> None:
+    """Law: a connection moves, however much both ends have to write; a healthy peer is never taken for one that does not read."""
+    body = bytes(size)
+
+    async with pair(echo) as (client, address, _, _):
+        answers = await asyncio.gather(
+            *(client.invoke(address, request(n, body=body), PATIENCE_S) for n in range(count))
+        )
+
+        assert [(each.ext["echo"], len(each.body)) for each in answers] == [
+            (str(n), size) for n in range(count)
+        ]
+        assert not client.traffic.errors
+
+
+@asynccontextmanager
+async def sleepy_peer() -> AsyncIterator[tuple[str, asyncio.Event, list[RemotingCommand]]]:
+    """A peer of one connection that reads nothing until the event is set, or the block ends; it lists what it reads."""
+    wakes, ended = asyncio.Event(), asyncio.Event()
+    commands: list[RemotingCommand] = []
+    decoder = FrameDecoder()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await wakes.wait()
+        with suppress(ConnectionResetError):
+            while data := await reader.read(1 << 20):
+                commands.extend(decoder.receive_data(data))
+        writer.transport.abort()
+        ended.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    yield f"{host}:{port}", wakes, commands
+    wakes.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await ended.wait()
+    server.close()
+    await server.wait_closed()
+
+
+# More than the kernel takes for a peer that does not read.
+_LARGE = bytes(15 << 20)
+
+
+async def test_requests_wait_for_room_and_leave_in_the_order_of_the_calls() -> None:
+    """Law: behind what a peer is slow to take nothing is lost, nothing overtakes, and what was cancelled is not sent."""
+    async with sleepy_peer() as (address, wakes, commands):
+        client = RemotingClient()
+        await client.send_oneway(address, request(1, body=_LARGE))
+        calls = [asyncio.create_task(client.send_oneway(address, request(n))) for n in range(2, 9)]
+        await asyncio.sleep(0)
+        calls[3].cancel()
+        is_waiting = not any(call.done() for call in calls)
+        await asyncio.sleep(0)
+        wakes.set()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await client.send_oneway(address, request(9))
+        await client.close()
+
+    assert is_waiting
+    assert [each.code for each in commands] == [1, 2, 3, 4, 6, 7, 8, 9]
+
+
+async def test_a_request_without_room_was_surely_not_sent() -> None:
+    """Law: a call that waits for room keeps its time-out, ends with the connection, and then says that nothing was sent."""
+    async with sleepy_peer() as (address, _, _):
+        client = RemotingClient()
+        await client.send_oneway(address, request(0))
+        sent = asyncio.create_task(client.invoke(address, request(1, body=_LARGE), 60))
+        lost = asyncio.create_task(client.invoke(address, request(2), 60))
+        late = await asyncio.gather(
+            client.invoke(address, request(3), 0.01), return_exceptions=True
+        )
+        conn = client.connection(address)
+        assert conn is not None
+        conn.close(orderly=False)
+        outcomes = await asyncio.gather(sent, lost, return_exceptions=True)
+        await client.close()
+
+    assert [(type(each), getattr(each, "maybe_sent", None)) for each in [*late, *outcomes]] == [
+        (RequestTimeout, False),
+        (ConnectionLost, True),
+        (ConnectionLost, False),
+    ]
+
+
 async def test_opaques_stay_positive_int32_when_the_counter_wraps() -> None:
     """Law: an opaque is a positive int32; one that is still waited for is not given again."""
     async with pair(ignore) as (client, address, handler, _):
@@ -107,6 +195,20 @@ async def test_a_lost_connection_fails_all_calls_in_flight_immediately_and_the_n
 
         assert all(type(result) is ConnectionLost and result.maybe_sent for result in results)
         assert elapsed < 30, "the time-out of 60 s was waited for"
+        assert answer.ext == {"echo": "2"}
+        assert len(handler.made) == 2
+
+
+async def test_a_call_after_a_connection_was_given_up_opens_another() -> None:
+    """Law: a connection that is closing fails no call that is made later, though the loop has not seen its end yet."""
+    async with pair(echo) as (client, address, handler, _):
+        await client.invoke(address, request(1), PATIENCE_S)
+        connection = client.connection(address)
+        assert connection is not None
+        connection.close(orderly=False)
+
+        answer = await client.invoke(address, request(2), PATIENCE_S)
+
         assert answer.ext == {"echo": "2"}
         assert len(handler.made) == 2
 
@@ -444,6 +546,22 @@ async def test_garbage_from_a_server_fails_the_calls_immediately(
     async with pair(serve) as (client, address, _, _):
         with caplog.at_level(logging.ERROR), pytest.raises(ConnectionLost):
             await client.invoke(address, request(1), PATIENCE_S)
+
+
+async def test_a_caller_that_is_cancelled_while_the_client_closes_is_cancelled() -> None:
+    """Law: cancellation passes, whatever else ends at the same moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = RemotingClient()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        call = asyncio.create_task(client.invoke(address, request(1), 60))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        call.cancel()
+        await closing
+
+        with pytest.raises(asyncio.CancelledError):
+            await call
 
 
 async def test_a_connection_that_is_given_up_fails_the_calls_of_its_address() -> None:

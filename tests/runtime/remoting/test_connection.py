@@ -161,6 +161,28 @@ async def test_a_peer_that_does_not_read_is_not_read_from_either() -> None:
     conn.connection_lost(None)
 
 
+async def test_who_opened_a_connection_reads_while_it_writes() -> None:
+    """Law: of two ends that both have much to write one reads on, and serves what it reads."""
+    handler = Recorder()
+    room: list[bool] = []
+    table = ConnectionTable(ConnectionLimits(), Traffic())
+    conn = Connection(handler, table, on_room=lambda: room.append(conn.has_room))
+    transport = StuckTransport()
+    conn.connection_made(transport)
+    transport.protocol = conn
+
+    conn.send(RemotingCommand(10, body=bytes(ConnectionLimits().write_soft_max)))
+    paused = conn.has_room, transport.is_reading_now
+    feed(conn, encode(RemotingCommand(40)))
+    transport.writes.clear()
+    conn.resume_writing()
+
+    assert paused == (False, True)
+    assert [command.code for command in handler.commands] == [40]
+    assert room == [True]
+    conn.connection_lost(None)
+
+
 async def test_many_requests_of_one_chunk_are_served_as_the_peer_takes_the_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -87,6 +87,26 @@ def test_one_port_serves_both(run: Callable[..., object], files: TlsFiles) -> No
     run(main())
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_large_requests_with_large_answers_pass_each_other(
+    run: Callable[..., object], files: TlsFiles
+) -> None:
+    """Law: the connection moves, however much both ends have to write."""
+    bodies = [bytes([n]) * BODY_SIZE for n in range(16)]
+    trusting = client_context(TlsFiles(ca=files.ca))
+
+    async def scenario() -> None:
+        async with serving(files) as (_, address):
+            client = RemotingClient(tls=lambda: trusting)
+            calls = (client.invoke(address, request(1, body=body), 10) for body in bodies)
+            answers = await asyncio.gather(*calls)
+            await client.close()
+
+        assert [answer.body for answer in answers] == bodies
+
+    run(scenario())
+
+
 async def test_what_the_policy_forbids_is_closed(files: TlsFiles) -> None:
     """Enforcing closes plain clients, disabled closes TLS; others are served meanwhile."""
     async with serving(files, "enforcing") as (server, address):
