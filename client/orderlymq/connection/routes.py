@@ -11,7 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orderlymq_protocol.body.catalogue import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
+from orderlymq_protocol.body.catalogue import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    TopicRouteData,
+    declared_queues,
+)
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
@@ -51,9 +57,9 @@ def parse_order_conf(text: str | None) -> dict[str, int] | None:
         return None
     found: dict[str, int] = {}
     for part in text.split(";"):
-        name, _, count = part.strip().rpartition(":")
-        if name and count.isdecimal():
-            found[name] = int(count)
+        name, count = declared_queues(part)
+        if name and count is not None:
+            found[name] = count
     return found or None
 
 

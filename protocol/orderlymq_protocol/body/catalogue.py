@@ -71,6 +71,7 @@ from orderlymq_protocol.body.routes import (
     RegisterBrokerBody,
     TopicRouteData,
     body_crc32,
+    declared_queues,
 )
 from orderlymq_protocol.body.stats import (
     BrokerStatsData,
@@ -156,4 +157,5 @@ __all__ = [
     "TopicRouteData",
     "TopicStats",
     "body_crc32",
+    "declared_queues",
 ]

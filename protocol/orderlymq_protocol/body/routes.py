@@ -34,6 +34,8 @@ REGISTRATION_TOPICS_MAX: Final = 50_000
 # Queues of one topic over all brokers: four times what an ordered topic may grow to.
 ROUTE_QUEUES_MAX: Final = 65_536
 
+_DIGITS_MAX: Final = 10  # of a number in a declaration, which is an int32
+
 _INT32: Final = Struct(">i")
 _CRC_MASK: Final = 0x7FFFFFFF
 
@@ -78,7 +80,8 @@ def _read_route(cls: "type[TopicRouteData]", value: object) -> "TopicRouteData":
     read = JsonModel.__dict__["from_json_value"].__func__
     route: TopicRouteData = read(cls, value)
     queues = sum(max(each.read_queue_nums, each.write_queue_nums) for each in route.queue_datas)
-    queues = max(queues, sum(map(_declared, (route.order_topic_conf or "").split(";"))))
+    declared = map(declared_queues, (route.order_topic_conf or "").split(";"))
+    queues = max(queues, sum(count or 0 for _, count in declared))
     if queues > ROUTE_QUEUES_MAX:
         raise ModelError(
             f"a route of {queues} queues, the limit is {ROUTE_QUEUES_MAX}; see which brokers register the topic"
@@ -86,10 +89,17 @@ def _read_route(cls: "type[TopicRouteData]", value: object) -> "TopicRouteData":
     return route
 
 
-def _declared(part: str) -> int:
-    """Return the number in a part of an order declaration, `broker-a:4`; at most one that is too large."""
-    count = part.rpartition(":")[2].strip()
-    return int(count[:9]) if count.isdecimal() else 0
+def declared_queues(part: str) -> tuple[str, int | None]:
+    """Return the group and the number of queues in a part of an order declaration, `broker-a:4`; None for what is no number.
+
+    Of a longer number than RocketMQ's clients can read only that it is too large is said.
+    """
+    name, _, count = part.strip().rpartition(":")
+    count = count.strip()
+    if not count.isdecimal():
+        return name, None
+    digits = count.lstrip("0")
+    return name, int(digits or "0") if len(digits) < _DIGITS_MAX else 10**_DIGITS_MAX
 
 
 @dataclass(frozen=True, slots=True)

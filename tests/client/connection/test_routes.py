@@ -58,6 +58,11 @@ def test_a_declaration_is_read_and_a_broken_one_ignored() -> None:
     """Wire 4.8."""
     assert parse_order_conf("broker-a:4;broker-b:8") == {"broker-a": 4, "broker-b": 8}
     assert parse_order_conf("nonsense") is None
+    assert parse_order_conf(f"broker-a:{'0' * 5_000}4;broker-b: 8 ") == {
+        "broker-a": 4,
+        "broker-b": 8,
+    }
+    assert parse_order_conf("broker-a:0;:4;broker-b:-1") == {"broker-a": 0}
     assert parse_order_conf(None) is None
 
 

@@ -506,6 +506,9 @@ def test_a_broker_registers_no_more_queues_than_one_may_list(
         TopicRouteData(tuple(QueueData(f"b{n}", 4, QUEUES_MAX, 6) for n in range(5))),
         TopicRouteData((QueueData("a", 4, 4, 6),), (), "a:99999999999999999999"),
         TopicRouteData((), (), ";".join(f"b{n}:{QUEUES_MAX}" for n in range(5))),
+        TopicRouteData((), (), f"a:000000000{ROUTE_QUEUES_MAX + 1}"),
+        TopicRouteData((), (), f"a:{'0' * 5_000}{ROUTE_QUEUES_MAX + 1}"),
+        TopicRouteData((), (), "a:" + "1" * 5_000),
     ],
 )
 def test_a_route_of_queues_without_end_is_refused(route: TopicRouteData) -> None:
