@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from orderlymq.errors import SendUnknown
 from orderlymq.message import Message, SendResult, SendStatus
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -96,15 +97,23 @@ def _send_header(
 
 
 def read_send_result(answer: RemotingCommand, message_id: str, queue: MessageQueue) -> SendResult:
-    """Read the answer of a send whose code `is_stored`."""
-    header = SendMessageResponseHeader.from_ext(answer.ext)
-    places = (each.split(":") for each in header.places.split(",")) if header.places else ()
-    return SendResult(
-        SendStatus(answer.code),
-        message_id,
-        header.msg_id,
-        queue._replace(queue_id=header.queue_id),
-        header.queue_offset,
-        header.recall_handle or "",
-        tuple((queue._replace(queue_id=int(number)), int(offset)) for number, offset in places),
-    )
+    """Read the answer of a send whose code `is_stored`.
+
+    Raises:
+        SendUnknown: It cannot be read.
+    """
+    try:
+        header = SendMessageResponseHeader.from_ext(answer.ext)
+        places = (each.split(":") for each in header.places.split(",")) if header.places else ()
+        return SendResult(
+            SendStatus(answer.code),
+            message_id,
+            header.msg_id,
+            queue._replace(queue_id=header.queue_id),
+            header.queue_offset,
+            header.recall_handle or "",
+            tuple((queue._replace(queue_id=int(number)), int(offset)) for number, offset in places),
+        )
+    except ValueError as error:
+        text = f"the acknowledgement of {queue.broker_name} cannot be read: {error}"
+        raise SendUnknown(text, code=answer.code) from error

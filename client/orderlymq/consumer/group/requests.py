@@ -28,6 +28,7 @@ from orderlymq_protocol.header.catalogue import (
     SendMessageHeader,
     UpdateConsumerOffsetHeader,
 )
+from orderlymq_protocol.header.declaration import HeaderError
 from orderlymq_protocol.header.extensions import EXT_BULK, EXT_CLIENT_ID, EXT_EPOCH
 from orderlymq_protocol.message import properties, sysflag
 from orderlymq_protocol.message.properties import RETRY_TOPIC
@@ -209,13 +210,20 @@ def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address:
     It ends early when the bodies inflate to too much; the rest is pulled again.
 
     Raises:
-        BrokerError: The broker refused the pull.
+        BrokerError: The broker refused the pull, or its answer cannot be read.
     """
     try:
         status = PullStatus(answer.code)
     except ValueError:
         raise BrokerError(answer.code, answer.remark, address) from None
-    header = PullMessageResponseHeader.from_ext(answer.ext)
+    try:
+        header = PullMessageResponseHeader.from_ext(answer.ext)
+    except HeaderError as error:
+        raise BrokerError(answer.code, f"unreadable answer: {error}", address) from error
+    if header.next_begin_offset < 0:
+        # No pull could follow, and the number would be committed.
+        text = f"unreadable answer: nextBeginOffset is {header.next_begin_offset}"
+        raise BrokerError(answer.code, text, address)
     messages: list[ReceivedMessage] = []
     next_offset, inflated_bytes = header.next_begin_offset, 0
     if status is PullStatus.FOUND:
@@ -246,8 +254,15 @@ def commit_request(
 
 
 def read_offset(answer: RemotingCommand) -> int:
-    """Read an answer that carries one offset."""
-    return OffsetResponseHeader.from_ext(answer.ext).offset
+    """Read an answer that carries one offset.
+
+    Raises:
+        BrokerError: It cannot be read.
+    """
+    try:
+        return OffsetResponseHeader.from_ext(answer.ext).offset
+    except HeaderError as error:
+        raise BrokerError(answer.code, f"unreadable answer: {error}") from error
 
 
 def read_assignment(body: bytes) -> list[MessageQueue]:

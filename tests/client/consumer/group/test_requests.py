@@ -2,9 +2,12 @@
 
 import zlib
 
+import pytest
+
 from orderlymq.consumer.core.flowcontrol import MIB, FlowLimits, reason_to_wait
 from orderlymq.consumer.core.processqueue import ProcessQueue
-from orderlymq.consumer.group.requests import PullResult, read_pull
+from orderlymq.consumer.group.requests import PullResult, PullStatus, read_offset, read_pull
+from orderlymq.errors import BrokerError
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import PullMessageResponseHeader
@@ -52,6 +55,23 @@ def test_the_checksums_of_a_body_stay_with_the_body_as_it_was_sent() -> None:
     assert (inflated.body, inflated.properties["a"]) == (b"x", "b")
     assert "OMQ_BODY_CRC" not in inflated.properties
     assert (broken.body, broken.properties["OMQ_BODY_CRC"]) == (b"broken", "00000001,00000002")
+
+
+@pytest.mark.parametrize("offset", ["-5", "x", None])
+def test_a_pull_whose_answer_names_no_next_offset_has_failed(offset: str | None) -> None:
+    """Law: it is tried again, as after a refusal; a queue would stand still behind it, with its lock renewed."""
+    fields = PullMessageResponseHeader(0, 0, 0, 9).to_ext() | {"nextBeginOffset": offset}
+    ext = {name: value for name, value in fields.items() if value is not None}
+    answer = request(RequestCode.PULL_MESSAGE).reply(PullStatus.NO_MATCHED_MSG.value, ext)
+
+    with pytest.raises(BrokerError, match="nextBeginOffset"):
+        read_pull(answer, QUEUE, "G", "127.0.0.1:10911")
+
+
+def test_an_offset_that_cannot_be_read_is_an_error_of_its_broker() -> None:
+    """Law: what a broker answers ends nothing but the call."""
+    with pytest.raises(BrokerError, match="offset"):
+        read_offset(request(RequestCode.GET_MAX_OFFSET).reply(0, {"offset": "x"}))
 
 
 def test_what_a_consumer_caches_counts_as_large_as_it_is_in_memory() -> None:
