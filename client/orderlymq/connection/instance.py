@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from orderlymq.connection.administrator import cluster_secret, operator_credentials, operator_tls
@@ -394,11 +395,19 @@ class ClientInstance:
                 raise
             return template_route(topic, template, queue_max)
 
-    async def address(self, queue_or_broker: str, topic: str) -> str | None:
-        """Return the broker's address, asking for the topic's route when none is known, or the known one has failed."""
+    async def address(
+        self, queue_or_broker: str, topic: str, *, within_s: float | None = None
+    ) -> str | None:
+        """Return the broker's address, asking for the topic's route when none is known, or the known one has failed.
+
+        Of the caller's *within_s* half is left for an address that is known: name servers that hang say nothing against it.
+        """
         address = self.routes.address(queue_or_broker)
         if address is None or address in self._doubted:
-            await self.try_refresh(topic, keep=not self._administrator)
+            limit_s = within_s if address is None or within_s is None else within_s / 2
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self.try_refresh(topic, keep=not self._administrator)
             self._doubted.discard(address)
             address = self.routes.address(queue_or_broker)
         return address

@@ -16,7 +16,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import is_stored
 from orderlymq.durations import Duration, seconds
-from orderlymq.errors import SettingError, TopicNotFound
+from orderlymq.errors import NameServersUnreachable, SettingError, TopicNotFound
 from orderlymq.message import Message, SendResult, SendStatus
 from orderlymq.producer.queuechanges import through_changes
 from orderlymq.producer.requests import read_send_result
@@ -53,9 +53,18 @@ class Delivery:
         """Send by the route of now, again while the topic's queues change; raises as `queuechanges`."""
         patience_s = seconds(self._settings.queue_change_patience if timeout is None else timeout)
         whole = self._instance.whole(topic)
-        return await through_changes(
-            self._instance, whole, lambda: self.route_of(whole), send, patience_s=patience_s
-        )
+
+        async def route() -> TopicRoute:
+            within_s = self.deadline(timeout) - time.monotonic()
+            try:
+                async with asyncio.timeout(within_s):
+                    return await self.route_of(whole)
+            except TimeoutError:
+                raise NameServersUnreachable(
+                    f"no name server has told within {within_s:.3g} s where {whole} is"
+                ) from None
+
+        return await through_changes(self._instance, whole, route, send, patience_s=patience_s)
 
     async def send_by(
         self,
@@ -136,12 +145,15 @@ class Delivery:
         remaining_s = attempts.remaining_s(time.monotonic())
         if attempts.tries and remaining_s < _TRY_MIN_S:
             return None
-        address = await self._instance.address(queue.broker_name, queue.topic)
+        address = await self._instance.address(queue.broker_name, queue.topic, within_s=remaining_s)
         if address is None:
             attempts.note_no_address(queue.broker_name)
             return None
+        remaining_s = attempts.remaining_s(time.monotonic())
+        if remaining_s <= 0:
+            return None
         try:
-            answer = await self._instance.invoke(address, command, max(0.001, remaining_s))
+            answer = await self._instance.invoke(address, command, remaining_s)
         except RemotingError as error:
             attempts.note_failure(address, error)
             return None

@@ -55,14 +55,13 @@ async def recall_message(
     end_s = time.monotonic() + timeout_s
     why: BrokerError | BrokerUnreachable | None = None
     while (left_s := end_s - time.monotonic()) > 0:
-        address = await instance.address(broker_name, topic)
+        address = await instance.address(broker_name, topic, within_s=left_s)
         if address is None:
             why = BrokerUnreachable(f"the broker group {broker_name} has no leader now")
         else:
+            command = request(RequestCode.RECALL_MESSAGE, ext)
             try:
-                answer = await instance.invoke(
-                    address, request(RequestCode.RECALL_MESSAGE, ext), left_s
-                )
+                answer = await instance.invoke(address, command, end_s - time.monotonic())
             except RemotingError as error:
                 why = BrokerUnreachable(f"{error}; recall the message again")
             else:

@@ -222,12 +222,14 @@ class TransactionProducer(Producer):
     async def _end_once(
         self, queue: MessageQueue, header: EndTransactionHeader, within_s: float
     ) -> bool:
-        address = await self._instance.address(queue.broker_name, queue.topic)
+        end_s = asyncio.get_running_loop().time() + within_s
+        address = await self._instance.address(queue.broker_name, queue.topic, within_s=within_s)
         if address is None:
             return False
         command = request(RequestCode.END_TRANSACTION, header.to_ext())
         try:
-            answer = await self._instance.invoke(address, command, max(0.001, within_s))
+            left_s = max(0.001, end_s - asyncio.get_running_loop().time())
+            answer = await self._instance.invoke(address, command, left_s)
         except RemotingError as error:
             _log.info("the end of a transaction was not answered: %s", error)
             return False

@@ -1,10 +1,12 @@
 """Destinations of sends while name servers know less than the sender, or a broker group has no leader."""
 
+import asyncio
 import time
 
 import pytest
 
-from orderlymq.errors import SendRefused, TopicNotFound
+from orderlymq.connection import instance
+from orderlymq.errors import NameServersUnreachable, SendRefused, SendUnknown, TopicNotFound
 from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.requests import send_request
@@ -14,7 +16,15 @@ from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, Fault, refuse, running, serve_then_reset, silence
+from tests.client.fakecluster import (
+    FakeCluster,
+    Fault,
+    refuse,
+    reset,
+    running,
+    serve_then_reset,
+    silence,
+)
 
 SEND = RequestCode.SEND_MESSAGE_V2
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -119,6 +129,54 @@ async def test_a_plain_send_waits_for_a_leader_no_longer_than_its_time() -> None
 
     assert time.monotonic() - began_s < 2.5, "the 3 s of the setting were waited for"
     assert cluster.codes().count(SEND) > 3
+
+
+async def test_a_send_reaches_its_broker_in_its_time_while_name_servers_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its broker was lost once, so the route is asked for; the address that is known has half of the time left."""
+    async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [reset]
+        cluster.faults[ROUTE] = [silence]
+        monkeypatch.setattr(instance, "_NAME_SERVER_TIMEOUT_S", 600.0)
+        async with asyncio.timeout(30):
+            await producer.send("T", "x", key="k", timeout=2)
+
+    assert cluster.bodies("T", 0) == [b"x"]
+    assert cluster.codes().count(SEND) == 2
+
+
+async def test_a_send_to_a_topic_that_no_name_server_tells_of_ends_with_its_time() -> None:
+    """Nothing leaves after that."""
+    async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
+        cluster.faults[ROUTE] = [silence]
+        with pytest.raises(NameServersUnreachable, match=r"within 0\.\d+ s where T is"):
+            await producer.send("T", "x", timeout=0.1)
+
+    assert SEND not in cluster.codes()
+
+
+@pytest.mark.parametrize("field", ["queueOffset", "places"])
+@pytest.mark.parametrize("key", ["k", None])
+async def test_an_acknowledgement_that_cannot_be_read_leaves_the_send_unknown(
+    field: str, key: str | None
+) -> None:
+    """Law: the message may be stored, and a later refusal does not undo that."""
+
+    def garble(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        answer = cluster.serve(command, conn)
+        assert answer is not None
+        answer.ext[field] = "x"
+        return answer
+
+    message = Message(topic="T", body=b"x", key=key)
+    async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
+        cluster.faults[SEND] = [garble]
+        with pytest.raises(SendUnknown, match="cannot be read"):
+            await producer.send(message)
+
+    assert message.maybe_stored
 
 
 async def test_a_plain_send_that_must_not_be_repeated_is_tried_once() -> None:
