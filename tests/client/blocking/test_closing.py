@@ -2,6 +2,9 @@
 
 import asyncio
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -214,3 +217,59 @@ def test_a_second_close_does_nothing(
         client.close()
 
     client.close()
+
+
+# Ends its main thread while a listener runs, says so, and lets the listener go on until its input ends.
+ENDS_WITHOUT_CLOSE = """
+    import sys, threading
+    from concurrent.futures import ThreadPoolExecutor
+    from orderlymq import blocking
+    from orderlymq.consumer.settings import ConsumerSettings
+
+    running, other = threading.Event(), ThreadPoolExecutor(1)
+
+    def listener(messages, context):
+        running.set()
+        try:
+            while True:
+                other.submit(running.wait).result()
+        except RuntimeError:
+            print("over", flush=True)
+            sys.stdin.read()
+
+    settings = ConsumerSettings(max_reconsume_times=1, suspend_current_queue_time=0.01)
+    arguments = {"topics": "T", "consume_from": "first", "listener": listener, "settings": settings}
+    blocking.Consumer("G", sys.argv[1], ordered=sys.argv[2] == "ordered", **arguments).start()
+    running.wait()
+"""
+
+
+@pytest.mark.parametrize("kind", ["ordered", "concurrent"])
+def test_a_message_that_comes_while_the_program_ends_spends_no_try(
+    cluster: FakeCluster, kind: str
+) -> None:
+    """Law: only a listener that was called can fail. A program that ended without `close` once made dead letters of
+    what came while its last listener ran.
+    """
+
+    def awaits(offset: int) -> bool:
+        pulls = (each.ext for each in cluster.seen if each.code == RequestCode.PULL_MESSAGE)
+        place = {"topic": "T", "queueId": "1", "queueOffset": str(offset)}
+        return any(place.items() <= each.items() for each in pulls)
+
+    cluster.append("T", 0, b"long")
+    program = [sys.executable, "-c", textwrap.dedent(ENDS_WITHOUT_CLOSE), cluster.address, kind]
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "over\n"
+        for number in range(4):
+            until(lambda offset=number: awaits(offset))
+            cluster.append("T", 1, b"late")
+        until(lambda: awaits(4))
+        child.stdin.close()
+
+    given_up = {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2}
+    assert not given_up & set(cluster.codes())

@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 # Queues of which the last call is remembered; those that were called longest ago are forgotten first.
 ATTEMPTS_MAX: Final = 4_096
 _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SUCCESS)
+# What a pool of threads says from the end of the main thread on, while it waits for the calls that run, and after its own end.
+_NO_MORE: Final = "cannot schedule new futures"
 # Calls that outlived their consumers, with process, client id, group, queue, and when the last lease has ended. Of the whole
 # process, because brokers take a consumer that is started under the same client id for the same holder.
 _outlived: dict[Future[Any] | asyncio.Task[Any], tuple[int, str, str, MessageQueue, int]] = {}
@@ -276,7 +278,14 @@ class ListenerPool:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
         # With the variables of this call, so that a trace goes on in the thread.
         work = contextvars.copy_context().run
-        thread = self._threads.submit(work, _outcome, self._listener, messages, context)
+        try:
+            thread = self._threads.submit(work, _outcome, self._listener, messages, context)
+        except RuntimeError as error:
+            if _NO_MORE not in str(error):
+                raise
+            # No listener begins any more. The messages come again elsewhere, when this process, or its lease, has ended.
+            await asyncio.Event().wait()
+            raise
         call = asyncio.wrap_future(thread)
         self._running[thread] = context
         call.add_done_callback(lambda _: self._running.pop(thread))
