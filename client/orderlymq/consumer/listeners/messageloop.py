@@ -51,9 +51,10 @@ class MessageLoop:
             done.cancel()  # when the call itself was cancelled, nobody is to work on the message
 
     def stream(self) -> "MessageStream":
-        """Begin a loop; what an earlier one has in hand comes again."""
+        """Begin a loop; what an earlier one has in hand comes again, and one that still waits ends."""
         self.leave()
         self._current = MessageStream(self)
+        self._offers.put_nowait(None)
         return self._current
 
     async def next(self, stream: "MessageStream") -> ReceivedMessage:
@@ -63,17 +64,16 @@ class MessageLoop:
             StateError: Another loop over the consumer has begun.
             StopAsyncIteration: The consumer is closed.
         """
-        if not self.is_current(stream):
-            raise StateError(
-                f"another loop over the consumer {self._group} has begun; for work in parallel give "
-                "it a listener, or make more consumers"
-            )
+        self._check_current(stream)
         self.settle()
         if self.begin is not None:
             begin, self.begin = self.begin, None
             begin()
         while not self._is_over:
             offer = await self._offers.get()
+            if not self.is_current(stream):
+                self._offers.put_nowait(offer)  # it is for the later loop
+            self._check_current(stream)
             if offer is None:
                 continue
             message, context, done = offer
@@ -88,6 +88,13 @@ class MessageLoop:
     def is_current(self, stream: "MessageStream") -> bool:
         """Whether no other loop has begun since."""
         return stream is self._current
+
+    def _check_current(self, stream: "MessageStream") -> None:
+        if not self.is_current(stream):
+            raise StateError(
+                f"another loop over the consumer {self._group} has begun; for work in parallel give "
+                "it a listener, or make more consumers"
+            )
 
     def settle(self) -> None:
         """Take the message in hand as done."""

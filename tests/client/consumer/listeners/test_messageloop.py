@@ -157,6 +157,43 @@ async def test_two_loops_at_a_time_are_refused(cluster: FakeCluster) -> None:
         assert (await anext(second)).text == "m0"
 
 
+@pytest.mark.parametrize("offered", ["before", "after"])
+async def test_a_loop_that_waits_leaves_the_next_message_to_a_later_loop(offered: str) -> None:
+    """Law: each message goes to the loop of now. A loop that another one had replaced while it waited once kept a message,
+    for ever.
+    """
+    loop, (message,) = MessageLoop("G"), messages(5)
+    former = asyncio.create_task(anext(loop.stream()))
+    await asyncio.sleep(0)
+    if offered == "before":
+        offer = asyncio.create_task(loop.offer([message], OrderedContext(QUEUE)))
+        await asyncio.sleep(0)  # the former loop is woken, and has not run yet
+    later = asyncio.create_task(anext(loop.stream()))
+    if offered == "after":
+        offer = asyncio.create_task(loop.offer([message], OrderedContext(QUEUE)))
+
+    async with asyncio.timeout(5):
+        assert await later is message
+        with pytest.raises(StateError, match="another loop"):
+            await former
+        loop.settle()
+        await offer
+
+
+async def test_all_loops_that_wait_end_with_the_consumer() -> None:
+    """Also where the later one has begun in the same moment."""
+    loop = MessageLoop("G")
+    waiting = [asyncio.create_task(anext(loop.stream())) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(anext(loop.stream())))
+    loop.end()
+
+    async with asyncio.timeout(5):
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [type(each) for each in ended] == [StateError] * 3 + [StopAsyncIteration]
+
+
 async def test_what_can_not_be_looped_over_says_why(cluster: FakeCluster) -> None:
     """It is not started, or has a listener."""
     with pytest.raises(StateError, match="start it, without a listener"):
