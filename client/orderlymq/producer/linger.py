@@ -17,7 +17,7 @@ from orderlymq.connection.routes import TopicRoute
 from orderlymq.durations import Duration
 from orderlymq.message import Message, SendResult
 from orderlymq.ownedtasks import wait_for
-from orderlymq.producer.sendoutcome import QueuesChanged, split_batch, still_unknown
+from orderlymq.producer.sendoutcome import QueuesChanged, split_batch, still_unknown, unheard
 from orderlymq.producer.sendqueue import behind_failed
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
@@ -175,7 +175,9 @@ class Linger:
                 self._fail(wanted, error, [each for rest in parts[at + 1 :] for each in rest])
             else:
                 for each, own in zip(wanted, _results(messages, result), strict=True):
-                    if not each.future.done():
+                    if each.future.cancelled():
+                        unheard([each.message])
+                    elif not each.future.done():
                         each.future.set_result(own)
         return [], None
 

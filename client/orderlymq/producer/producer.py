@@ -43,6 +43,7 @@ from orderlymq.producer.sendoutcome import (
     check_batch_size,
     check_choice,
     check_message,
+    heard,
     leading_message,
     noted,
     refusals_of,
@@ -209,8 +210,8 @@ class Producer(Lifecycle):
         async def enter() -> SendResult:
             with refusals_of([message]):
                 if self._order.lingers and selector is None:
-                    return await self._order.linger(message, queue, timeout)
-                return await self._order.in_turn(message, queue, argument, leave)
+                    return await heard([message], self._order.linger(message, queue, timeout))
+                return await self._order.in_turn([message], message, queue, argument, leave)
 
         with self._under_way():
             return await observed(self.group, self._instance.whole, [message], enter)
@@ -258,7 +259,7 @@ class Producer(Lifecycle):
 
         async def repeat(entered: "asyncio.Future[SendResult]") -> SendResult:
             with refusals_of([message]):
-                return await entered
+                return await heard([message], entered)
 
         def begin() -> "asyncio.Future[SendResult]":
             # A repeat, too, takes its place now: the next call stands behind it.
@@ -350,7 +351,7 @@ class Producer(Lifecycle):
 
         async def enter() -> SendResult:
             with refusals_of(messages):
-                return await self._order.in_turn(leading, queue, argument, leave)
+                return await self._order.in_turn(messages, leading, queue, argument, leave)
 
         with self._under_way():
             return await observed(self.group, self._instance.whole, messages, enter)
@@ -409,7 +410,7 @@ class Producer(Lifecycle):
                 await self._delivery.route(message.topic)
                 await self._requests.identify()
                 self._prepare(message)
-                await self._order.in_turn(message, None, None, leave)
+                await self._order.in_turn([message], message, None, None, leave)
             return await self._requests.answer(number, end_s - _now_s(), timeout_s)
         finally:
             self._requests.forget(number)

@@ -7,7 +7,7 @@ that are there before it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from orderlymq.connection.instance import ClientInstance
@@ -17,6 +17,7 @@ from orderlymq.errors import SettingError
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.delivery import Delivery
 from orderlymq.producer.linger import Linger
+from orderlymq.producer.sendoutcome import heard
 from orderlymq.producer.sendqueue import Send, SendQueue, SendQueueKey
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -75,17 +76,22 @@ class SendOrder:
         waiting = self._send_queues.get(name)
         if waiting is None:
             waiting = self._send_queues[name] = SendQueue(lambda: self._send_queues.pop(name, None))
-        return waiting.enter(send)
+        return waiting.enter([message], send)
 
     async def in_turn(
-        self, message: Message, queue: MessageQueue | int | None, argument: object, send: Send
+        self,
+        messages: Sequence[Message],
+        leading: Message,
+        queue: MessageQueue | int | None,
+        argument: object,
+        send: Send,
     ) -> SendResult:
-        """Send behind what `send_nowait` has taken of the same key or queue and is not stored yet."""
-        name = self._key(message, queue, argument)
+        """Send behind what `send_nowait` has taken of the leading message's key, or of the queue, and is not stored yet."""
+        name = self._key(leading, queue, argument)
         waiting = self._send_queues.get(name)
         if waiting is not None:
-            return await waiting.enter(send)
-        linger = self._lingers.get(message.topic)
+            return await heard(messages, waiting.enter(messages, send))
+        linger = self._lingers.get(leading.topic)
         order = name[2] if queue is None else queue
         if linger is not None and order is not None:
             await linger.behind(order)

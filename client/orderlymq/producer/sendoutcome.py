@@ -19,7 +19,7 @@ from orderlymq.errors import (
     StateError,
     TopicNotFound,
 )
-from orderlymq.message import Message, body_bytes
+from orderlymq.message import Message, SendResult, body_bytes
 from orderlymq.observers import installed
 from orderlymq.producer.requests import CHECKSUMS_SIZE, batch_entry
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -191,6 +191,22 @@ def noted(messages: Sequence[Message]) -> Iterator[None]:
     finally:
         for message, each in zip(messages, maybe_stored, strict=True):
             message.maybe_stored = each
+
+
+async def heard(messages: Sequence[Message], sent: "asyncio.Future[SendResult]") -> SendResult:
+    """Wait for a send; an acknowledgement that its caller is not told leaves its messages maybe stored."""
+    try:
+        return await sent
+    except asyncio.CancelledError:
+        if not sent.cancelled() and sent.exception() is None:
+            unheard(messages)
+        raise
+
+
+def unheard(messages: Iterable[Message]) -> None:
+    """Keep in *messages* that they are stored, and nobody was told."""
+    for message in messages:
+        message.maybe_stored = True
 
 
 @contextmanager

@@ -9,11 +9,12 @@ a call that sends: a message, a batch or a request.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 from orderlymq.errors import SendRefused
-from orderlymq.message import SendResult
+from orderlymq.message import Message, SendResult
+from orderlymq.producer.sendoutcome import unheard
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 SendQueueKey: TypeAlias = tuple[str, MessageQueue | int | None, str | None]
@@ -34,13 +35,13 @@ class SendQueue:
 
     def __init__(self, ended: Callable[[], object]) -> None:
         self._ended = ended
-        self._waiting: deque[tuple[Send, asyncio.Future[SendResult]]] = deque()
+        self._waiting: deque[tuple[Send, Sequence[Message], asyncio.Future[SendResult]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def enter(self, send: Send) -> "asyncio.Future[SendResult]":
-        """Append a send; its time-out counts from when it starts."""
+    def enter(self, messages: Sequence[Message], send: Send) -> "asyncio.Future[SendResult]":
+        """Append a send of *messages*; its time-out counts from when it starts."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._waiting.append((send, future))
+        self._waiting.append((send, messages, future))
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="send queue")
         return future
@@ -48,7 +49,7 @@ class SendQueue:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                send, future = self._waiting.popleft()
+                send, messages, future = self._waiting.popleft()
                 if future.cancelled():
                     continue
                 try:
@@ -61,7 +62,9 @@ class SendQueue:
                     if not future.cancelled():
                         future.set_exception(error)
                 else:
-                    if not future.cancelled():
+                    if future.cancelled():
+                        unheard(messages)
+                    else:
                         future.set_result(result)
         except asyncio.CancelledError as error:
             self._refuse_waiting(error)
@@ -71,6 +74,6 @@ class SendQueue:
 
     def _refuse_waiting(self, cause: BaseException) -> None:
         while self._waiting:
-            _, future = self._waiting.popleft()
+            *_, future = self._waiting.popleft()
             if not future.cancelled():
                 future.set_exception(behind_failed(cause))

@@ -3,13 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from orderlymq.errors import SendRefused, SendUnknown, SettingError, StateError
-from orderlymq.message import Message, SendResult
+from orderlymq.message import Message, SendResult, SendStatus
 from orderlymq.producer.producer import Producer
+from orderlymq.producer.sendoutcome import heard
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client import fakecluster
 from tests.client.fakecluster import running
 
@@ -112,6 +117,64 @@ async def test_a_repeat_behind_its_own_first_send_is_as_unknown_as_that(linger: 
         )
 
     assert [type(each) for each in outcomes] == [SendUnknown, SendUnknown]
+
+
+@pytest.mark.parametrize("linger", [0, 0.001])
+@pytest.mark.parametrize("first", RESEND)
+async def test_a_refusal_after_an_acknowledgement_that_nobody_heard_is_unknown(
+    first: str, linger: float
+) -> None:
+    """Law: a send that is cancelled while it is under way may be stored, also when the line that it left in is told so."""
+    message = Message(topic="T", body=b"x", key="k")
+    async with (
+        running(topics={"T": 1}, ordered=True) as cluster,
+        Producer("G", cluster.address, linger=linger) as producer,
+    ):
+        await producer.queues("T")
+        answer: Callable[[], object] = int
+
+        def late(command: RemotingCommand, conn: Connection) -> None:
+            nonlocal answer
+            answer = partial(conn.send, cluster.serve(command, conn))
+
+        cluster.faults[SEND] = [late] * 2
+        cluster.faults[BATCH] = [late]
+        before = producer.send_nowait("T", b"before", key="k")
+        await fakecluster.until(lambda: len(cluster.bodies("T", 0)) == 1)
+        cancelled = asyncio.ensure_future(RESEND[first](producer, message))
+        await asyncio.sleep(0)
+        answer()
+        await before
+        await fakecluster.until(lambda: len(cluster.bodies("T", 0)) == 2)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        for code in (SEND, BATCH):
+            cluster.faults[code] = [fakecluster.refuse(16)]
+        repeat = producer.send_nowait(message)
+        answer()
+
+        with pytest.raises(SendUnknown, match="an earlier try may have been stored"):
+            await repeat
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_an_outcome_that_meets_the_cancellation_of_its_caller_is_not_heard(
+    stored: bool,
+) -> None:
+    """The caller is not told any more; a refusal leaves the message as it was."""
+    message = Message(topic="T", body=b"x", key="k")
+    outcome: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+    caller = asyncio.create_task(heard([message], outcome))
+    await asyncio.sleep(0)
+    if stored:
+        outcome.set_result(SendResult(SendStatus.OK, "", "", MessageQueue("T", "B", 0), 0))
+    else:
+        outcome.set_exception(SendRefused("no"))
+    caller.cancel()
+    await asyncio.wait([caller])
+
+    assert caller.cancelled()
+    assert message.maybe_stored is stored
 
 
 async def test_a_repeat_that_is_cancelled_before_its_turn_is_not_sent() -> None:
