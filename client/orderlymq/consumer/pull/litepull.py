@@ -143,7 +143,8 @@ class LitePullConsumer(GroupReader):
         if self._subscriptions:
             self._tasks.keep(self._rebalance_forever, f"rebalance of {self.group}")
         for position in self._positions.values():
-            self._start_pulling(position)
+            if position.task is None:  # `assign` may have been called meanwhile
+                self._start_pulling(position)
 
     async def close(self) -> None:
         """Commit (with auto-commit) what is done, and end.

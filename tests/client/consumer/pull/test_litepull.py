@@ -14,10 +14,11 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.sysflag import COMPRESSED
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import BROKER, FakeCluster, refuse, running, until
 
 QUEUES = [MessageQueue("T", BROKER, number) for number in range(3)]
-LITE_PULL, COMMIT = 361, 15
+HEARTBEAT, LITE_PULL, COMMIT = 34, 361, 15
 
 
 @pytest.fixture
@@ -67,6 +68,34 @@ async def test_a_start_that_fails_leaves_nothing_open(cluster: FakeCluster) -> N
         await lite.start()
 
     await until(lambda: not cluster.connections)
+
+
+async def test_a_queue_that_is_assigned_during_the_start_is_pulled_once(
+    cluster: FakeCluster,
+) -> None:
+    """Law: a queue has one pull. Two of them once delivered each message twice."""
+    fill(cluster, 2)
+    instance = ClientInstance(cluster.address)
+    await instance.start()
+    await instance.route("T")  # so that the start has a broker to tell of the group
+    lite = LitePullConsumer("G", consume_from="first", instance=instance)
+
+    def assigned(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        lite.assign(QUEUES[:1])
+        return cluster.serve(command, conn)
+
+    cluster.faults[HEARTBEAT] = [assigned]
+    async with lite:
+        found = await poll_until(lite, 2)
+        await until(lambda: len(cluster.held) == 1)
+        fill(cluster, 1)
+        found += await poll_until(lite, 1)
+        await until(lambda: len(cluster.held) == 1)
+        assert await lite.poll(0) == []
+    await instance.close()
+
+    assert [message.queue_offset for message in found] == [0, 1, 2]
+    assert Counter(cluster.codes())[LITE_PULL] == 3
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 32])
