@@ -10,15 +10,17 @@ So it waits for the first and is answered as that one is. The window of known se
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from orderlymq_broker.core.effects import Effect, Peer
 from orderlymq_broker.state.records import Append, Refused
 from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.frame.command import RemotingCommand
+
+T = TypeVar("T")
 
 # The kind and name of each thing that a request needs.
 Creation: TypeAlias = tuple[tuple[str, str], ...]
@@ -67,6 +69,14 @@ def when_known(firsts: Sequence[First], then: Callable[[], list[Effect]]) -> lis
     return [] if pending else then()
 
 
+def count_down(counts: Counter[T], items: Iterable[T]) -> None:
+    """Count each item once less, and forget those of which there are none: *counts* may have many others."""
+    for item in items:
+        counts[item] -= 1
+        if not counts[item]:
+            del counts[item]
+
+
 class Waiter(NamedTuple):
     """A request that waits for what it needs, for the *creations*th time."""
 
@@ -86,6 +96,7 @@ class LeaderView:
         handing_on: delay queues of which some messages are on their way to where they belong.
         fencing: topics whose fence, or change to fewer queues, was proposed and is not applied: nobody sends to them meanwhile.
         changing: how many changes of a group were proposed and are not applied: nobody plans for it until then.
+        retrying: how many messages to retry topics, or to what waits for them, were proposed and are not applied.
         timers_ending: offsets of timers whose end was proposed and is not applied.
         taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.
     """
@@ -97,6 +108,7 @@ class LeaderView:
         self.handing_on: set[int] = set()
         self.fencing: set[str] = set()
         self.changing: Counter[str] = Counter()
+        self.retrying: Counter[str] = Counter()
         self.timers_ending: set[int] = set()
         self.taken_back: dict[int, int] = {}
         self._turns: dict[int, int] = {}

@@ -16,6 +16,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.listings import Pieces, filled, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change
+from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic
@@ -158,7 +159,9 @@ class GroupAdministration:
         names = [each.name for each in records if isinstance(each, GroupSet)]
         changing.update(names)
 
-        return change(self._context, records, request, peer, ended=lambda: changing.subtract(names))
+        return change(
+            self._context, records, request, peer, ended=lambda: count_down(changing, names)
+        )
 
     def _judge(self, body: object, only: frozenset[str] | None = None) -> list[Record]:
         """Return the records that make a group as *body* wants it; of one that exists, change *only* these members.

@@ -9,6 +9,7 @@ asks the group's ``onDeadLetter`` first (``groups/parkedkeys.py``); a message th
 from typing import Final
 
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
+from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic
 from orderlymq_broker.processors.groups.parkedkeys import check_hand_over
 from orderlymq_broker.state.records import GroupSet, TopicSet
@@ -43,6 +44,20 @@ def tries_max(config: GroupSet, asked: int | None, version: int) -> int:
         return asked
 
     return config.retry_max_times
+
+
+def check_retry(context: Context, retry: Topic) -> None:
+    """Refuse a retry that nobody of the group would get.
+
+    Raises:
+        RequestRefused: the group consumes by key (16), or may do so before the retry is stored (1).
+    """
+    group = retry.name[len(RETRY_PREFIX) :]
+    refuse_by_key(context.state.groups.get(group))
+    if context.view.changing[group]:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"group[{group}] is being changed; send it again"
+        )
 
 
 def target_topic(context: Context, name: str, queues: int = 1) -> Topic:

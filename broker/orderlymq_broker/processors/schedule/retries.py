@@ -15,10 +15,20 @@ from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, properties_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.core.uncommitted import First, PendingSend, Place, when_known
+from orderlymq_broker.core.uncommitted import (
+    First,
+    PendingSend,
+    Place,
+    count_down,
+    when_known,
+)
 from orderlymq_broker.processors.fetch.read import read_message
-from orderlymq_broker.processors.groups.fence import refuse_by_key
-from orderlymq_broker.processors.schedule.deadletters import known_group, target_topic, tries_max
+from orderlymq_broker.processors.schedule.deadletters import (
+    check_retry,
+    known_group,
+    target_topic,
+    tries_max,
+)
 from orderlymq_broker.processors.schedule.delays import delay
 from orderlymq_broker.state.records import Append, Outcome, Refused
 from orderlymq_broker.state.send.duplicates import send_identity, with_origin
@@ -73,7 +83,6 @@ class RetryProcessor:
             target = self._target(dlq_topic(header.group), 1)
             queue_id = 0
         else:
-            refuse_by_key(config)
             target = self._target(retry_topic(header.group), config.retry_queues)
             queue_id = context.view.choose_queue(target)
         draft = copy_of_failed(context, message, target, queue_id)
@@ -88,6 +97,7 @@ class RetryProcessor:
         if dead:
             context.counters["dead_letters"] += 1
         else:
+            check_retry(context, target)
             level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
             draft.properties.add(DELAY, str(level))
             delay(context, draft, level)
@@ -105,10 +115,14 @@ class RetryProcessor:
         pending = PendingSend()
         if draft.identity:
             view.sends[draft.identity] = view.sends[own] = pending
+        if draft.topic.is_retry:
+            view.retrying[draft.topic.name] += 1
 
         def ended(outcome: Append | Refused) -> list[Effect]:
             view.sends.pop(draft.identity, None)
             view.sends.pop(own, None)
+            if draft.topic.is_retry:
+                count_down(view.retrying, (draft.topic.name,))
             origin = draft.properties.by_name.get(RETRY_TOPIC)
             if type(outcome) is Append and origin is not None:
                 self._context.sent_back[origin, group] += 1

@@ -14,8 +14,8 @@ from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, answer, unanswered
-from orderlymq_broker.core.uncommitted import First, PendingSend, when_known
-from orderlymq_broker.processors.schedule.deadletters import target_of_send
+from orderlymq_broker.core.uncommitted import First, PendingSend, count_down, when_known
+from orderlymq_broker.processors.schedule.deadletters import check_retry, target_of_send
 from orderlymq_broker.processors.schedule.delays import (
     NO_WAIT,
     WAIT_NAMES,
@@ -124,6 +124,8 @@ class SendProcessor:
         # Only now: what was stored before is never said to be refused.
         if _may_repeat(header, asked):
             check_target(context, asked, queue_id)
+        if topic.is_retry:
+            check_retry(context, topic)
         if topic.expansion is not None or context.view.fencing:
             check_send(context, topic, request.ext)
         beside: HalfOpened | TimersEnded | None = None
@@ -282,10 +284,14 @@ class SendProcessor:
         identity = draft.identity
         if identity:
             view.sends[identity] = PendingSend()
+        retries = (draft.topic.name,) if draft.topic.is_retry else ()
+        if retries:
+            view.retrying.update(retries)
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             stored = outcomes[0]
             assert type(stored) is Append or type(stored) is Refused
+            count_down(view.retrying, retries)
             if type(beside) is TimersEnded:
                 self._timers.ended(beside, view)
             if isinstance(stored, Refused):
@@ -303,6 +309,7 @@ class SendProcessor:
             return effects
 
         def lost(refusal: Refusal | None) -> list[Effect]:
+            count_down(view.retrying, retries)
             if type(beside) is TimersEnded:
                 self._timers.ended(beside, view)
             effects = answer_unstored(request, peer, refusal)

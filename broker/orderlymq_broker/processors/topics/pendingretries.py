@@ -3,8 +3,8 @@ Which groups have messages in the delay levels that will be tried again.
 
 A message that an ordered group handed back waits in the schedule topic until it is due and only then stands in
 the group's retry topic. Its target is written in the message alone, so the waiting ones are read once,
-by the leader, in steps that hold nobody up, and remembered until they have been handed on. The rule:
-what was not looked at yet counts as waiting, for every group.
+by the leader, in steps that hold nobody up, and remembered until they have been handed on. The rules:
+what was not looked at yet counts as waiting, for every group; what was proposed and is not applied counts, too.
 """
 
 from collections import Counter, deque
@@ -16,7 +16,7 @@ from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, message_key, queue_bounds, queue_key
 from orderlymq_protocol.message.properties import REAL_TOPIC, find_property
 from orderlymq_protocol.message.record import record_properties
-from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, retry_topic
 
 # Messages read at a time: about two milliseconds; somebody who waits for an expansion asks several times a second. Of large
 # ones so many bytes of a level, which is as much as it hands on together.
@@ -46,7 +46,11 @@ class RetryWatch:
     def waiting(self, groups: Collection[str]) -> list[tuple[str, int]]:
         """Return (group, messages) for those of *groups* that wait for a retry, the most first."""
         unread = self._read()
-        counts = ((group, self._counts[group] + unread) for group in dict.fromkeys(groups))
+        under_way = self._context.view.retrying
+        counts = (
+            (group, self._counts[group] + under_way[retry_topic(group)] + unread)
+            for group in dict.fromkeys(groups)
+        )
         found = [(group, count) for group, count in counts if count]
 
         return sorted(found, key=lambda each: (-each[1], each[0]))

@@ -1,0 +1,103 @@
+"""What is under way while a group changes how it consumes."""
+
+import pytest
+
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.names import retry_topic
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.lanes.member import GROUP, TOPIC, change, lead, produce
+from tests.broker.processors.requests import create, properties, send, send_ext
+
+RETRIES = retry_topic(GROUP)
+BACK = {"group": GROUP, "offset": "0", "originTopic": TOPIC, "delayLevel": "1"}
+BY_KEY = fastjson.dumps({"groupName": GROUP, "concurrency": "Key"})
+
+
+def by_queue() -> Shell:
+    """Return a leader whose group consumes by queue and has one message."""
+    shell = Shell().lead()
+    create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP), TopicSet(RETRIES, 1, 1))
+    produce(shell, "x")
+    return shell
+
+
+def retry(shell: Shell, way: str) -> int:
+    """Hand a message back, or send it to the retry topic as RocketMQ's Java client does when that fails; apply nothing."""
+    if way == "back":
+        return shell.submit(36, BACK)
+    props = properties(RETRY_TOPIC=TOPIC, DELAY="3") if way == "delayed" else ""
+    return shell.submit(310, send_ext(RETRIES, props, j=1), b"paid")
+
+
+WAYS = pytest.mark.parametrize("way", ["back", "delayed", "immediate"])
+
+
+@WAYS
+def test_a_retry_that_is_under_way_is_waited_for(way: str) -> None:
+    """Consumers by key would never get it."""
+    shell = by_queue()
+    handed_back = retry(shell, way)
+
+    changed = shell.submit(200, {}, BY_KEY)
+    shell.settle()
+
+    replies = [shell.reply_to(each) for each in (handed_back, changed)]
+    assert [None if each is None else each.code for each in replies] == [0, 1]
+    assert not shell.state.groups.by_name[GROUP].by_key
+
+
+@WAYS
+def test_no_retry_is_stored_behind_a_change_that_is_under_way(way: str) -> None:
+    """Its client is refused for certain, and keeps it."""
+    shell = by_queue()
+    changed = shell.submit(200, {}, BY_KEY)
+
+    handed_back = retry(shell, way)
+    shell.settle()
+
+    replies = [shell.reply_to(each) for each in (handed_back, changed)]
+    assert [None if each is None else each.code for each in replies] == [1, 0]
+    shell.pass_time(60_000)
+    assert not shell.state.topics.by_name[RETRIES].queues
+
+
+@WAYS
+def test_a_retry_that_is_lost_keeps_no_change_waiting(way: str) -> None:
+    """Nothing of it will ever be stored."""
+    shell = by_queue()
+    retry(shell, way)
+    shell.lose_proposals()
+
+    assert change(shell, concurrency="Key").code == 0
+
+
+def test_a_group_by_key_gets_nothing_by_its_retry_topic() -> None:
+    """Nobody would consume it, and it would keep the growth of each topic of the group waiting."""
+    shell = lead()
+
+    answer = send(shell, RETRIES, props=properties(RETRY_TOPIC=TOPIC), j=1)
+
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "concurrency: Key" in (answer.remark or "")
+    assert not shell.state.topics.by_name[RETRIES].queues
+
+
+def test_a_retry_that_is_under_way_keeps_an_expansion_waiting() -> None:
+    """Later messages of its key would overtake it in their new queue."""
+    shell = by_queue()
+    create(shell, GroupSet(GROUP, orderly=True))
+    shell.call(15, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"})
+    shell.pass_time(6_000)
+    step = {"topic": TOPIC, "attempt": "1", "total": "2", "queues": "2", "limitMillis": "60000"}
+    code = RequestCode.ORDERLYMQ_CHANGE_QUEUES
+    assert shell.call(code, {"action": "fence", **step}).code == 0
+    retry(shell, "back")
+
+    switched = shell.submit(code, {"action": "switch", **step})
+    shell.settle()
+
+    refused = shell.reply_to(switched)
+    assert refused is not None
+    assert (refused.code, "try again" in (refused.remark or "")) == (1, True), refused.remark
