@@ -3,12 +3,15 @@ Fetches of lanes: code 20512, answered immediately or held until there is someth
 
 The rules: what is handed out is in the log before it is answered; of one group and topic one proposal is under way, which
 serves all that wait, so no plan rests on what another one has taken; a repeat of a fetch gets the attempts of the first
-one, be its answer lost or its leader gone; a member waits with one fetch per topic. Who gets what: ``planner.py``.
+one, be its answer lost or its leader gone; a member waits with one fetch per topic; what one turn of the loop plans has a bound,
+whatever the number of groups, topics and members, and the next turn goes on with the pair that has waited longest.
+Who gets what: ``planner.py``.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
@@ -37,8 +40,12 @@ from orderlymq_protocol.header.lanes import FetchLanesHeader
 SUSPEND_MS_MAX: Final = 30_000
 # Fetches that wait, each some KB; beyond it they are answered immediately.
 WAITING_MAX: Final = 100_000
-# Groups and topics, or fetches that end, in one turn.
+# Fetches that end in one turn.
 SERVED_COUNT_MAX: Final = 256
+# Lanes that one turn plans, and what else it looks at, counted in lanes: some 10 ms.
+PLANNED_MAX: Final = 512
+# Fetches that are passed over in the time of one lane.
+_PASSED_OVER: Final = 64
 DEFAULT_LEASE_MS: Final = 30_000
 
 NOT_BY_KEY: Final = "group[{group}] consumes by queue locks (concurrency: Queue): lock its queues, or set concurrency: Key"
@@ -75,6 +82,11 @@ class LaneFetcher:
         self._under_way: set[_Pair] = set()
         # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
         self._stuck: set[_Pair] = set()
+        # Groups and topics to plan for, those that have waited longest first, with how many of their fetches, None for all;
+        # and what this turn has room for.
+        self._to_plan: OrderedDict[_Pair, int | None] = OrderedDict()
+        self._room = PLANNED_MAX
+        self._goes_on = False
         # Lanes handed out so far, which decides whose turn it is.
         self._turns: dict[_Pair, int] = {}
 
@@ -101,7 +113,7 @@ class LaneFetcher:
         self._waiting.setdefault(pair, {})[header.client_id] = waiting
         self._by_connection.setdefault(peer.connection, set()).add(waiting)
 
-        return [*effects, *self.pump(pair, now)]
+        return [*effects, *self.moved((pair,), now)]
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -118,12 +130,11 @@ class LaneFetcher:
 
     def moved(self, pairs: Iterable[_Pair], now: Now) -> list[Effect]:
         """Serve the fetches of groups and topics in which something can be handed out again, the last in later turns."""
-        pairs = list(pairs)
-        effects = [effect for pair in pairs[:SERVED_COUNT_MAX] for effect in self.pump(pair, now)]
-        if rest := pairs[SERVED_COUNT_MAX:]:
-            effects.append(Later(partial(self.moved, rest)))
+        for pair in pairs:
+            if pair in self._waiting:
+                self._to_plan[pair] = None
 
-        return effects
+        return self._plan_on(now)
 
     def tick(self, now: Now) -> list[Effect]:
         """Answer the fetches whose time is up, and hand out parked lanes that are due."""
@@ -176,24 +187,58 @@ class LaneFetcher:
         effects = self.release_all()
         self._under_way = set()
         self._stuck.clear()
+        self._to_plan.clear()
 
         return effects
 
     # -- plans -------------------------------------------------------------------------------------
 
-    def pump(self, pair: _Pair, now: Now) -> list[Effect]:
-        """Serve what waits for one group and topic, unless a proposal for them is under way."""
+    def _plan_on(self, now: Now) -> list[Effect]:
+        """Plan for as many groups and topics as this turn has room for."""
+        effects: list[Effect] = []
+        while self._to_plan and self._room > 0:
+            pair, count = self._to_plan.popitem(last=False)
+            effects += self.pump(pair, now, count)
+        if self._room < PLANNED_MAX and not self._goes_on:
+            self._goes_on = True
+            effects.append(Later(self._next_turn))
+
+        return effects
+
+    def _next_turn(self, now: Now) -> list[Effect]:
+        self._goes_on, self._room = False, PLANNED_MAX
+
+        return self._plan_on(now)
+
+    def _may_plan(self, pair: _Pair) -> bool:
+        """Return whether somebody waits of a group and topic, and no proposal is under way."""
         if pair in self._under_way or pair not in self._waiting or not self._context.leading:
-            return []
+            return False
         if self._context.view.changing[pair[0]]:
             # Messages may have other keys once it is applied.
             self._stuck.add(pair)
+            return False
+
+        return True
+
+    def _put_off(self, pair: _Pair, looked_at: Sequence[Waiting], left: int) -> None:
+        """Let the other fetches of a pair be looked at in a later turn, and stand before those that were."""
+        mine = self._waiting[pair]
+        for client_id in [each.header.client_id for each in looked_at if not each.done]:
+            mine[client_id] = mine.pop(client_id)
+        self._to_plan[pair] = left
+
+    def pump(self, pair: _Pair, now: Now, count: int | None = None) -> list[Effect]:
+        """Serve what waits for one group and topic, or the first *count* of it, unless a proposal for them is under way."""
+        if not self._may_plan(pair):
             return []
         effects: list[Effect] = []
         plans: list[tuple[Waiting, Plan, LanesFetched]] = []
         this_round: Round | None = None
         empty: Plan | None = None
-        for waiting in list(self._waiting[pair].values()):
+        all_waiting = list(islice(self._waiting[pair].values(), count))
+        self._room -= len(all_waiting) // _PASSED_OVER
+        for place, waiting in enumerate(all_waiting):
             # When there is nothing for one, there is nothing for those behind it: only their time may be over.
             if (
                 empty is not None
@@ -201,6 +246,10 @@ class LaneFetcher:
                 and waiting.deadline_ms > now.monotonic_ms
             ):
                 continue
+            if place and self._room <= 0:
+                self._put_off(pair, all_waiting[:place], len(all_waiting) - place)
+                break
+            self._room -= 1
             try:
                 config, topic, member = self._check(waiting.header)
                 repeated = self._repeat(waiting, topic) if waiting.is_first else None
@@ -215,6 +264,7 @@ class LaneFetcher:
             except RequestRefused as refused:
                 effects += self._answer(waiting, refused.code, remark=refused.remark)
                 continue
+            self._room -= plan.work if plan is not empty else 0
             parts = plan.records()
             if not (parts or plan.is_own):
                 empty = plan
@@ -244,6 +294,7 @@ class LaneFetcher:
             now,
             self._turns.get(pair, 0),
             self._leases.due,
+            max(1, self._room),
         )
 
     def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:
@@ -274,7 +325,7 @@ class LaneFetcher:
                     effects += self._end_overdue(waiting, plan, now)
                 return effects
             # For fetches that got nothing yet, and those that have come meanwhile.
-            return [*effects, *self.pump(pair, now)]
+            return [*effects, *self.moved((pair,), now)]
 
         def lost(refusal: Refusal | None) -> list[Effect]:
             under_way.discard(pair)
@@ -310,6 +361,7 @@ class LaneFetcher:
         if not mine:
             return None
         self._context.counters["lanes_repeated"] += len(mine)
+        self._room -= len(mine)
         lanes = [_shown(queue, lane) for queue, lane in mine]
         messages = [
             message

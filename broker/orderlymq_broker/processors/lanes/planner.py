@@ -15,6 +15,7 @@ from typing import Final
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.fetch.read import Matches
 from orderlymq_broker.processors.lanes.scan import (
+    SCAN_MAX,
     Budget,
     Message,
     key_of,
@@ -38,6 +39,9 @@ LANES_OF_GROUP_MAX: Final = 16_384
 OWED_MAX: Final = 10_000_000
 # Lanes that one member has in hand of a topic: more than a process works on within a lease.
 IN_HAND_MAX: Final = 4_096
+# Messages that are looked at, and queues that are gone over, in the time of one lane, which is some 20 us.
+LOOKED_AT: Final = 8
+GONE_OVER: Final = 32
 # One in so many lanes is looked for among new messages first.
 NEW_SHARE: Final = 4
 
@@ -115,6 +119,7 @@ class Plan:
         limited: why there is no more.
         is_own: that is so for this member alone: those behind it may get what it may not have.
         expired: messages that retention took before anybody looked at them.
+        work: how long it took to make, counted in lanes.
     """
 
     parts: dict[int, _Part] = field(default_factory=dict)
@@ -124,6 +129,7 @@ class Plan:
     limited: str = ""
     is_own: bool = False
     expired: int = 0
+    work: int = 0
 
     def records(self) -> tuple[QueueFetch, ...]:
         """Return the parts that change something."""
@@ -135,7 +141,8 @@ class Plan:
 class Round:
     """The plans of one moment for one group and topic.
 
-    Life cycle: made when nothing of the topic is under way in the log, asked once per fetch, and forgotten.
+    Life cycle: made when nothing of the topic is under way in the log and there is time for *room* lanes or as much other
+    work, asked once per fetch, and forgotten.
     """
 
     def __init__(
@@ -147,6 +154,7 @@ class Round:
         now: Now,
         turn: int,
         due: Callable[[LaneQueue, int], list[Lane]],
+        room: int,
     ) -> None:
         self._state = state
         self._reader = reader
@@ -156,9 +164,9 @@ class Round:
         self.turn = turn
         self._due = due
         self._queues = dict(state.lanes.queues_of(config.name, topic.name))
-        self._budget = Budget()
+        self._budget = Budget(min(SCAN_MAX, room * LOOKED_AT))
         # Reads for lanes that are ready have a budget of their own: else they would keep new messages waiting.
-        self._hands = Budget()
+        self._hands = Budget(min(SCAN_MAX, room * LOOKED_AT))
         # By queue, the oldest last: the lanes that are ready, and the suspects of them. Plans take from these.
         self._lanes_of: dict[int, tuple[list[Lane], list[Lane]]] = {}
         self._scanned: dict[int, int] = {}
@@ -182,6 +190,7 @@ class Round:
         count = self._topic.queue_count
         first = self.turn % count if count else 0
         order = [(first + step) % count for step in range(count)]
+        left = self._budget.messages + self._hands.messages
         before, after = self.turn // NEW_SHARE, (self.turn + room) // NEW_SHARE
         new = after - before
         ready = self._ready(plan, fetch, order)
@@ -191,6 +200,8 @@ class Round:
         self.turn += max(1, plan.lanes)
         self._in_hand[fetch.client_id] = self._in_hand.get(fetch.client_id, 0) + plan.lanes
         self._note_added(plan)
+        left -= self._budget.messages + self._hands.messages
+        plan.work = plan.lanes + left // LOOKED_AT + count // GONE_OVER
 
         return plan
 
