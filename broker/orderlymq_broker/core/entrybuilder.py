@@ -18,6 +18,7 @@ import msgspec
 
 from orderlymq_broker.core.effects import Effect, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     Append,
@@ -256,8 +257,8 @@ class EntryBuilder:
                 self._creations -= proposal.creations
                 self._rows_size -= proposal.rows_size
                 if proposal.changes or proposal.deletes:
-                    self.changing -= Counter(proposal.changes)
-                    self.going -= Counter(proposal.deletes)
+                    count_down(self.changing, proposal.changes)
+                    count_down(self.going, proposal.deletes)
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
         """Return the entry of admitted proposals; nothing is given away before ``proposed``."""
