@@ -92,7 +92,8 @@ class Propose:
         applied: called with one outcome per record, after commit and apply on this leader.
         lost: called when it is certain that the records were not and will not be applied: with a refusal when
             they cannot be stored at all, with None when another leader has taken over.
-        size: bytes in the log, about; the entry builder counts them.
+        size: bytes in the log, about; the entry builder counts them, and
+        changes_count: how many changes they make, as far as each takes time to apply.
         first_at: the queue and the offset of their first message, for copies of another cluster: where another offset is
             next, they are refused when their entry is built.
         creations: topics and groups that they make.
@@ -107,6 +108,7 @@ class Propose:
     lost: Lost | None = None
     first_at: tuple[Queue, int] | None = None
     size: int = 0
+    changes_count: int = 0
     creations: int = 0
     changes: Sequence[str] = ()
     deletes: Sequence[tuple[str, str]] = ()

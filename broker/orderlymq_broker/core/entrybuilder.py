@@ -27,6 +27,7 @@ from orderlymq_broker.state.records import (
     Record,
     TopicDeleted,
     TopicSet,
+    changes_in,
     decode_records,
     encode_records,
 )
@@ -51,8 +52,9 @@ PROPOSAL_SIZE_MAX: Final = 16 << 20
 # Proposals share an entry up to here. Large enough that the cost of an entry vanishes in it, small enough that its sync
 # and its way over the network do not delay the next one by more than tens of milliseconds.
 ENTRY_SIZE_USUAL: Final = 4 << 20
-# And up to here. A replica applies an entry in one go, at 5 to 15 us a record: the leader must be heard of meanwhile.
-ENTRY_RECORDS_USUAL: Final = 1_024
+# And up to here. A replica applies an entry in one go, at 5 to 15 us a change, of which a record may have many: the leader must be
+# heard of meanwhile.
+ENTRY_CHANGES_USUAL: Final = 1_024
 
 # Works of many small records are cut into proposals of about this size.
 PIECE_SIZE: Final = 1 << 20
@@ -190,6 +192,7 @@ class EntryBuilder:
             self.changing.update(proposal.changes)
             self.going.update(proposal.deletes)
         proposal.size, proposal.view = size, self._view
+        proposal.changes_count = len(proposal.records) - len(others) + sum(map(changes_in, others))
         self.uncommitted += size
 
         return None
@@ -342,8 +345,8 @@ def next_group(collected: deque[Propose]) -> list[Propose]:
     while collected:
         proposal = collected[0]
         size += proposal.size
-        count += len(proposal.records)
-        if group and (size > ENTRY_SIZE_USUAL or count > ENTRY_RECORDS_USUAL):
+        count += proposal.changes_count
+        if group and (size > ENTRY_SIZE_USUAL or count > ENTRY_CHANGES_USUAL):
             break
         group.append(collected.popleft())
 
@@ -363,17 +366,19 @@ def in_pieces(records: Iterable[Record]) -> list[Effect]:
     """Return proposals of records of which nobody waits for any, in their order, none of them large."""
     pieces: list[Effect] = []
     piece: list[Record] = []
-    size = 0
+    size = count = 0
     for record in records:
         try:
             added = len(encode_records([record]))
         except _CANNOT_BE_STORED:
             added = PIECE_SIZE  # alone: the gate refuses it, and nothing else with it
-        if piece and size + added > PIECE_SIZE:
+        changes = changes_in(record)
+        if piece and (size + added > PIECE_SIZE or count + changes > ENTRY_CHANGES_USUAL):
             pieces.append(Propose(piece))
-            piece, size = [], 0
+            piece, size, count = [], 0, 0
         piece.append(record)
         size += added
+        count += changes
     if piece:
         pieces.append(Propose(piece))
 

@@ -59,7 +59,7 @@ TICKETS_MAX: Final = 2
 # asks the others, instead of running through an election time-out in one go.
 TICKS_CATCH_UP_MAX: Final = 3
 
-# A turn ends behind so many records applied, and goes on when timers and sockets had their share.
+# A turn ends behind so many changes applied, and goes on when timers and sockets had their share.
 APPLIED_MAX: Final = 1_024
 
 
@@ -84,7 +84,6 @@ class ReplicationLoop:
         self.writes = WriteWatch(STALL_ELECTIONS * election_s, ports.clock.seconds)
         self._turn_is_due = False
         self._refused = False
-        self._applied_records = 0
         self._stopped = False
         self._ticked_at = ports.clock.seconds()
         self._topics_version = parts.machine.state.topics_version
@@ -333,7 +332,7 @@ class ReplicationLoop:
         self._role.watch()
         # Applying may lead to new proposals, which belong to the next turn, so this ends.
         self._propose()
-        self._applied_records = 0
+        applied = self._parts.machine.changes
         if responses := self._node.take_heartbeat_responses():
             self._send(responses)
         while not self._stopped and self._may_take_ready():
@@ -342,7 +341,7 @@ class ReplicationLoop:
             if ready is None:
                 break
             self._begin(ready)
-            if self._applied_records >= APPLIED_MAX:
+            if self._parts.machine.changes - applied >= APPLIED_MAX:
                 self._wake()
                 break
         if self._stopped:
@@ -474,7 +473,6 @@ class ReplicationLoop:
             case EntryKind.NORMAL:
                 split = split_entry(entry.data)
                 outcomes = parts.machine.apply(entry.index, entry.term, split, batch)
-                self._applied_records += len(outcomes)
             case EntryKind.NOOP | EntryKind.CONFIG:
                 parts.machine.apply_noop(entry.index, entry.term, batch)
                 if entry.kind is EntryKind.CONFIG:

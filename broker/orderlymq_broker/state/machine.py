@@ -58,6 +58,7 @@ from orderlymq_broker.state.records import (
     RetentionAdvanced,
     TopicDeleted,
     TopicSet,
+    changes_in,
     decode_records,
 )
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
@@ -113,12 +114,17 @@ _SPARE_KEYS: Final = 8_192
 
 
 class Machine:
-    """Applies entries to a state, in the order of the log, each exactly once."""
+    """Applies entries to a state, in the order of the log, each exactly once.
+
+    Attributes:
+        changes: how many changes were applied, as far as each takes time.
+    """
 
     def __init__(self, state: BrokerState) -> None:
         self.state = state
         self._writes = TableWrites()
         self._spare_keys = 0
+        self.changes = 0
 
     def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
         """Apply one entry; return one outcome per record.
@@ -148,7 +154,9 @@ class Machine:
             elif outcomes and type(outcomes[-1]) is Refused and _is_of_message(record):
                 outcomes.append(outcomes[-1])
             else:
+                self.changes += changes_in(record) - 1
                 outcomes.append(self._apply_other(record, index, parts.wall_ms, batch))
+        self.changes += len(outcomes)
         assert position == end, f"{end - position} bytes of messages without a record"
         state.physical_end += end - parts.blob_start
         self._finish(index, term, batch)

@@ -18,7 +18,12 @@ from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, Settin
 from orderlymq_broker.state.groups.lockrecords import LockRecord, LocksFreed, LocksGranted
 from orderlymq_broker.state.groups.parkedkeyrecords import ParkedOutcome, ParkedRecord
 from orderlymq_broker.state.integerranges import NO_TOKEN, Long, Natural, Position
-from orderlymq_broker.state.lanes.lanerecords import LaneOutcome, LaneRecord, LanesMoved
+from orderlymq_broker.state.lanes.lanerecords import (
+    LaneOutcome,
+    LaneRecord,
+    LanesFetched,
+    LanesMoved,
+)
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded, TimersMoved
 from orderlymq_broker.state.topics.expansionrecords import ExpansionMoved, ExpansionRecord
 from orderlymq_broker.state.transactions.halfrecords import HalfRecord, HalvesMoved
@@ -272,6 +277,15 @@ def decode_records(meta: bytes | memoryview) -> list[Record]:
         UNREADABLE: one of these; the bytes are no list of known records.
     """
     return _decoder.decode(meta)
+
+
+def changes_in(record: Record) -> int:
+    """Return how many changes a record makes, as far as each takes time to apply."""
+    if type(record) is LanesFetched:
+        return max(1, sum(len(part.hand_outs) + len(part.found) for part in record.queues))
+    values = msgspec.structs.astuple(record)
+
+    return max(1, sum([len(value) for value in values if type(value) is tuple]))
 
 
 # -- outcomes --------------------------------------------------------------------------------------

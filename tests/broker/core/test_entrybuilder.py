@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import (
-    ENTRY_RECORDS_USUAL,
+    ENTRY_CHANGES_USUAL,
     ENTRY_SIZE_USUAL,
     PIECE_SIZE,
     PROPOSAL_SIZE_MAX,
@@ -502,15 +502,15 @@ def _commit(shell: Shell, proposals: list[Propose]) -> None:
 
 @given(
     sizes=st.lists(
-        st.tuples(st.integers(0, 3 * ENTRY_SIZE_USUAL), st.integers(0, 3 * ENTRY_RECORDS_USUAL)),
+        st.tuples(st.integers(0, 3 * ENTRY_SIZE_USUAL), st.integers(0, 3 * ENTRY_CHANGES_USUAL)),
         min_size=1,
         max_size=12,
     )
 )
 def test_entries_take_proposals_in_their_order(sizes: list[tuple[int, int]]) -> None:
-    """Each takes at least one, and no more bytes or records than an entry usually holds."""
+    """Each takes at least one, and no more bytes or changes than an entry usually holds."""
     record = OffsetsCommitted(())
-    proposals = [Propose([record] * count, size=size) for size, count in sizes]
+    proposals = [Propose([record], size=size, changes_count=count) for size, count in sizes]
     collected = deque(proposals)
     groups = []
     while collected:
@@ -520,7 +520,7 @@ def test_entries_take_proposals_in_their_order(sizes: list[tuple[int, int]]) -> 
     for group in groups:
         assert len(group) == 1 or (
             sum(each.size for each in group) <= ENTRY_SIZE_USUAL
-            and sum(len(each.records) for each in group) <= ENTRY_RECORDS_USUAL
+            and sum(each.changes_count for each in group) <= ENTRY_CHANGES_USUAL
         )
 
 

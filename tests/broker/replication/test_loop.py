@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from orderlymq_broker.core.effects import Effect, Later, Now, Propose, Refusal
-from orderlymq_broker.core.entrybuilder import ENTRY_RECORDS_USUAL, Built
+from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, Built
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.replication.groupcommit import LINGER_COUNT_MAX
 from orderlymq_broker.state.records import Append as MessageAppended
@@ -568,9 +568,9 @@ def test_a_follower_that_catches_up_ends_its_turn_behind_each_share(group: Simul
     follower = others(group, leader)[0]
     group.cut = {follower.id}
     record = TopicSet("t" * 120, read_queues=1, write_queues=1)
-    entries, entry_size_min = 20, 120 * ENTRY_RECORDS_USUAL
+    entries, entry_size_min = 20, 120 * ENTRY_CHANGES_USUAL
     for _ in range(entries):
-        leader.loop.submit([Propose([record] * ENTRY_RECORDS_USUAL)])
+        leader.loop.submit([Propose([record] * ENTRY_CHANGES_USUAL)])
         group.run()
     counts = [follower.loop.figures.entries_applied]
     group.after_callback = lambda: counts.append(follower.loop.figures.entries_applied)
