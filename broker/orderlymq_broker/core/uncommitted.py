@@ -96,6 +96,7 @@ class LeaderView:
         handing_on: delay queues of which some messages are on their way to where they belong.
         fencing: topics whose fence, or change to fewer queues, was proposed and is not applied: nobody sends to them meanwhile.
         changing: how many changes of a group were proposed and are not applied: nobody plans for it until then.
+        fetching: groups and topics of which lanes are handed out by what was proposed and is not applied.
         retrying: how many messages to retry topics, or to what waits for them, were proposed and are not applied.
         timers_ending: offsets of timers whose end was proposed and is not applied.
         taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.
@@ -108,6 +109,7 @@ class LeaderView:
         self.handing_on: set[int] = set()
         self.fencing: set[str] = set()
         self.changing: Counter[str] = Counter()
+        self.fetching: set[tuple[str, str]] = set()
         self.retrying: Counter[str] = Counter()
         self.timers_ending: set[int] = set()
         self.taken_back: dict[int, int] = {}

@@ -79,7 +79,6 @@ class LaneFetcher:
         self._leases = leases
         self._waiting: dict[_Pair, dict[str, Waiting]] = {}
         self._by_connection: dict[int, set[Waiting]] = {}
-        self._under_way: set[_Pair] = set()
         # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
         self._stuck: set[_Pair] = set()
         # Groups and topics to plan for, those that have waited longest first, with how many of their fetches, None for all;
@@ -185,7 +184,6 @@ class LaneFetcher:
         """Stop to lead."""
         self._turns.clear()
         effects = self.release_all()
-        self._under_way = set()
         self._stuck.clear()
         self._to_plan.clear()
 
@@ -212,9 +210,10 @@ class LaneFetcher:
 
     def _may_plan(self, pair: _Pair) -> bool:
         """Return whether somebody waits of a group and topic, and no proposal is under way."""
-        if pair in self._under_way or pair not in self._waiting or not self._context.leading:
+        context = self._context
+        if pair in context.view.fetching or pair not in self._waiting or not context.leading:
             return False
-        if self._context.view.changing[pair[0]]:
+        if context.view.changing[pair[0]]:
             # Messages may have other keys once it is applied.
             self._stuck.add(pair)
             return False
@@ -299,7 +298,7 @@ class LaneFetcher:
 
     def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:
         # Of this term: that the plan of a former one is lost says nothing about the next one's.
-        under_way = self._under_way
+        under_way = self._context.view.fetching
         under_way.add(pair)
         records: list[Record] = [record for _, _, record in plans]
         touched = {part.queue_id for _, _, record in plans for part in record.queues}

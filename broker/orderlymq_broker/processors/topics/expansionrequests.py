@@ -330,6 +330,13 @@ class ExpansionProcessor:
             busy = [each for group in readers for each in self._in_hand(group, topic)]
             if busy:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, busy[0].reason)
+            fetching = [group for group in readers if (group, name) in self._context.view.fetching]
+            if fetching:
+                # A reset behind the fetch would let its lane be in hand and owe nothing.
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"group {fetching[0]} gets lanes of topic[{name}] at this moment; send it again",
+                )
 
         return ExpansionSwitched(
             name,

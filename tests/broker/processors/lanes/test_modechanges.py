@@ -1,4 +1,4 @@
-"""What is under way while a group changes how it consumes."""
+"""What is under way while a group changes how it consumes, or a topic grows."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.names import retry_topic
-from tests.broker.processors.driver import Shell
-from tests.broker.processors.lanes.member import GROUP, TOPIC, change, lead, produce
+from tests.broker.processors.driver import TOOL, Shell
+from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, change, lanes, lead, produce
 from tests.broker.processors.requests import create, properties, send, send_ext
 
 RETRIES = retry_topic(GROUP)
@@ -101,3 +101,30 @@ def test_a_retry_that_is_under_way_keeps_an_expansion_waiting() -> None:
     refused = shell.reply_to(switched)
     assert refused is not None
     assert (refused.code, "try again" in (refused.remark or "")) == (1, True), refused.remark
+
+
+def test_a_lane_that_is_being_handed_out_keeps_an_expansion_waiting() -> None:
+    """A reset between both takes its message, so that nothing is owed; its listener works all the same."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    step = {"topic": TOPIC, "attempt": "1", "total": "2", "queues": "2", "limitMillis": "60000"}
+    code = RequestCode.ORDERLYMQ_CHANGE_QUEUES
+    assert shell.call(code, {"action": "fence", **step}).code == 0
+    fetched = a.submit()
+    to_the_end = {"topic": TOPIC, "group": GROUP, "timestamp": "-1", "isForce": "true"}
+    assert shell.reply_to(shell.submit(222, to_the_end, peer=TOOL)) is None
+
+    switched = shell.submit(code, {"action": "switch", **step}, peer=TOOL)
+    shell.settle()
+
+    refused, reply = shell.reply_to(switched), shell.reply_to(fetched)
+    assert refused is not None
+    assert reply is not None
+    assert (refused.code, refused.remark) == (
+        1,
+        "group billing gets lanes of topic[orders] at this moment; send it again",
+    )
+    assert shell.call(code, {"action": "switch", **step}, peer=TOOL).code == 1
+    a.say("done", *lanes(reply), offset=0)
+    assert shell.call(code, {"action": "switch", **step}, peer=TOOL).code == 0
