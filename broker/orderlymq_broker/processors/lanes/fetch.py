@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.checks import check_broker, readable_topic
 from orderlymq_broker.processors.fetch.filter import registered_filter
@@ -24,7 +25,7 @@ from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN,
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.planner import Fetch, Plan, Round
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
-from orderlymq_broker.state.lanes.lane import Lane
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import MOVED
@@ -72,13 +73,20 @@ class Waiting:
 
 
 class LaneFetcher:
-    """Serves fetches and keeps those that wait."""
+    """Serves fetches and keeps those that wait.
+
+    Attributes:
+        waiting_count: how many fetches wait.
+    """
 
     def __init__(self, context: Context, leases: LaneLeases) -> None:
         self._context = context
         self._leases = leases
         self._waiting: dict[_Pair, dict[str, Waiting]] = {}
+        self._by_topic: dict[str, dict[_Pair, None]] = {}
+        self._deadlines: LeaseClocks[Waiting] = LeaseClocks()
         self._by_connection: dict[int, set[Waiting]] = {}
+        self.waiting_count = 0
         # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
         self._stuck: set[_Pair] = set()
         # Groups and topics to plan for, those that have waited longest first, with how many of their fetches, None for all;
@@ -88,11 +96,6 @@ class LaneFetcher:
         self._goes_on = False
         # Lanes handed out so far, which decides whose turn it is.
         self._turns: dict[_Pair, int] = {}
-
-    @property
-    def waiting_count(self) -> int:
-        """Return how many fetches wait."""
-        return sum(map(len, self._waiting.values()))
 
     def fetch(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20512."""
@@ -105,11 +108,14 @@ class LaneFetcher:
         wait_ms = min(max(0, header.suspend_timeout_millis), SUSPEND_MS_MAX)
         if self.waiting_count >= WAITING_MAX:
             wait_ms = 0
-        pair = (header.consumer_group, header.topic)
+        pair = _pair(header)
         former = self._waiting.get(pair, {}).get(header.client_id)
         effects = [] if former is None else self._end(former, "SUPERSEDED")
         waiting = Waiting(unanswered(request), peer, header, now.monotonic_ms + wait_ms)
         self._waiting.setdefault(pair, {})[header.client_id] = waiting
+        self._by_topic.setdefault(header.topic, {})[pair] = None
+        self._deadlines.run(waiting, waiting.deadline_ms)
+        self.waiting_count += 1
         self._by_connection.setdefault(peer.connection, set()).add(waiting)
 
         return [*effects, *self.moved((pair,), now)]
@@ -121,11 +127,10 @@ class LaneFetcher:
         if not self._waiting:
             return []
         by_id = self._context.state.topics.by_id
-        names = {
-            by_id[each].name for each in {record.topic_id for record in records} if each in by_id
-        }
+        topics = {record.topic_id: by_id.get(record.topic_id) for record in records}
+        names = [topic.name for topic in topics.values() if topic is not None]
 
-        return self.moved([pair for pair in self._waiting if pair[1] in names], now)
+        return self.moved([pair for name in names for pair in self._by_topic.get(name, ())], now)
 
     def moved(self, pairs: Iterable[_Pair], now: Now) -> list[Effect]:
         """Serve the fetches of groups and topics in which something can be handed out again, the last in later turns."""
@@ -138,9 +143,14 @@ class LaneFetcher:
     def tick(self, now: Now) -> list[Effect]:
         """Answer the fetches whose time is up, and hand out parked lanes that are due."""
         stuck, self._stuck = self._stuck, set()
-        due = [pair for pair in self._waiting if pair in stuck or self._is_due(pair, now)]
+        over = [_pair(waiting.header) for waiting in self._deadlines.over(now.monotonic_ms + 1)]
+        parked = [
+            pair
+            for queue in self._context.state.lanes.having[LaneState.PARKED].values()
+            if (pair := queue.place[:2]) in self._waiting and self._leases.due(queue, now.wall_ms)
+        ]
 
-        return self.moved(due, now)
+        return self.moved((*stuck, *over, *parked), now)
 
     def look_again(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
         """Judge the fetches of some groups or all again: what they wait for may be gone."""
@@ -151,15 +161,6 @@ class LaneFetcher:
                 del self._turns[pair]
         waiting = [each for each in self._waiting if groups is None or each[0] in groups]
         return self.moved(waiting, now)
-
-    def _is_due(self, pair: _Pair, now: Now) -> bool:
-        if any(each.deadline_ms <= now.monotonic_ms for each in self._waiting[pair].values()):
-            return True
-
-        return any(
-            self._leases.due(queue, now.wall_ms)
-            for queue in self._context.state.lanes.queues_of(*pair).values()
-        )
 
     def close(self, connection: int) -> None:
         """Forget the fetches of a connection that is gone."""
@@ -328,6 +329,8 @@ class LaneFetcher:
 
         def lost(refusal: Refusal | None) -> list[Effect]:
             under_way.discard(pair)
+            # Those that have come meanwhile are served with the next tick, if this is still the leader.
+            self._stuck.add(pair)
             effects: list[Effect] = []
             for waiting, _, _ in plans:
                 if refusal is None:
@@ -420,12 +423,16 @@ class LaneFetcher:
     def _forget(self, waiting: Waiting) -> None:
         waiting.done = True
         header = waiting.header
-        pair = (header.consumer_group, header.topic)
+        pair = _pair(header)
         mine = self._waiting.get(pair, {})
         if mine.get(header.client_id) is waiting:
             del mine[header.client_id]
+            self.waiting_count -= 1
             if not mine:
-                del self._waiting[pair]
+                del self._waiting[pair], self._by_topic[header.topic][pair]
+                if not self._by_topic[header.topic]:
+                    del self._by_topic[header.topic]
+        self._deadlines.stop(waiting)
         connection = waiting.peer.connection
         self._by_connection[connection].discard(waiting)
         if not self._by_connection[connection]:
@@ -474,6 +481,10 @@ class LaneFetcher:
             registered_filter(self._context, config.name, header.topic, header.sub_version, config),
             member.consume_from_where,
         )
+
+
+def _pair(header: FetchLanesHeader) -> _Pair:
+    return header.consumer_group, header.topic
 
 
 def by_key(context: Context, group: str) -> GroupSet:

@@ -7,10 +7,12 @@ redriven like any.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.processors.lanes.scan import messages_at, physical_at
@@ -36,8 +38,8 @@ class LetterService:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._under_way: set[_Key] = set()
-        # Where the next tick begins among the lanes that wait: letters that are refused keep no others back.
-        self._next = 0
+        # What the next tick looks at first: letters that are refused keep no others back.
+        self._walk = self._dying()
 
     def stop(self) -> None:
         """Stop to lead: another leader stores what is left."""
@@ -49,11 +51,8 @@ class LetterService:
         if not end:
             return []
         effects: list[Effect] = []
-        dying = list(self._dying())
-        start = self._next if self._next < len(dying) else 0
         size = 0
-        looked = (dying[start:] + dying[:start])[:LETTERS_MAX]
-        for self._next, (queue, lane) in enumerate(looked, start + 1):
+        for queue, lane in islice(self._looked_at(), LETTERS_MAX):
             if self._context.disk_full and self._physical(queue, lane) >= end:
                 continue
             try:
@@ -70,11 +69,30 @@ class LetterService:
 
         return effects
 
-    def _dying(self) -> Iterator[tuple[LaneQueue, Lane]]:
-        for queue in self._context.state.lanes.all():
-            for lane in queue.in_state(LaneState.DYING):
-                if (*queue.place, lane.number) not in self._under_way:
+    def _dying(self) -> Iterator[tuple[LaneQueue, int]]:
+        """Yield all lanes that wait for a letter, by their numbers."""
+        for queue in list(self._context.state.lanes.having[LaneState.DYING].values()):
+            for number in list(queue.by_state[LaneState.DYING]):
+                yield queue, number
+
+    def _looked_at(self) -> Iterator[tuple[LaneQueue, Lane]]:
+        """Yield lanes of which nobody has proposed the letter, from where the last tick ended."""
+        lanes = self._context.state.lanes
+        looked = 0
+        for _ in range(2):
+            for queue, number in self._walk:
+                looked += 1
+                lane = queue.lanes.get(number)
+                if (
+                    lane is not None
+                    and lane.state == LaneState.DYING
+                    and lanes.having[LaneState.DYING].get(queue.place) is queue
+                    and (*queue.place, number) not in self._under_way
+                ):
                     yield queue, lane
+                if looked >= WALK_STEP_MAX:
+                    return
+            self._walk = self._dying()
 
     def _physical(self, queue: LaneQueue, lane: Lane) -> int:
         """Return where the message of a letter is, 0 when it is gone."""

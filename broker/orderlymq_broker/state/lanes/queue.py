@@ -6,9 +6,9 @@ own; a key has one lane while it owes anything; a lane has one attempt at a time
 changes nothing. Apply reads no disk: what leaves the index comes in the record that says so. The tables: ``table.py``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, TypeAlias
 
 from orderlymq_broker.state.groups.failurepolicy import (
     DeadPolicy,
@@ -58,6 +58,10 @@ _VERDICTS: Final = {
 }
 
 
+# Queues that have lanes in a state, by group, topic and number.
+Having: TypeAlias = "Mapping[LaneState, dict[tuple[str, str, int], LaneQueue]]"
+
+
 class LaneQueue:
     """One queue of a group, its lanes, and how far it was looked at.
 
@@ -67,10 +71,15 @@ class LaneQueue:
         owed: how many messages the lanes owe.
         by_state: numbers of the lanes in each state, in the order in which they came into it.
         stopping: how many lanes stop the queue.
+
+    It notes itself in *having* while it has lanes in a state that stands there.
     """
 
-    def __init__(self, group: str, topic: str, queue_id: int, scanned: int, serial: int) -> None:
-        self.place = (group, topic, queue_id)
+    def __init__(
+        self, place: tuple[str, str, int], scanned: int, serial: int, having: Having
+    ) -> None:
+        self.place = place
+        self._having = having
         # Each message writes and removes a row of its lane: the names in the key are encoded once.
         self._rows = table_key(Table.LANES, *self.place)
         self.scanned = scanned
@@ -435,14 +444,24 @@ class LaneQueue:
 
     def _add(self, lane: Lane) -> None:
         self.lanes[lane.number] = lane
-        self.by_state[lane.state][lane.number] = None
+        self._enter(lane.state, lane.number)
         if lane.key:
             self._by_key[lane.key] = lane.number
 
+    def _enter(self, state: LaneState, number: int) -> None:
+        self.by_state[state][number] = None
+        if state in self._having:
+            self._having[state][self.place] = self
+
+    def _leave(self, state: LaneState, number: int) -> None:
+        del self.by_state[state][number]
+        if state in self._having and not self.by_state[state]:
+            del self._having[state][self.place]
+
     def _move(self, lane: Lane, state: LaneState, wall_ms: int) -> None:
         if state != lane.state:
-            del self.by_state[lane.state][lane.number]
-            self.by_state[state][lane.number] = None
+            self._leave(lane.state, lane.number)
+            self._enter(state, lane.number)
             lane.since_ms = wall_ms
         lane.state = state
 
@@ -460,7 +479,8 @@ class LaneQueue:
     def _remove(self, lane: Lane, writes: TableWrites) -> None:
         self.owed -= lane.owed
         self.stopping -= lane.stops
-        del self.lanes[lane.number], self.by_state[lane.state][lane.number]
+        del self.lanes[lane.number]
+        self._leave(lane.state, lane.number)
         if lane.key:
             del self._by_key[lane.key]
         writes.delete_at(numbered_key(self._rows, lane.number))

@@ -28,7 +28,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReturned,
     QueueFetch,
 )
-from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.lanes.queue import Having, LaneQueue
 from orderlymq_broker.state.records import Commit, GroupSet, Refused
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.topics import GroupTable, Topic
@@ -65,6 +65,9 @@ class LaneTable:
     """Lanes by group, topic and queue.
 
     Memory is bounded by the lanes that are not idle; the leader hands none out beyond its limits.
+
+    Attributes:
+        having: the queues that have parked lanes, and lanes that wait for their dead letter.
     """
 
     def __init__(self) -> None:
@@ -72,6 +75,7 @@ class LaneTable:
         # Who has what in hand: client, group, topic, (queue, lane).
         self._holders: dict[str, dict[str, dict[str, dict[tuple[int, int], None]]]] = {}
         self._floor = 0
+        self.having: Having = {LaneState.PARKED: {}, LaneState.DYING: {}}
 
     @classmethod
     def load(cls, reader: Reader) -> "LaneTable":
@@ -79,8 +83,8 @@ class LaneTable:
         table = cls()
         for value in read_rows(reader, Table.LANE_QUEUES):
             row = msgspec.msgpack.decode(value, type=QueueRow)
-            queue = LaneQueue(row.group, row.topic, row.queue_id, row.scanned, row.serial)
-            table._put(queue)
+            place = (row.group, row.topic, row.queue_id)
+            table._put(LaneQueue(place, row.scanned, row.serial, table.having))
         rows = [
             msgspec.msgpack.decode(each, type=LaneRow) for each in read_rows(reader, Table.LANES)
         ]
@@ -192,7 +196,7 @@ class LaneTable:
             place = (record.group, record.topic, part.queue_id)
             queue = self.queues_of(record.group, record.topic).get(part.queue_id)
             if queue is None:
-                queue = LaneQueue(*place, part.start, self._floor)
+                queue = LaneQueue(place, part.start, self._floor, self.having)
                 self._put(queue)
             found = queue.fetch(record, part, wall_ms, writes)
             for each in found:
@@ -366,6 +370,9 @@ class LaneTable:
             for topic, lanes in topics.items()
             for each in lanes
         }
+        for state, having in self.having.items():
+            found = {queue.place: queue for queue in self.all() if queue.by_state[state]}
+            assert having == found, f"the queues that have lanes {state.name} are others"
         assert noted == held, "who has what in hand is not what the lanes say"
 
     # -- parts -------------------------------------------------------------------------------------
@@ -410,6 +417,8 @@ class LaneTable:
         for queue in queues.values():
             for lane in queue.in_state(LaneState.IN_HAND):
                 self._forget(lane.holder, queue.place, lane.number)
+            for queues_having in self.having.values():
+                queues_having.pop(queue.place, None)
             self._floor = max(self._floor, queue.serial)
         for table in (Table.LANES, Table.LANE_QUEUES, Table.LANE_OFFSETS):
             writes.delete_range(table, group, topic)

@@ -1,12 +1,15 @@
 """What one turn of the loop does for lanes has a bound, whatever the number of groups, topics and members."""
 
+import sys
 from itertools import groupby
+from types import FrameType
 
 import pytest
 
 from orderlymq_broker.processors.lanes import fetch, planner
 from orderlymq_broker.state.lanes.lanerecords import LanesFetched
 from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.body.lanes import LaneReport, LaneReports
 from orderlymq_protocol.codes import RequestCode
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import (
@@ -43,20 +46,25 @@ def planned(shell: Shell) -> list[LanesFetched]:
     return [record for record in records if isinstance(record, LanesFetched)]
 
 
+def wait(shell: Shell, group: str, client: str) -> int:
+    """Let a member of a group by key wait for lanes; return the opaque."""
+    if group not in shell.state.groups.by_name:
+        create(shell, GroupSet(group, concurrency="Key"))
+    shell.call(34, {}, heartbeat_body(client, group, (TOPIC,)), peer=peer_of(client))
+    ext = {"consumerGroup": group, "topic": TOPIC, "clientId": client, "sequence": "1"}
+    ext |= {"maxLanes": str(LANES), "suspendTimeoutMillis": "20000"}
+    return shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=peer_of(client))
+
+
 def many_groups() -> tuple[Shell, dict[tuple[str, str], int]]:
     """Return a leader of which the members of many groups wait with a fetch each."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1, order=True))
     waiting = {}
     for number in range(GROUPS):
-        group = f"group-{number}"
-        create(shell, GroupSet(group, concurrency="Key"))
         for client in MEMBERS:
-            shell.call(34, {}, heartbeat_body(client, group, (TOPIC,)), peer=peer_of(client))
-            ext = {"consumerGroup": group, "topic": TOPIC, "clientId": client, "sequence": "1"}
-            ext |= {"maxLanes": str(LANES), "suspendTimeoutMillis": "20000"}
-            code = RequestCode.ORDERLYMQ_FETCH_LANES
-            waiting[group, client] = shell.submit(code, ext, peer=peer_of(client))
+            group = f"group-{number}"
+            waiting[group, client] = wait(shell, group, client)
             shell.settle()
     return shell, waiting
 
@@ -121,3 +129,58 @@ def test_who_waits_behind_many_that_wait_in_vain_is_answered_in_time(
     replies = [shell.reply_to(each) for each in waiting]
     assert [None if each is None else each.code for each in replies] == [19] * len(members)
     assert shell.core.lanes.fetcher.waiting_count == 0
+
+
+def calls_in_a_tick(shell: Shell) -> int:
+    """Return how many functions a tick of the lanes calls."""
+    count = 0
+
+    def note(_: FrameType, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        effects = shell.core.lanes.tick(shell.now)
+    finally:
+        sys.setprofile(None)
+    shell.run(effects)
+    shell.settle()
+    return count
+
+
+def test_a_tick_looks_at_nothing_that_is_idle_or_has_time_to_wait() -> None:
+    """Ten thousand groups may have queues without lanes, and members that wait."""
+    shell, _ = many_groups()
+    shell.pass_time(200)
+    few = calls_in_a_tick(shell)
+    for number in range(GROUPS, 5 * GROUPS):
+        wait(shell, f"group-{number}", "a")
+        shell.settle()
+    queues = shell.state.lanes.queues_of(f"group-{GROUPS}", TOPIC)
+    assert [len(each.lanes) for each in queues.values()] == [0]
+    shell.pass_time(200)
+
+    assert calls_in_a_tick(shell) == few
+
+
+def test_a_parked_lane_goes_on_when_it_is_due_among_many_that_wait() -> None:
+    """Each in its time, and those that wait for nothing learn so in theirs."""
+    shell, waiting = many_groups()
+    produce(shell, "x")
+    given = {member: reply for member, each in waiting.items() if (reply := shell.reply_to(each))}
+    assert len(given) == GROUPS
+    for (group, client), reply in given.items():
+        (lane,) = lanes(reply)
+        report = LaneReport(lane.queue_id, lane.lane, lane.attempt, "retry", delay_millis=3_000)
+        ext = {"consumerGroup": group, "topic": TOPIC, "clientId": client}
+        body = LaneReports((report,)).to_json()
+        code = RequestCode.ORDERLYMQ_COMPLETE_LANES
+        assert shell.call(code, ext, body, peer=peer_of(client)).code == 0
+
+    shell.pass_time(2_900)
+    assert sum(shell.reply_to(each) is not None for each in waiting.values()) == GROUPS
+    shell.pass_time(200)
+    assert sum(shell.reply_to(each) is not None for each in waiting.values()) == 2 * GROUPS
+    shell.pass_time(20_000)
+    assert all(shell.reply_to(each) is not None for each in waiting.values())

@@ -173,7 +173,7 @@ def test_a_lane_costs_no_more_memory_than_its_limit_counts_on(
     head: int, size: int, mib_max: int
 ) -> None:
     """Law: of as many as a group may have, with short keys and with the longest."""
-    queue = LaneQueue(GROUP, TOPIC, 0, 1 << 40, 1_024)
+    queue = LaneQueue((GROUP, TOPIC, 0), 1 << 40, 1_024, {})
     tracemalloc.start()
     try:
         for number in range(1, 1_025):
