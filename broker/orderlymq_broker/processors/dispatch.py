@@ -63,6 +63,7 @@ from orderlymq_broker.state.records import (
     GroupChanged,
     MembersChanged,
     OffsetsCommitted,
+    OffsetsMoved,
     Outcome,
     Record,
     TopicChanged,
@@ -415,6 +416,8 @@ class BrokerCore:
                 return self.lanes.changed(outcome.lanes, now)
             case LanesGranted() | LanesMoved():
                 return self.lanes.changed(outcome, now)
+            case OffsetsMoved(reset=pairs) if pairs:
+                return self.lanes.fetcher.moved(pairs, now)
             case SettingsChanged():
                 self.context.refresh_settings()
                 return []

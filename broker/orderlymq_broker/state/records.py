@@ -319,10 +319,15 @@ class GroupChanged(Struct, frozen=True):
 
 
 class OffsetsMoved(Struct, frozen=True):
-    """How many offsets moved; the others were lower or came under an ended epoch."""
+    """How many offsets moved; the others were lower or came under an ended epoch.
+
+    Attributes:
+        reset: groups and topics whose offsets were set, be it backwards.
+    """
 
     moved: int
     passed_over: int = 0
+    reset: tuple[tuple[str, str], ...] = ()
 
 
 class MembersChanged(Struct, frozen=True):

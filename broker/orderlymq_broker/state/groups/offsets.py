@@ -81,7 +81,8 @@ class OffsetTable:
         for commit in known:
             self._set(self._queues(commit), commit, writes)
 
-        return OffsetsMoved(len(known), len(commits) - len(known))
+        reset = dict.fromkeys((commit.group, commit.topic) for commit in known)
+        return OffsetsMoved(len(known), len(commits) - len(known), tuple(reset))
 
     def advance(self, commit: Commit, writes: TableWrites) -> None:
         """Move one offset forward to where the lanes of a queue stand."""

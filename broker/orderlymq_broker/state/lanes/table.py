@@ -216,12 +216,15 @@ class LaneTable:
         answers: list[Answered] = []
         ended = []
         touched: dict[int, None] = {}
+        goes_on = False
         for each in record.reports:
             queue = queues.get(each.queue_id)
             if queue is None:
                 answers.append(Answered(wire.STALE, remark="the queue has no lanes"))
                 continue
+            stopped = queue.stopping
             answer, is_over = queue.report(record.client_id, each, wall_ms, writes)
+            goes_on = goes_on or (stopped > 0 and not queue.stopping)
             answers.append(answer)
             touched[each.queue_id] = None
             if is_over:
@@ -230,7 +233,7 @@ class LaneTable:
         for queue_id in touched:
             _commit(queues[queue_id], offsets, writes)
 
-        topics = ((record.group, record.topic),) if ended else ()
+        topics = ((record.group, record.topic),) if ended or goes_on else ()
         return LanesMoved(topics, tuple(ended), tuple(answers))
 
     def expire(

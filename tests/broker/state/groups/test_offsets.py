@@ -75,7 +75,8 @@ def test_each_commit_of_a_record_is_judged_by_itself(replica: Replica) -> None:
 
     assert replica.take(OffsetsCommitted(commits)) == [OffsetsMoved(1, 2)]
     assert replica.state.offsets.of_group("g") == {"t": {0: 5}, "u": {1: 7}}
-    assert replica.take(OffsetsReset(commits)) == [OffsetsMoved(2, 1)]
+    reset = (("g", "t"), ("g", "u"))
+    assert replica.take(OffsetsReset(commits)) == [OffsetsMoved(2, 1, reset)]
     assert replica.state.offsets.of_group("g") == {"t": {0: 4}, "u": {1: 7}}
 
 

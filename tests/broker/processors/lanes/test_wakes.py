@@ -1,0 +1,58 @@
+"""What else ends the wait of a fetch than a message or an attempt that is over."""
+
+from orderlymq_broker.state.records import Commit, OffsetsReset
+from orderlymq_protocol.body.lanes import Lane
+from tests.broker.processors.driver import TOOL, Shell
+from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, keys, lanes, lead, produce
+from tests.broker.processors.requests import create
+
+
+def given(shell: Shell, opaque: int) -> tuple[Lane, ...]:
+    """Return what a fetch has got; it must have its answer."""
+    reply = shell.reply_to(opaque)
+    assert reply is not None, "the fetch waits"
+    return lanes(reply)
+
+
+def test_a_reset_serves_who_waits() -> None:
+    """A member has nothing to do, and is told immediately what is there again."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a = Member(shell)
+    a.done(*a.fetch())
+    waiting = a.wait()
+
+    back = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
+    assert shell.call(222, {**back, "offset": "0", "queueId": "0"}, peer=TOOL).code == 0
+
+    assert keys(given(shell, waiting)) == ["x", "y"]
+
+
+def test_a_reset_of_another_topic_serves_nobody() -> None:
+    """Nothing of theirs has changed."""
+    shell = lead()
+    a = Member(shell)
+    waiting = a.wait()
+    create(shell, OffsetsReset((Commit(GROUP, f"%RETRY%{GROUP}", 0, 0),)))
+
+    assert shell.reply_to(waiting) is None
+
+
+def test_a_renewal_that_completes_what_has_stopped_a_queue_serves_who_waits() -> None:
+    """The other keys go on, though the attempt is not over."""
+    shell = lead(on_dead_letter="StopQueue", retry_max_times=1)
+    produce(shell, "x", "x", "y")
+    a, b = Member(shell), Member(shell, "b")
+    x, y = a.fetch()
+    a.say("retry", x, delay_millis=1_000)
+    a.say("release", y)
+    shell.pass_time(1_100)
+    (x,) = b.fetch(maxPerLane=2)
+    assert x.offsets == (0, 1)
+    waiting = a.wait()
+    assert shell.reply_to(waiting) is None
+
+    assert b.say("renew", x, offset=0).verdict == "renewed"
+
+    assert keys(given(shell, waiting)) == ["y"]
+    shell.replay()
