@@ -140,6 +140,7 @@ async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
         "orderlymq_locks_held 0.0",
         "orderlymq_held_pulls 0.0",
         "orderlymq_transactions_open 0.0",
+        "orderlymq_store_write_stalls_total 0.0",
         'orderlymq_replica_lag_entries{node="1"} 0.0',
     ):
         assert name in metrics

@@ -1,5 +1,6 @@
 """
-The part of PromQL that the alarms about outages use, over one moment: selectors, `or`, `unless`, comparisons, sums.
+The part of PromQL that the alarms about outages use, over one moment: selectors, `or`, `unless`, `and`,
+comparisons, differences, sums.
 
 A series is a name with labels; a vector is a dict of label sets with values. Whatever else a rule uses is refused.
 """
@@ -13,7 +14,7 @@ Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 Series = Mapping[str, Vector]
 
-_TOKEN: Final = re.compile(r"\s*([A-Za-z_:][\w:]*|[\d.]+|[<>=!]=|[<>(),{}]|\"[^\"]*\")")
+_TOKEN: Final = re.compile(r"\s*([A-Za-z_:][\w:]*|[\d.]+|[<>=!]=|[-<>(),{}]|\"[^\"]*\")")
 _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
     "==": operator.eq,
     "<": operator.lt,
@@ -48,19 +49,20 @@ class _Parser:
 
     def _difference(self) -> Vector | float:
         left = self._comparison()
-        while self._next_is("unless"):
+        while self.tokens and self.tokens[0] in {"and", "unless"}:
+            wanted = self.tokens.pop(0) == "and"
             right = self._comparison()
             assert isinstance(left, dict)
             assert isinstance(right, dict)
-            left = {labels: value for labels, value in left.items() if labels not in right}
+            left = {labels: value for labels, value in left.items() if (labels in right) is wanted}
         return left
 
     def _comparison(self) -> Vector | float:
-        left = self._term()
+        left = self._subtraction()
         if not self.tokens or self.tokens[0] not in _COMPARE:
             return left
         holds = _COMPARE[self.tokens.pop(0)]
-        right = self._term()
+        right = self._subtraction()
         assert isinstance(left, dict)
         return {
             labels: value
@@ -68,6 +70,15 @@ class _Parser:
             if (other := right.get(labels) if isinstance(right, dict) else right) is not None
             and holds(value, other)
         }
+
+    def _subtraction(self) -> Vector | float:
+        left = self._term()
+        if not self._next_is("-"):
+            return left
+        right = self._term()
+        assert isinstance(left, float)
+        assert isinstance(right, dict)
+        return {labels: left - value for labels, value in right.items()}
 
     def _term(self) -> Vector | float:
         token = self.tokens.pop(0)

@@ -58,9 +58,11 @@ _TRANSACTION_GAUGES: Final = {
 }
 
 # What the store says of itself, by its name there.
-_STORE_GAUGES: Final = {
+_STORE_COUNTERS: Final = {
     "commits": "Batches written to the store since it was opened",
-    "write_stalls": "Writes that RocksDB delayed",
+    "write_stalls": "Writes that RocksDB delayed, since the store was opened",
+}
+_STORE_GAUGES: Final = {
     "size_bytes": "Bytes of the store on the disk",
     "memtable_bytes": "Bytes in memtables",
     "table_bytes": "Bytes in SST files",
@@ -277,8 +279,9 @@ class Reporter:
         }
         gauges |= _group_gauges(group)
         gauges |= {
-            f"store_{name}": (_STORE_GAUGES[name], value)
-            for name, value in self._store_figures.items()
+            f"store_{name}": (text, self._store_figures[name])
+            for name, text in _STORE_GAUGES.items()
+            if name in self._store_figures
         }
         events = group.get("counters")
         lags = {
@@ -304,7 +307,11 @@ class Reporter:
 
     def _counters(self) -> dict[str, tuple[str, float]]:
         figures = self._instance.figures
-        return {
+        stores = {
+            f"store_{name}": (text, self._store_figures.get(name, 0.0))
+            for name, text in _STORE_COUNTERS.items()
+        }
+        return stores | {
             "turns": ("Iterations of the replication loop", figures.turns),
             "entries_proposed": (
                 "Raft entries proposed by this replica as leader",

@@ -116,6 +116,7 @@ class OperatorProcess:
         )
         self._watching = asyncio.Event()
         self._health = Health(settings.resync_s)
+        metrics.resync_limit.set(self._health.stale_s)
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -12,6 +12,8 @@ from typing import Final
 # A resync that does not begin again for so many of its intervals, and a margin for a slow API server, hangs.
 _MISSED_MAX: Final = 3
 _MARGIN_S: Final = 60.0
+# An API server that is away for less needs no person.
+_STALE_MIN_S: Final = 300.0
 
 
 class Health:
@@ -22,6 +24,11 @@ class Health:
         self._clock = clock
         self._begun = clock()
         self.problem = "starting"
+
+    @property
+    def stale_s(self) -> float:
+        """After how long without a look at everything a person must hear of it."""
+        return max(_STALE_MIN_S, self._limit_s)
 
     def begin(self) -> None:
         """Note that everything is being read."""

@@ -89,6 +89,10 @@ class OperatorMetrics:
             "orderlymq_operator_last_resync_timestamp_seconds",
             "When everything that was due had been read and all Clusters were looked at again, since the epoch",
         )
+        self.resync_limit = self._gauge(
+            "orderlymq_operator_resync_limit_seconds",
+            "How long ago that may be: three of the intervals at which everything is read again, and a margin",
+        )
 
     def _of_group(self, name: str, text: str) -> Gauge:
         return self._gauge(name, text, _GROUP_LABELS)

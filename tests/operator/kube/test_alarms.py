@@ -1,5 +1,6 @@
 """The alarms of the chart, evaluated over the series of an outage: pods that are gone report nothing of themselves."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from orderlymq_operator.kube.certificates.schedule import CertificateSet
+from orderlymq_operator.kube.health import Health
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.plan.actions import ObservedGroup, ObservedReplica
 from tests.operator.promql import Labels, Vector, evaluate
@@ -166,6 +168,35 @@ def test_certificates_that_end_soon_are_reported_once_per_group(metrics: Operato
     metrics.set_certificates(_CLUSTER, {"demo-0": made}, ["demo-0"])
     metrics.set_certificates(_CLUSTER, {}, ["demo-0"])
     assert firing(400) == []
+
+
+@pytest.mark.parametrize("interval_s", [5, 60, 360, 3_600])
+def test_an_operator_is_stale_when_it_missed_rounds_at_any_interval(
+    metrics: OperatorMetrics, interval_s: float
+) -> None:
+    """Between two rounds nothing is wrong, however far apart the values of the chart put them."""
+    metrics.last_resync.set(1_000.0)
+    metrics.resync_limit.set(Health(interval_s).stale_s)
+
+    def fires(age_s: float) -> bool:
+        return bool(
+            evaluate(_ALARMS["OrderlyMQOperatorResyncStale"], _operator(metrics), 1_000.0 + age_s)
+        )
+
+    assert not fires(2 * interval_s)
+    assert fires(max(301, 3 * interval_s + 61))
+    metrics.leading.set(0)
+    assert not fires(1e6)
+
+
+@pytest.mark.parametrize("name", _ALARMS)
+def test_an_alarm_asks_how_much_only_what_never_falls_has_grown(name: str) -> None:
+    """An alarm on a total itself would never end, and each fall of a gauge would count as a restart."""
+    expression = _ALARMS[name]
+    grown = re.findall(r"\b(?:rate|increase)\((\w+)", expression)
+    totals = re.findall(r"\b\w+_(?:total|bucket)\b", expression)
+
+    assert sorted(grown) == sorted(totals)
 
 
 def test_a_lane_that_stands_still_is_reported_and_one_that_waits_for_its_time_is_not() -> None:
