@@ -12,6 +12,7 @@ from orderlymq_broker.processors.observe.rates import (
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,
+    TOPICS_STEP_MAX,
     Series,
 )
 from orderlymq_broker.state.records import Commit as OffsetCommit
@@ -20,6 +21,7 @@ from orderlymq_broker.state.records import (
     GroupSet,
     OffsetsCommitted,
     OffsetsReset,
+    TopicSet,
 )
 from orderlymq_protocol.message.tags import tags_code
 from tests.broker.processors.adminshell import AdminShell, create_topic
@@ -119,6 +121,28 @@ def test_what_many_groups_were_sent_is_counted_in_steps(admin: AdminShell) -> No
     admin.pass_time(100)
 
     assert (first, counted()) == (ANSWERS_STEP_MAX, len(groups))
+
+
+def test_what_many_topics_got_is_counted_in_steps(admin: AdminShell) -> None:
+    """Law: no tick counts more than some hundreds; in the end all messages are counted, those that came meanwhile too."""
+    names = [f"t{number}" for number in range(TOPICS_STEP_MAX + 3)]
+    create(admin, *(TopicSet(name, 1, 1) for name in names))
+    figures = admin.core.administration.figures
+
+    def counted() -> list[int]:
+        found = [figures.get("TOPIC_PUT_NUMS", name) for name in names]
+        return [series.total for series in found if series is not None]
+
+    for name in names:
+        send(admin, topic=name, e=0)
+    admin.pass_time(1_000, step=1_000)
+    assert counted() == [1] * TOPICS_STEP_MAX
+    send(admin, topic=names[0], e=0)
+    admin.pass_time(100)
+    assert counted() == [1] * len(names)
+
+    admin.pass_time(1_000, step=1_000)
+    assert counted() == [2] + [1] * (len(names) - 1)
 
 
 def test_a_reset_does_not_make_figures_negative(admin: AdminShell) -> None:
