@@ -205,13 +205,12 @@ class Sessions:
         """Yield every session, oldest connection first."""
         yield from self._connections.values()
 
-    def producers(self, group: str | None = None) -> Iterator[tuple[str, str, Session]]:
-        """Yield (group, client id, session) of the producers, of one group or of all."""
+    def producers(self, group: str) -> Iterator[tuple[str, Session]]:
+        """Yield client id and session of each producer of a group."""
         for session in self._connections.values():
-            for client_id, groups in sorted(session.producer_groups.items()):
-                for name in sorted(groups):
-                    if group is None or name == group:
-                        yield name, client_id, session
+            said = session.producer_groups
+            for client_id in sorted(each for each, groups in said.items() if group in groups):
+                yield client_id, session
 
     def produced(self, group: str, peer: Peer) -> None:
         """Note that a producer of *group* is at the other end of a connection."""

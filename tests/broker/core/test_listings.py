@@ -4,6 +4,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from orderlymq_broker.core import listings
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer
 from orderlymq_broker.core.listings import (
     BODY_SIZE_MAX,
@@ -20,7 +23,7 @@ from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from tests.broker.processors.driver import START_MS, TOOL, Shell
-from tests.broker.processors.requests import create, heartbeat_body
+from tests.broker.processors.requests import create, heartbeat, heartbeat_body
 
 NOW = Now(START_MS, 0)
 PROGRESS = {"consumerGroup": "group-00000", "topic": ""}
@@ -81,6 +84,28 @@ def test_long_lists_are_written_in_steps_and_whole() -> None:
         sizes[code] = (is_later, len(fastjson.loads(reply.body)[name]))
 
     assert sizes == {317: (True, count), 20501: (True, 8 * count), 43: (False, count)}
+
+
+@pytest.mark.parametrize(("code", "ext"), [(300, {"topic": "orders"}), (328, {})])
+def test_a_look_at_everything_is_work_too(
+    code: int, ext: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few rows it finds, others are served between two steps of it."""
+    shell = busy(3)
+    for number in range(3):
+        heartbeat(
+            shell, f"c{number}", group=f"g{number}", peer=Peer(100 + number, "192.0.2.9", number)
+        )
+    monkeypatch.setattr(listings, "STEP_WORK_MAX", 4)
+
+    opaque = shell.submit(code, ext, peer=TOOL)
+    assert shell.reply_to(opaque) is None
+    assert shell.later
+    shell.settle()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 0
 
 
 def test_a_short_list_is_answered_immediately() -> None:

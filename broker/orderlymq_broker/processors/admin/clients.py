@@ -116,7 +116,7 @@ class ClientAdministration:
 
         rows = (
             Connection(client_id, _address(session), _language(session.language), session.version)
-            for _, client_id, session in found
+            for client_id, session in found
         )
         empty = ProducerConnection().to_json()
 
@@ -129,8 +129,11 @@ class ClientAdministration:
     def _all_producers(self, now: Now) -> Pieces:
         """Write what `ProducerTable` is."""
         table: dict[str, list[tuple[str, Session]]] = {}
-        for group, client_id, session in self._context.sessions.producers():
-            table.setdefault(group, []).append((client_id, session))
+        for session in list(self._context.sessions.all()):
+            for client_id, groups in sorted(session.producer_groups.items()):
+                for group in sorted(groups):
+                    table.setdefault(group, []).append((client_id, session))
+            yield b"", 1
         begin = b'{"data":{'
         for group, found in table.items():
             begin += fastjson.dumps(group) + b":["

@@ -7,11 +7,11 @@ a topic while a group still has to read from it. Names and remarks are RocketMQ'
 (AdminBrokerProcessor, TopicConfigManager). Groups: ``groups.py``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.listings import rows_of, table
+from orderlymq_broker.core.listings import array, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change, check_unchanging
 from orderlymq_broker.processors.observe.rates import Figures
@@ -21,7 +21,6 @@ from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
-    GroupList,
     TopicConfig,
     TopicConfigList,
     TopicList,
@@ -175,9 +174,9 @@ class TopicAdministration:
     def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 300: the groups that subscribe to a topic or have offsets in it."""
         topic = TopicHeader.from_ext(request.ext).topic
-        groups = tuple(sorted(groups_of(self._context, topic)))
+        rows = groups_of(self._context, topic)
 
-        return answer(request, peer, body=GroupList(groups).to_json())
+        return answer_list(self._context, request, peer, array("groupList", rows))
 
     def system_topics(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 305: the topics that belong to the broker."""
@@ -328,16 +327,12 @@ def _shown(topic: Topic) -> dict[str, Any]:
     return {**config_of(topic).to_json_value(), "attributes": topic.config.attributes}
 
 
-def groups_of(context: Context, topic: str) -> set[str]:
-    """Return the groups that subscribe to a topic now or have committed in it."""
-    state = context.state
-    online = {
-        group for group in state.members.groups() if topic in state.members.subscriptions(group)
-    }
-
-    return online | {
-        group for group in state.offsets.groups() if topic in state.offsets.of_group(group)
-    }
+def groups_of(context: Context, topic: str) -> Iterator[str | None]:
+    """Yield the groups that subscribe to a topic or have committed in it, in order; None for any other one."""
+    members, offsets = context.state.members, context.state.offsets
+    for group in sorted({*members.groups(), *offsets.groups()}):
+        concerned = topic in members.subscriptions(group) or topic in offsets.of_group(group)
+        yield group if concerned else None
 
 
 def merge_attributes(
