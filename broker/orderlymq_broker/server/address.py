@@ -71,6 +71,7 @@ class LeaderAddress:
 
     Attributes:
         failures: how often the address could not be bound for COMPLAIN_AFTER_S.
+        bound: whether the group's own address is; a further one may be missing.
         complaint: why it is not bound at present, "" when it is or nobody wants it.
     """
 
@@ -134,12 +135,14 @@ class LeaderAddress:
         await self._server.close_listeners()
         for endpoint in self._endpoints:
             await self._bind_one(endpoint)
-        self.bound = True
-        self.complaint = ""
+            # With the first one, the group's own, it can be reached.
+            self.bound = True
+            self.complaint = ""
         _log.info("clients are served at %s", ", ".join(map(str, self._endpoints)))
 
     async def _bind_one(self, endpoint: Endpoint) -> None:
         loop = asyncio.get_running_loop()
+        is_own = endpoint is self._endpoints[0]
         complain_at = loop.time() + COMPLAIN_AFTER_S
         give_up_at = loop.time() + self._give_up_after_s
         while True:
@@ -147,20 +150,19 @@ class LeaderAddress:
                 await self._server.listen(endpoint.host, endpoint.port, outside=endpoint.outside)
                 return
             except OSError as error:
+                problem = str(error)
                 in_use = isinstance(error, PortInUseError)
-                if not in_use and endpoint is not self._endpoints[0]:
-                    _log.warning("clients cannot use %s: %s", endpoint, error)
-                    return
-                self.complaint = str(error)
             now = loop.time()
-            if now >= complain_at:
+            if not is_own and (not in_use or now >= give_up_at):
+                _log.warning("clients cannot use %s: %s", endpoint, problem)
+                return
+            if is_own:
+                self.complaint = problem
+            if is_own and now >= complain_at:
                 complain_at = now + COMPLAIN_AFTER_S
                 self.failures += 1
-                _log.error("this replica leads but cannot be reached: %s", self.complaint)
-            if now >= give_up_at and endpoint is not self._endpoints[0]:
-                _log.warning("clients cannot use %s: %s", endpoint, self.complaint)
-                return
-            if now >= give_up_at:
+                _log.error("this replica leads but cannot be reached: %s", problem)
+            if is_own and now >= give_up_at:
                 give_up_at = now + self._give_up_after_s
                 self._unreachable()
             await asyncio.sleep(BIND_RETRY_S)

@@ -170,3 +170,19 @@ async def test_a_group_is_served_though_old_clients_have_no_port() -> None:
 
         assert leader.bound
     await leader.close()
+
+
+async def test_a_leader_that_has_its_own_port_can_be_reached() -> None:
+    """Law: while it waits for the port of old clients it is ready, and complains of nothing."""
+    address = Address("127.0.0.1", free_ports(1)[0])
+    leader = LeaderAddress(RemotingServer(Silent()), both(address), give_up_after_s=60.0)
+    with socket.create_server((address.host, address.port - 2)):
+        leader.acquire()
+        async with asyncio.timeout(30.0):
+            while not leader.bound:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+
+        assert await reachable(leader) == [0, 1]  # somebody else has the second
+        assert (leader.bound, leader.complaint) == (True, "")
+        assert not leader.failures
+    await leader.close()
