@@ -1,6 +1,7 @@
 """A broker process in this process: it starts, serves, shows how it is, and ends in order."""
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -159,6 +160,28 @@ async def test_while_a_store_is_replaced_metrics_show_what_is_not_in_it(
     assert (code, "orderlymq_commit_index " in text) == (200, True)
     for name in ("orderlymq_topics ", "orderlymq_transactions_open ", "orderlymq_lanes"):
         assert name not in text
+
+
+async def test_no_file_of_the_store_is_asked_for_its_size_on_the_event_loop(
+    settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be ten thousand files, and others elect a leader that is silent; status shows the sum all the same."""
+    own, walkers, scandir = threading.get_ident(), set[int](), os.scandir
+
+    def seen(path: os.PathLike[str] | str) -> object:
+        if settings.data_dir in Path(path).parents:
+            walkers.add(threading.get_ident())
+        return scandir(path)
+
+    async with running(settings) as process:
+        await ready(settings)
+        monkeypatch.setattr(os, "scandir", seen)
+        process._reporter._sized_at -= 60
+        async with asyncio.timeout(10.0):
+            while not (walkers and process._reporter.replica_status()["disk"]["bytes"]):  # type: ignore[index]  # noqa: ASYNC110 - a thread finds it
+                await asyncio.sleep(0.01)
+
+    assert own not in walkers
 
 
 async def test_it_shows_the_last_snapshot_that_a_replica_took_over(

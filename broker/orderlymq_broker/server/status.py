@@ -5,6 +5,7 @@ The rule: reporting reads and changes nothing. Rates and the figures of the stor
 second, so that nobody who asks can make the store busy.
 """
 
+import asyncio
 import logging
 import os
 import time
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 # A leader that works hard for a moment is no leader that is busy.
 _AVERAGED_S: Final = 60.0
+
+# The look at all files of a store takes a thread 50 ms where they are ten thousand.
+_SIZE_EVERY_S: Final = 5.0
 
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING}
 
@@ -63,7 +67,6 @@ _STORE_COUNTERS: Final = {
     "write_stalls": "Writes that RocksDB delayed, since the store was opened",
 }
 _STORE_GAUGES: Final = {
-    "size_bytes": "Bytes of the store on the disk",
     "memtable_bytes": "Bytes in memtables",
     "table_bytes": "Bytes in SST files",
     "table_reader_bytes": "Bytes of memory for indexes and filters of SST files",
@@ -97,6 +100,9 @@ class Reporter:
         self._disk_ratio = 0.0
         self._disk_bytes = 0
         self._store_figures: dict[str, float] = {}
+        self._size_bytes = 0
+        self._sized_at = -_SIZE_EVERY_S
+        self._sizing: asyncio.Task[None] | None = None
         self._is_closed = True
         self._counts: dict[str, float] = {}
         self._counted_at = self._began
@@ -134,6 +140,7 @@ class Reporter:
         self._disk_ratio = disk_ratio
         self._disk_bytes = self._instance.store.disk_bytes()
         self._store_figures = self._instance.store.statistics()
+        self._maybe_size()
         for warning in self._instance.core.watch.take_warnings():
             _log.warning("%s", warning)
         for line in self._instance.core.locks.reports.take():
@@ -158,6 +165,18 @@ class Reporter:
         self._cpu_s = used_s
         self._counts = counts
         self._counted_at = now
+
+    def _maybe_size(self) -> None:
+        now = time.monotonic()
+        if self._sizing is None and now - self._sized_at >= _SIZE_EVERY_S:
+            self._sized_at = now
+            self._sizing = self._supervisor.once("size of the store", self._size())
+
+    async def _size(self) -> None:
+        try:
+            self._size_bytes = await asyncio.to_thread(self._instance.store.size_bytes)
+        finally:
+            self._sizing = None
 
     def alive(self) -> tuple[bool, str]:
         """Return whether this process should live on."""
@@ -230,7 +249,7 @@ class Reporter:
             "waiting": self._router.waiting,
             "disk": {
                 "ratio": round(self._disk_ratio, 4),
-                "bytes": int(self._store_figures.get("size_bytes", 0.0)),
+                "bytes": self._size_bytes,
                 "total": self._disk_bytes,
             },
             "clock_ahead_s": round(self._clock.ahead_s(), 3),
@@ -272,6 +291,7 @@ class Reporter:
                 float(self._clock.now().is_confirmed),
             ),
             "disk_used_ratio": ("Used share of the disk, 0 to 1", self._disk_ratio),
+            "store_size_bytes": ("Bytes of the store on the disk", float(self._size_bytes)),
             "cpu_ratio": (
                 "Share of one CPU that this process used, over about a minute",
                 self._cpu,

@@ -312,7 +312,10 @@ class RocksStore:
         return usage.f_blocks * usage.f_frsize
 
     def size_bytes(self) -> int:
-        """Return the bytes of all files of the store; 0 while a snapshot takes its place."""
+        """Return the bytes of all files of the store; 0 while a snapshot takes its place.
+
+        Asks each of perhaps ten thousand files: not on the event loop. Needs no open store.
+        """
         total = 0
         try:
             entries = os.scandir(self.path)
@@ -332,7 +335,6 @@ class RocksStore:
         figures = {
             "commits": float(self._commits),
             "write_stalls": float(self._stalls),
-            "size_bytes": float(self.size_bytes()),
         }
         for name, key in _PROPERTIES.items():
             figures[name] = float(
