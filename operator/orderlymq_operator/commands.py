@@ -353,7 +353,10 @@ def _forecast_in_kubernetes(
         from orderlymq_operator.kube.api import ApiError  # noqa: PLC0415 - its packages are an extra
         from orderlymq_operator.kube.forecast.reader import forecast_files  # noqa: PLC0415
     except ImportError as error:
-        text = f"--kubernetes needs more packages ({error}); install orderlymq[kubernetes]"
+        text = (
+            f"--kubernetes needs more packages ({error}); install orderlymq-operator, "
+            "or in a checkout: pip install '.[kubernetes]'"
+        )
         raise FailedError(text) from error
     try:
         return asyncio.run(forecast_files(read(files), namespace=namespace, context=context))

@@ -105,7 +105,8 @@ def check_installed() -> None:
     if absent:
         raise CommandFailed(
             ExitCode.FAILED,
-            f"pipelines need {', '.join(absent)}: pip install 'orderlymq[spark]'",
+            f"pipelines need {', '.join(absent)}; install orderlymq-spark, "
+            "or in a checkout: pip install '.[spark]'",
         )
 
 

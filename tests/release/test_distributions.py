@@ -1,6 +1,7 @@
 """Five distributions: nothing is missing, nothing is delivered twice, each asks for what it imports."""
 
 import ast
+import re
 import sys
 import tomllib
 from collections import Counter
@@ -152,3 +153,16 @@ def test_the_compiled_server_brings_all_extensions_and_no_source_of_the_sdk(tmp_
     assert all(any(f"{each}/".startswith(f"{top}/") for top in included) for each in extensions)
     assert list((folder / "orderlymq_protocol").rglob("*.py")) == []
     assert wheel["targets"]["wheel"]["exclude"] == ["orderlymq_operator/kube"]
+
+
+def test_what_a_text_advises_to_install_exists() -> None:
+    """A distribution with the extra that is named, or an extra of a checkout."""
+    packages = {path for each in ALL.values() for path in modules(each)}
+    texts = [path.read_text() for path in packages]
+    advised = {
+        each for text in texts for each in re.findall(r"\b(orderlymq(?:-\w+)?)\[(\w+)\]", text)
+    }
+    of_checkout = {each for text in texts for each in re.findall(r"install '\.\[(\w+)\]'", text)}
+
+    assert advised <= {(name, extra) for name, each in ALL.items() for extra in each.extras}
+    assert {"kubernetes", "spark"} <= of_checkout <= project()["optional-dependencies"].keys()

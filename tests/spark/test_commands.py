@@ -38,7 +38,7 @@ def test_without_spark_one_sentence_has_the_cure() -> None:
 
     assert run.returncode == 1
     assert "pipelines need pyspark" in run.stderr
-    assert "pip install 'orderlymq[spark]'" in run.stderr
+    assert "pip install '.[spark]'" in run.stderr
     _sentence, link = run.stderr.strip().splitlines()
     assert link.startswith("See: docs/")
     assert [each["type"] for each in json.loads(listed.stdout)] == list(SPECS)
