@@ -12,6 +12,8 @@ import click
 
 from orderlymq.cli import cli
 from orderlymq.cli.exitcodes import ExitCode
+from orderlymq_broker.doctor.command import EXIT_UNREADABLE
+from orderlymq_operator.commands import EXIT_CHANGES, EXIT_REFUSED
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 HEAD: Final = """\
@@ -23,6 +25,13 @@ Commands find the cluster by `--name-server`, by `ORDERLYMQ_NAME_SERVER`, or at 
 from the environment: [security](../howto/security.md#credentials-of-our-own-clients). `--output json` is for programs.
 
 The exit code says how a command ended; [errors](errors.md#exit-codes) explains each.
+"""
+
+
+OWN_CODES: Final = f"""\
+| {EXIT_REFUSED} | of `up`, `apply`, `plan`: something is refused or not confirmed |
+| {EXIT_CHANGES} | of `plan`: something will happen |
+| {EXIT_UNREADABLE} | of `doctor`: the directory cannot be examined, or it was interrupted |
 """
 
 
@@ -58,7 +67,7 @@ def render() -> str:
     codes = "\n".join(
         f"| {code.value} | {code.name.lower().replace('_', ' ')} |" for code in ExitCode
     )
-    parts = [HEAD, f"\n| code | meaning |\n| ---: | --- |\n{codes}\n"]
+    parts = [HEAD, f"\n| code | meaning |\n| ---: | --- |\n{codes}\n{OWN_CODES}"]
     for context in contexts():
         level = "##" if context.command_path.count(" ") < 2 else "###"
         parts.append(f"\n{level} {context.command_path}\n\n```text\n{context.get_help()}\n```\n")

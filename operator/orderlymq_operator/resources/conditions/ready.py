@@ -205,7 +205,7 @@ REASONS: Final = (
         READY,
         "False",
         "The operator lacks a right in the API server.",
-        "Grant what the message names; the chart's ClusterRole has all of it.",
+        "Grant what the message names; the chart's rights (charts/orderlymq/files/rights) have all of it.",
     ),
     Reason(
         "NameTaken",
