@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from struct import pack
 from typing import Any, Final
 
 import pyarrow as pa
@@ -45,7 +46,7 @@ def fitted(value: Any, kind: pa.DataType, place: str = "value", *, sized: bool =
     for holds, convert in _SCALARS:
         if holds(kind):
             try:
-                found = convert(value)
+                found = convert(value, kind)
                 if sized:
                     pa.array([found], kind)
             except (TypeError, ValueError, OverflowError, InvalidOperation):
@@ -80,8 +81,8 @@ def _misfit(value: Any, kind: str, place: str) -> ValueMisfit:
     return ValueMisfit(f"{place} is a {type(value).__name__}, which is no {kind}")
 
 
-def _of(*kinds: type) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
+def _of(*kinds: type) -> Callable[..., Any]:
+    def check(value: Any, _kind: pa.DataType | None = None) -> Any:
         # True is an int in Python.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise TypeError
@@ -90,28 +91,42 @@ def _of(*kinds: type) -> Callable[[Any], Any]:
     return check
 
 
-def _float(value: Any) -> float:
-    return float(_of(int, float, Decimal)(value))
+def _float(value: Any, kind: pa.DataType) -> float:
+    found = float(_of(int, float, Decimal)(value))
+    if pa.types.is_float32(kind):
+        pack("f", found)  # refuses what would become infinity there
+    return found
 
 
-def _decimal(value: Any) -> Decimal:
-    return value if isinstance(value, Decimal) else Decimal(str(_of(int, float, str)(value)))
+def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
+    """Return a number without the zeros at its end; Arrow reads beyond its tables when an exponent is far out."""
+    given = value if isinstance(value, Decimal) else Decimal(str(_of(int, float, str)(value)))
+    if not given.is_finite():
+        raise ValueError
+    if not given:
+        return Decimal(0)
+    sign, digits, exponent = given.as_tuple()
+    kept = bytes(digits).rstrip(b"\0")
+    last = int(exponent) + len(digits) - len(kept)
+    if last < -kind.scale or given.adjusted() >= kind.precision - kind.scale:
+        raise OverflowError
+    return Decimal((sign, tuple(kept), last))
 
 
-def _timestamp(value: Any) -> datetime:
+def _timestamp(value: Any, _kind: pa.DataType) -> datetime:
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(_of(str)(value))
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _date(value: Any) -> date:
+def _date(value: Any, _kind: pa.DataType) -> date:
     return value if isinstance(value, date) else date.fromisoformat(_of(str)(value))
 
 
-def _binary(value: Any) -> bytes:
+def _binary(value: Any, _kind: pa.DataType) -> bytes:
     return value if isinstance(value, bytes) else b64decode(_of(str)(value), validate=True)
 
 
-_SCALARS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
+_SCALARS: Final[tuple[tuple[Any, Callable[[Any, pa.DataType], Any]], ...]] = (
     (pa.types.is_boolean, _of(bool)),
     (pa.types.is_integer, _of(int)),
     (pa.types.is_floating, _float),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import orjson
@@ -110,4 +110,11 @@ def _json(body: bytes) -> Any:
 def _exact_json(body: bytes) -> Any:
     """Read JSON with its fractions and whole numbers as they are written, which is slower."""
     _json(body)  # is stricter about what JSON is
-    return json.loads(body, parse_float=Decimal)
+    return json.loads(body, parse_float=_fraction)
+
+
+def _fraction(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueMisfit("a number has an exponent beyond all decimals") from None

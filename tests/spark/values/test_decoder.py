@@ -1,6 +1,7 @@
 """Bodies by a schema: good ones are decoded, bad ones are reported and stop nothing."""
 
 import json
+from contextlib import nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
@@ -16,6 +17,8 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
     FileDescriptorSet,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq.bodies import Avro
@@ -23,6 +26,7 @@ from orderlymq.message import Message
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.options import ValueFormat, parse_source
+from orderlymq_spark.values.conversion import ValueMisfit, fitted
 from orderlymq_spark.values.decoder import ValueDecoder, value_type
 from tests.spark.topics import Topics
 
@@ -133,6 +137,49 @@ def test_a_decimal_is_what_its_digits_say(number: str, kind: pa.DataType) -> Non
     assert decoded(JSON, wanted, body) == [
         ({"amount": Decimal(number), "weight": 0.1, "n": 7}, None)
     ]
+
+
+@pytest.mark.parametrize(
+    "number", [f"{digits}E-{far}" for digits in ("1", "0", "123456") for far in (999, 999999999)]
+)
+@pytest.mark.parametrize("form", ["%s", '"%s"', '"-%s"'])
+def test_a_decimal_with_a_far_exponent_never_reaches_arrow(number: str, form: str) -> None:
+    """Arrow looks its power up beyond its table: a wrong value, or the end of the process. Zero stays zero."""
+    wanted = pa.struct([("amount", pa.decimal128(10, 2))])
+    with pytest.raises(ValueMisfit) if number[0] != "0" else nullcontext():
+        assert fitted({"amount": Decimal(number)}, wanted) == {"amount": 0}
+
+    found, good = decoded(JSON, wanted, b'{"amount": %s}' % (form % number).encode(), b"{}")
+
+    assert good[1] is None
+    if number[0] == "0":
+        assert found == ({"amount": 0}, None)
+    else:
+        assert (found[0], "value.amount" in (found[1] or "")) == (None, True)
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(-60, 60))
+def test_a_decimal_is_exact_or_refused(digits: int, exponent: int) -> None:
+    """Nothing is rounded, and nothing that fits is refused."""
+    kind, number = pa.decimal128(10, 2), Decimal(digits).scaleb(exponent)
+    fits = abs(number) < 10**8 and number == round(number, 2)
+
+    ((value, error),) = decoded(
+        JSON, pa.struct([("amount", kind)]), b'{"amount": "%s"}' % str(number).encode()
+    )
+
+    assert (value and value["amount"]) == (number if fits else None)
+    assert (error is None) == fits
+
+
+@pytest.mark.parametrize("number", ["1e-9999999999999999999", "0e-9999999999999999999"])
+def test_a_number_that_no_decimal_can_hold_stops_nothing(number: str) -> None:
+    """In whatever field, also in one that the schema has not."""
+    wanted = pa.struct([("amount", pa.decimal128(8, 2)), ("w", pa.float64())])
+    for name in ("amount", "w", "unknown"):
+        bad, good = decoded(JSON, wanted, b'{"%s": %s}' % (name.encode(), number.encode()), b"{}")
+        assert (bad[0], good[1]) == (None, None)
+        assert bad[1]
 
 
 @pytest.mark.parametrize(
