@@ -67,7 +67,7 @@ class OrderlyMQDataSource(DataSource):
         """Return the batch writer."""
         if overwrite:
             raise OptionError("a topic cannot be overwritten; write with mode('append')")
-        return OrderedBatchWriter(parse_sink(self.options), schema.names)
+        return OrderedBatchWriter(parse_sink(self.options), _types(schema))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
@@ -75,7 +75,12 @@ class OrderlyMQDataSource(DataSource):
         overwrite: bool,
     ) -> DataSourceStreamWriter:
         """Return the stream writer."""
-        return stream_writer(OrderedStreamWriter(parse_sink(self.options), schema.names), schema)
+        writer = OrderedStreamWriter(parse_sink(self.options), _types(schema))
+        return stream_writer(writer, schema)
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {each.name: each.dataType.simpleString() for each in schema.fields}
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

@@ -16,7 +16,7 @@ from functools import cache
 from hashlib import blake2b
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from orderlymq.message import Message
 from orderlymq.producer.selectors import hash_index
@@ -27,6 +27,12 @@ from orderlymq_spark.options import ContentMode
 from orderlymq_spark.sink.externalsort import RUN_ITEMS, ExternalSort, SpillFile
 from orderlymq_spark.values.cloudevents import PREFIX, VERSION, message_of
 from orderlymq_spark.values.conversion import ValueMisfit
+
+# By how Spark's names of types begin.
+_KEY_TYPES: Final = frozenset(
+    ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint", "void")
+)
+_WITHOUT_ORDER: Final = ("array", "map", "struct", "variant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +60,34 @@ class Load:
 
 
 def check_columns(
-    names: Sequence[str], topic: str, order_by: Sequence[str], content: str = "body"
+    columns: Mapping[str, str], topic: str, order_by: Sequence[str], content: str = "body"
 ) -> None:
-    """Refuse a frame that cannot be sent; *content* is the column that messages are made of.
+    """Refuse a frame that cannot be sent.
+
+    Args:
+        columns: names and Spark's types of them.
+        topic: where the rows go; empty where each names its own.
+        order_by: columns that give the order within a queue.
+        content: the column that messages are made of.
 
     Raises:
-        OptionError: A column is missing; the text names it.
+        OptionError: A column is missing, or of a type that cannot be used; the text names it.
     """
-    if content not in names:
-        raise OptionError(f"the rows have no column {content}; they have {', '.join(names)}")
-    if not topic and "topic" not in names:
+    if content not in columns:
+        raise OptionError(f"the rows have no column {content}; they have {', '.join(columns)}")
+    if not topic and "topic" not in columns:
         raise OptionError("give the option topic, or rows with a column topic")
+    key = columns.get("sharding_key", "void")
+    if key.partition("(")[0].partition(" ")[0] not in _KEY_TYPES:
+        raise OptionError(
+            f"sharding_key is {key}; a key is a text or a whole number, for whose text every producer "
+            "chooses the same queue: cast it to string"
+        )
     for name in order_by:
-        if name not in names:
-            raise OptionError(f"orderBy names {name}; the rows have {', '.join(names)}")
+        if name not in columns:
+            raise OptionError(f"orderBy names {name}; the rows have {', '.join(columns)}")
+        if columns[name].startswith(_WITHOUT_ORDER):
+            raise OptionError(f"orderBy names {name}, and {columns[name]} has no order here")
 
 
 class _Draft(NamedTuple):
@@ -279,8 +299,13 @@ def _key_hash(topic: str, key_text: str) -> int:
 
 
 def _order(row: Mapping[str, Any], order_by: Sequence[str]) -> tuple[Any, ...]:
-    # Nulls first, as Spark's ascending order has them.
-    return tuple((row[name] is not None, row[name]) for name in order_by)
+    return tuple(map(_rank, (row[name] for name in order_by)))
+
+
+def _rank(value: Any) -> tuple[bool, bool, Any]:
+    """Return what sorts nulls first and NaN last, as Spark's ascending order has them; NaN itself has no order."""
+    is_nan = value != value  # noqa: PLR0124 - nothing else differs from itself
+    return value is not None, is_nan, None if is_nan else value
 
 
 def _message(row: Mapping[str, Any], topic: str) -> Message:

@@ -53,7 +53,7 @@ class Sent(WriterCommitMessage):
 
 
 class _Writer:
-    def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SinkOptions, columns: Mapping[str, str]) -> None:
         content = "value" if options.cloud_events else "body"
         check_columns(columns, options.topic, options.order_by, content)
         self._options = options

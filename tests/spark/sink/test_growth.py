@@ -51,7 +51,7 @@ async def test_rows_behind_an_expansion_go_where_their_keys_belong(
         options = parse_sink(
             {"bootstrap": cluster.address, "topic": "T", "appId": "job", "batchBytes": "1"}
         )
-        writer = OrderedBatchWriter(options, ["sharding_key", "body"])
+        writer = OrderedBatchWriter(options, {"sharding_key": "string", "body": "string"})
         await asyncio.to_thread(writer.write, iter([pa.RecordBatch.from_pylist(ROWS)]))
 
         stored = [each.body.decode() for each in cluster.physical.values()]

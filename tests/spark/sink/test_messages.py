@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta, timezone
 from hashlib import blake2b
+from math import isnan
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.sink.messages import Load, queue_messages
+from orderlymq_spark.sink.messages import Load, check_columns, queue_messages
 
 QUEUES = {"T": [MessageQueue("T", "b", number) for number in range(2)]}
 Row = dict[str, Any]
@@ -33,6 +34,7 @@ ROWS = st.lists(
     min_size=1,
     max_size=8,
 )
+NAN = float("nan")
 ORDERS = st.sampled_from([(), ("at",)])
 # By orderBy and task: hashes of what the rows of a test became in version 0.1 before tasks sorted in files.
 GOLDEN = {
@@ -109,6 +111,39 @@ def test_how_many_rows_a_task_holds_changes_nothing(
 ) -> None:
     """Rows that are sorted in files have the same identities, queues and order."""
     assert sent(rows, order_by, task=task, held_max=held_max) == sent(rows, order_by, task=task)
+
+
+@given(st.lists(st.sampled_from([None, NAN, -1.0, 0.0, 2.0, 3.5]), max_size=12), st.integers(1, 4))
+def test_numbers_leave_in_their_order_whatever_stands_among_them(
+    prices: list[float | None], held_max: int
+) -> None:
+    """Nulls first and NaN last, as Spark sorts them; also where a task sorts in files."""
+    rows = [{"sharding_key": "a", "body": str(each), "price": each} for each in prices]
+
+    found = [body.decode() for _, body, _ in flat(sent(rows, ("price",), held_max=held_max))]
+
+    numbers = sorted(each for each in prices if each is not None and not isnan(each))
+    assert found == [
+        *["None"] * prices.count(None),
+        *map(str, numbers),
+        *["nan"] * sum(each is not None and isnan(each) for each in prices),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["array<int>", "struct<a:int>", "map<string,int>", "variant"])
+def test_a_column_without_an_order_gives_none(kind: str) -> None:
+    with pytest.raises(OptionError, match="orderBy names at"):
+        check_columns({"body": "string", "at": kind}, "T", ["at"])
+    check_columns({"body": "string", "at": kind}, "T", [])
+
+
+@pytest.mark.parametrize("kind", ["binary", "double", "decimal(10,2)", "boolean", "interval day"])
+def test_a_key_whose_text_is_not_that_of_other_producers_is_refused(kind: str) -> None:
+    """The bytes 42 would be the key "b'42'": another queue than the key 42 of everybody else."""
+    with pytest.raises(OptionError, match="cast it to string"):
+        check_columns({"body": "string", "sharding_key": kind}, "T", [])
+    for good in ("string", "bigint", "int", "varchar(10)", "string collate UTF8_LCASE", "void"):
+        check_columns({"body": "string", "sharding_key": good}, "T", [])
 
 
 def test_identities_are_those_of_the_loads_before() -> None:

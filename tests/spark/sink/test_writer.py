@@ -63,7 +63,7 @@ def test_what_is_stored_in_the_midst_of_a_run_is_found(topics: Topics) -> None:
 
 def tries(topics: Topics, topic: str, loads: Sequence[Sequence[list[dict[str, Any]]]]) -> None:
     """Write loads; each is tried with these rows one after the other, by a writer of its own."""
-    columns = ["sharding_key", "body", "at"]
+    columns = {"sharding_key": "string", "body": "string", "at": "bigint"}
     options = parse_sink(
         {
             "bootstrap": topics.bootstrap,
@@ -110,7 +110,9 @@ def test_a_first_try_that_another_overtakes_adds_nothing(topics: Topics) -> None
     """Spark gives up a task that stands still, tries it elsewhere, and does not wait for the end of the first."""
     topic = topics.make(queues=1, ordered=False)  # without a duplicate window
     options = parse_sink({"bootstrap": topics.bootstrap, "topic": topic, "appId": "job"})
-    pickled = pickle.dumps(OrderedBatchWriter(options, ["sharding_key", "body"]))
+    pickled = pickle.dumps(
+        OrderedBatchWriter(options, {"sharding_key": "string", "body": "string"})
+    )
     rows = [{"sharding_key": "k", "body": f"b{number}"} for number in range(9)]
     batch = pa.RecordBatch.from_pylist(rows)
 
@@ -137,7 +139,7 @@ def test_a_second_load_of_the_same_rows_is_another_one(topics: Topics) -> None:
 def test_rows_alike_without_a_key_in_two_tasks_are_refused(topics: Topics) -> None:
     """They would have one identity; the error says how to bring them together."""
     options = parse_sink({"bootstrap": topics.bootstrap, "topic": topics.make(), "appId": "job"})
-    writer = OrderedBatchWriter(options, ["body"])
+    writer = OrderedBatchWriter(options, {"body": "string"})
     rows = pa.RecordBatch.from_pylist([{"body": "x"}])
 
     said = [writer.write(iter([rows])) for _ in range(2)]

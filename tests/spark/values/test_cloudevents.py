@@ -298,7 +298,7 @@ def test_options_name_what_is_allowed() -> None:
     with pytest.raises(OptionError, match="binary or structured"):
         parse_sink({**sink, "cloudEvents": "batch"})
     with pytest.raises(OptionError, match="no column value"):
-        check_columns(["body"], "orders", [], "value")
+        check_columns({"body": "string"}, "orders", [], "value")
 
 
 @pytest.mark.spark
