@@ -1,8 +1,9 @@
 """Batches of any stream in a Delta table: each once, whatever is repeated."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -70,6 +71,49 @@ def test_values_that_do_not_fit_a_column_are_refused(tmp_path: Path, other: pa.A
         append_rows(root, "a", 1, pa.table({"n": other}))
     append_rows(root, "a", 1, pa.table({"n": pa.array([2], pa.int64())}))
     assert sorted(read_table(root).to_pyarrow_table()["n"].to_pylist()) == [1, 2]
+
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+UTC_TIME = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize("inside", ["plain", "struct", "list", "map", "deep"])
+@pytest.mark.parametrize(
+    ("there", "here", "good", "bad"),
+    [
+        (pa.float32(), pa.float64(), [1.5, float("nan"), float("inf")], 1e300),
+        (pa.float32(), pa.float64(), [-0.0], 0.1),
+        (pa.float64(), pa.decimal128(38, 0), [Decimal(1 << 70)], Decimal(10**37 + 1)),
+        (pa.int32(), pa.float64(), [2.0], 1.7),
+        (pa.int32(), pa.int64(), [7], 1 << 40),
+        (pa.bool_(), pa.int32(), [0, 1], 7),
+        (pa.date32(), UTC_TIME, [AT.replace(hour=0, minute=0, second=0)], AT),
+    ],
+)
+def test_a_value_that_would_be_changed_is_refused(
+    tmp_path: Path, there: pa.DataType, here: pa.DataType, good: list[Any], bad: Any, inside: str
+) -> None:
+    """Also within structs, arrays and maps; Delta itself would make 1.7 a 1, and 1e300 infinity."""
+
+    def table(kind: pa.DataType, *values: Any) -> pa.Table:
+        kinds = {
+            "plain": (kind, lambda each: each),
+            "struct": (pa.struct([("a", kind)]), lambda each: {"a": each}),
+            "list": (pa.list_(kind), lambda each: [None, each]),
+            "map": (pa.map_(pa.string(), kind), lambda each: [("k", each)]),
+            "deep": (pa.list_(pa.struct([("a", kind)])), lambda each: [None, {"a": each}]),
+        }
+        outer, put = kinds[inside]
+        return pa.table({"x": pa.array([None, *map(put, values)], outer)})
+
+    root = location(tmp_path / "table")
+    append_rows(root, "a", 0, table(there))
+
+    with pytest.raises(SinkConflict, match="column x is "):
+        append_rows(root, "a", 1, table(here, *good, bad))
+    append_rows(root, "a", 1, table(here, *good))
+
+    assert read_table(root).to_pyarrow_table().num_rows == 2 + len(good)
 
 
 def test_a_time_is_of_one_type_in_whatever_zone(tmp_path: Path) -> None:
