@@ -382,6 +382,30 @@ def test_a_cluster_that_was_wiped_and_filled_again_is_distinguished_from_the_one
             planned(reader(topics, topic), first, second)
 
 
+def test_a_batch_from_before_a_wipe_reads_nothing_of_a_cluster_that_is_shorter(
+    tmp_path: Path,
+) -> None:
+    """Its end is not there, so no message at it differs; the next batch reads each present message, once."""
+    with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
+        topics = Topics(group.name_server_address, admin)
+        topic, ends = topics.make(queues=1), []
+        at = beginning(topics, topic)
+        for _ in range(2):
+            some(topics, topic, 5, 0)
+            at = reader(topics, topic).latestOffset(at, EVERYTHING)
+            ends.append(at)
+
+        group.wipe()
+        admin.create_topic(topic, queues=1, ordered=True)
+        some(topics, topic, 7, 0)
+
+        stream = reader(topics, topic, failOnDataLoss="false")
+        assert planned(stream, *ends) == []
+        assert planned(stream, at, stream.latestOffset(at, EVERYTHING)) == [(0, 0, 7)]
+        with pytest.raises(DataLost, match=rf"{topic} g:0 \[5, 10\)"):
+            planned(reader(topics, topic), *ends)
+
+
 def test_a_target_of_a_run_that_is_not_reached_any_more_ends_it_at_the_present_end(
     topics: Topics,
 ) -> None:
