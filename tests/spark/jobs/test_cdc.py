@@ -341,6 +341,47 @@ def test_numbers_keep_their_digits(scd: Literal[1, 2], tmp_path: Path) -> None:
     assert read_changes(bodies[3], "maxwell", ["id"], "t", 0)[0].key == (1.1,)
 
 
+KEYS_ALIKE = ["1", "1.0", "1.00", "10E-1", "true", '"1"', "1.10", "1.1", "12345678901234567890.5"]
+KEYS_ALIKE += [
+    "12345678901234567890.50",
+    "100000000000000000000",
+    "1e20",
+    "-0.0",
+    "0",
+    "1e9999999",
+    "NaN",
+    "Infinity",
+]
+
+
+@pytest.mark.parametrize("scd", [1, 2])
+def test_which_keys_are_one_does_not_depend_on_the_cut(scd: Literal[1, 2], tmp_path: Path) -> None:
+    """A number is one key however it is written; neither true nor the text 1 is the number 1."""
+    bodies = [b'{"op": "c", "after": {"id": %s}}' % each.encode() for each in KEYS_ALIKE]
+    changes = [
+        change
+        for position, body in enumerate([*bodies, *bodies])
+        for change in read_changes(body, "debezium", ["id"], None, position)
+    ]
+
+    found: list[list[Row]] = []
+    for size in (len(changes), 1):
+        spec = spec_of(tmp_path / str(size), "debezium", scd=scd)
+        for batch, start in enumerate(range(0, len(changes), size)):
+            part = changes[start : start + size]
+            if scd == 2:
+                merge_history(spec, "app", batch, part)
+            else:
+                cdc.merge(spec, "app", batch, list(last_by_key(part).values()))
+        rows = DeltaTable(str(spec.path)).to_pyarrow_table().to_pylist()
+        found.append(sorted(rows, key=repr))
+
+    assert found[0] == found[1]
+    names = ["1", "true", '"1"', "1.1", "12345678901234567890.5", "100000000000000000000", "0"]
+    keys = {row["_key"] for row in found[0]}
+    assert keys == {*map("[{}]".format, names), "[1E+9999999]", "[NaN]", "[Infinity]"}
+
+
 @pytest.mark.parametrize("scd", [1, 2])
 def test_a_column_whose_case_changes_stays_the_column(scd: Literal[1, 2], tmp_path: Path) -> None:
     """Within a batch and from batch to batch: a table cannot have both."""

@@ -10,7 +10,7 @@ cannot be read is not lost: it comes back with the reason.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -28,6 +28,8 @@ _TRUNCATE: Final = (
     "the source table was emptied, which has no position among the changes of its rows; begin with a new path "
     "and a new checkpoint behind it"
 )
+_INTEGER_DIGITS: Final = 4300  # that Python reads and writes
+_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 _NO_NAME: Final = frozenset("`\0")  # in a name they end Delta's expressions, or the name
 
 
@@ -42,6 +44,11 @@ class Change:
     key: tuple[Any, ...]
     row: Mapping[str, Any] | None
     position: int
+
+    @property
+    def name(self) -> str:
+        """The key as the table has it; for Python true, 1 and 1.0 are one key."""
+        return to_json(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,7 @@ def read_changes(
             raise EventError(
                 "it does not say which row it changes; let the database log whole rows"
             )
-        if old is not None and old != new:
+        if old is not None and (new is None or to_json(old) != to_json(new)):
             found.append(Change(old, None, position))
         if new is not None:
             found.append(Change(new, _with_texts(after or {}), position))
@@ -263,15 +270,19 @@ def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
 
 
 def _comparable(value: object) -> object:
-    """Return a member of a key: a number is the same one with more zeros."""
-    if isinstance(value, Number):
-        nearest = float(value.text)
-        try:
-            if Decimal(value.text) == Decimal(repr(nearest)):
-                return nearest
-        except InvalidOperation:
-            pass  # an exponent beyond all numbers
-    return value
+    """Return a member of a key: a number is the same one with more zeros, and 1.0 is 1."""
+    if not isinstance(value, float | Number):
+        return value
+    try:
+        exact = _EXACT.normalize(Decimal(value.text if isinstance(value, Number) else repr(value)))
+    except InvalidOperation:  # an exponent beyond all numbers
+        return value
+    if not exact.is_finite():
+        return value
+    if exact == exact.to_integral_value() and exact.adjusted() < _INTEGER_DIGITS:
+        return int(exact)
+    nearest = float(exact)
+    return nearest if Decimal(repr(nearest)) == exact else Number(str(exact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,21 +301,20 @@ class Version:
     change: Change | None
 
 
-def new_versions(
-    known: Mapping[tuple[Any, ...], Iterable[int]], changes: Iterable[Change]
-) -> list[Version]:
+def new_versions(known: Mapping[str, Iterable[int]], changes: Iterable[Change]) -> list[Version]:
     """Return what *changes* add to a history, and which of its versions end elsewhere now.
 
     Args:
-        known: where the versions begin that the history has of each key.
+        known: where the versions begin that the history has of each key, by its name.
         changes: any, also such as the history has already.
     """
-    added: dict[tuple[Any, ...], dict[int, Change]] = {}
+    added: dict[str, dict[int, Change]] = {}
     for change in changes:
-        added.setdefault(change.key, {})[change.position] = change
+        added.setdefault(change.name, {})[change.position] = change
     found: list[Version] = []
-    for key, by_position in added.items():
-        present = frozenset(known.get(key, ()))
+    for name, by_position in added.items():
+        key = next(iter(by_position.values())).key
+        present = frozenset(known.get(name, ()))
         places = sorted(present | by_position.keys())
         for place, following in zip(places, [*places[1:], None], strict=True):
             if place not in present:
@@ -314,11 +324,12 @@ def new_versions(
     return found
 
 
-def last_by_key(changes: Iterable[Change]) -> dict[tuple[Any, ...], Change]:
-    """Return the last change of each key; of equal positions the later one."""
-    found: dict[tuple[Any, ...], Change] = {}
+def last_by_key(changes: Iterable[Change]) -> dict[str, Change]:
+    """Return the last change of each key, by its name; of equal positions the later one."""
+    found: dict[str, Change] = {}
     for change in changes:
-        known = found.get(change.key)
+        name = change.name
+        known = found.get(name)
         if known is None or change.position >= known.position:
-            found[change.key] = change
+            found[name] = change
     return found

@@ -42,7 +42,6 @@ from orderlymq_spark.jobs.cdc.events import (
     last_by_key,
     new_versions,
     read_changes,
-    read_json,
     to_json,
 )
 from orderlymq_spark.locations.location import Location
@@ -252,19 +251,17 @@ def merge_history(
     )
 
 
-def _known_starts(
-    table: DeltaTable, changes: Sequence[Change]
-) -> dict[tuple[object, ...], list[int]]:
+def _known_starts(table: DeltaTable, changes: Sequence[Change]) -> dict[str, list[int]]:
     """Return where the versions of the changed keys begin; columns of the source are not read."""
-    keys = key_column(list(dict.fromkeys(change.key for change in changes)))
-    found: dict[tuple[object, ...], list[int]] = {}
+    keys = pa.array({change.name for change in changes}, pa.string())
+    found: dict[str, list[int]] = {}
     # Batch by batch: a history may be larger than the memory. Arrow cannot compare its views of texts with texts.
     for batch in table.to_pyarrow_dataset().to_batches(columns=[KEY, FROM]):
         names = batch.column(KEY).cast(pa.string())
         chosen = pc.is_in(names, value_set=keys)
         starts = batch.column(FROM).filter(chosen).to_pylist()
         for key, start in zip(names.filter(chosen).to_pylist(), starts, strict=True):
-            found.setdefault(tuple(read_json(key)), []).append(start)
+            found.setdefault(key, []).append(start)
     return found
 
 
