@@ -441,6 +441,43 @@ def test_what_becomes_of_another_table_changes_no_row(form: Format, body: bytes)
     assert read_changes(body, form, ["id"], "t", 0) == []
 
 
+PLACE = {"db": "shop", "database": "shop", "schema": "public"}
+
+
+@pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
+def test_a_table_may_be_named_with_its_database(form: Format) -> None:
+    """Without it the table of this name in any database is meant."""
+    whole = json.loads(event(form, None, {"id": 1}))
+    whole = {**whole.get("payload", whole), **PLACE, "table": "t"}
+    body = json.dumps({**whole, "source": {**PLACE, "table": "t"}}).encode()
+    deep = form == "debezium"
+    names = {"t": True, "shop.t": not deep, "public.t": deep, "shop.public.t": deep}
+    names |= {"other.t": False, "shop": False, "shop.": False, "": False, "op.t": False}
+
+    for name, is_meant in names.items():
+        assert bool(read_changes(body, form, ["id"], name, 0)) == is_meant, name
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "__debezium_unavailable_value",
+        "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
+        ["__debezium_unavailable_value"],
+        {"__debezium_unavailable_value": "__debezium_unavailable_value"},
+        list(b"__debezium_unavailable_value"),
+    ],
+    ids=["text", "bytes", "texts", "map", "numbers"],
+)
+def test_a_value_that_postgres_did_not_log_is_no_value(value: Any) -> None:
+    """Of an update that leaves a large value (TOAST) alone; the table keeps what it has, and the reason says what to set."""
+    row = {"id": 1, "name": "a", "photo": value}
+
+    with pytest.raises(EventError, match=r"what photo is.*REPLICA IDENTITY FULL"):
+        read_changes(event("debezium", None, row), "debezium", ["id"], None, 0)
+    assert read_changes(event("debezium", row, None), "debezium", ["id"], None, 0)
+
+
 @pytest.mark.parametrize("scd", [1, 2])
 @pytest.mark.parametrize("cut", [(3,), (1, 2), (2, 1), (1, 1, 1)])
 def test_a_column_that_an_event_lacks_is_empty_whatever_the_cut(

@@ -199,7 +199,7 @@ class PipelineSpec(Model):
     )
     table: Text | None = Field(
         default=None,
-        description="cdc-apply: only events of this table; all when absent. archive, format iceberg: the table, "
+        description="cdc-apply: only events of this table, named alone or as database.table; all when absent. archive, format iceberg: the table, "
         "namespace.name; a new one is made.",
     )
     errors: PathText | None = Field(

@@ -8,6 +8,7 @@ cannot be read is not lost: it comes back with the reason.
 """
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
@@ -28,6 +29,10 @@ _TRUNCATE: Final = (
     "the source table was emptied, which has no position among the changes of its rows; begin with a new path "
     "and a new checkpoint behind it"
 )
+# What Debezium writes for a value that the database did not log: as a text, as bytes, and as an array of numbers.
+_UNAVAILABLE: Final = b"__debezium_unavailable_value"
+_UNAVAILABLE_TEXTS: Final = frozenset((_UNAVAILABLE.decode(), b64encode(_UNAVAILABLE).decode()))
+_UNAVAILABLE_NUMBERS: Final = list(_UNAVAILABLE)
 _INTEGER_DIGITS: Final = 4300  # that Python reads and writes
 _EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 _NO_NAME: Final = frozenset("`\0")  # in a name they end Delta's expressions, or the name
@@ -139,16 +144,40 @@ def _debezium(event: dict[str, Any], table: str | None) -> list[_Pair]:
         return []
     if kind not in ("c", "r", "u", "d", "t"):
         raise EventError(f"op is {kind!r}, none of c, r, u, d")
-    if table is not None and _object(payload, "source").get("table", table) != table:
+    source = _object(payload, "source")
+    if "table" in source and not _is_of(
+        table, source.get("db"), source.get("schema"), source["table"]
+    ):
         return []
     if kind == "t":
         raise EventError(_TRUNCATE)
-    return [(_row(payload.get("before")), None if kind == "d" else _row(payload.get("after")))]
+    after = None if kind == "d" else _row(payload.get("after"))
+    _check_available(after or {})
+    return [(_row(payload.get("before")), after)]
+
+
+def _check_available(row: Mapping[str, Any]) -> None:
+    """Refuse a row of which Postgres did not log a large value, because it did not change (TOAST)."""
+    for name, value in row.items():
+        parts = value if isinstance(value, list | dict) else (value,)
+        if value == _UNAVAILABLE_NUMBERS or any(
+            isinstance(each, str) and each in _UNAVAILABLE_TEXTS for each in parts
+        ):
+            raise EventError(
+                f"it does not say what {name} is, because that did not change; let Postgres log whole rows "
+                "(ALTER TABLE … REPLICA IDENTITY FULL)"
+            )
+
+
+def _is_of(table: str | None, *place: object) -> bool:
+    """Return whether an event is of the wanted table, which may be named with its schema and database; *place* has all of them."""
+    names = [str(each) for each in place if each]
+    return table is None or any(table == ".".join(names[at:]) for at in range(len(names)))
 
 
 def _canal(event: dict[str, Any], table: str | None) -> list[_Pair]:
     kind = event.get("type")
-    if table is not None and event.get("table") != table:
+    if not _is_of(table, event.get("database"), event.get("table")):
         return []
     if kind == "TRUNCATE":
         raise EventError(_TRUNCATE)
@@ -171,7 +200,7 @@ def _canal(event: dict[str, Any], table: str | None) -> list[_Pair]:
 
 def _maxwell(event: dict[str, Any], table: str | None) -> list[_Pair]:
     kind = event.get("type")
-    if table is not None and event.get("table") != table:
+    if not _is_of(table, event.get("database"), event.get("table")):
         return []
     if kind in ("bootstrap-start", "bootstrap-complete") or str(kind).startswith("table-"):
         return []
