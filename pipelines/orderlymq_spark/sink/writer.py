@@ -10,7 +10,7 @@ tasks have no order: they are refused (`ordered` prevents them). The memory of a
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -29,7 +29,7 @@ from orderlymq.producer.sendoutcome import split_batch
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import UnorderedRows
-from orderlymq_spark.options import SinkOptions
+from orderlymq_spark.options import ContentMode, SinkOptions
 from orderlymq_spark.sink.messages import (
     QueueMessages,
     check_columns,
@@ -72,7 +72,7 @@ class _Writer:
             return route.publish
 
         with queue_messages(
-            self._rows(iterator),
+            rows_of(iterator, options.cloud_events),
             queues,
             topic=options.topic,
             order_by=options.order_by,
@@ -86,13 +86,6 @@ class _Writer:
                 count += sent.count
                 parts = load.place() if sent.grown else ()
             return Sent(count, np.array(load.keys, np.int64))
-
-    def _rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
-        mode = self._options.cloud_events
-        for batch in iterator:
-            for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                rows = batch.slice(start, _ROWS_AT_ONCE).to_pylist()
-                yield from rows if mode is None else (with_event(row, mode) for row in rows)
 
     def _batch(self) -> str:
         """Return the name of the load: the number of the micro-batch, or what was made on the driver."""
@@ -139,6 +132,30 @@ class OrderedStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: the batch is repeated under the same identities."""
+
+
+def rows_of(
+    batches: Iterable[pa.RecordBatch], mode: ContentMode | None
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a task with their times in UTC: in the zone of a session a time may lie beyond the years there are."""
+    for batch in batches:
+        kinds = pa.schema([each.with_type(_in_utc(each.type)) for each in batch.schema])
+        there = batch if kinds == batch.schema else batch.cast(kinds)
+        for start in range(0, there.num_rows, _ROWS_AT_ONCE):
+            rows = there.slice(start, _ROWS_AT_ONCE).to_pylist()
+            yield from rows if mode is None else (with_event(row, mode) for row in rows)
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_in_utc(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _in_utc(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
 
 
 def _task() -> int:

@@ -36,7 +36,9 @@ def avro_type(schema: str) -> str:
     Raises:
         OptionError: It is no schema of a record, or has what no column can hold.
     """
-    return _type(_checked(schema), {}, ())
+    from fastavro import parse_schema  # noqa: PLC0415 - only who has Avro pays
+
+    return _type(parse_schema(_checked(schema)), {}, ())  # with names as their namespaces make them
 
 
 def avro_decoder(schema: str) -> Callable[[bytes], Any]:

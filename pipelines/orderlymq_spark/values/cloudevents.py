@@ -185,8 +185,8 @@ def _moment(text: str) -> datetime:
     try:
         if not _TIME.fullmatch(text):
             raise ValueError
-        return datetime.fromisoformat(text.upper())
-    except ValueError:
+        return datetime.fromisoformat(text.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise ValueMisfit("the attribute time is no timestamp of RFC 3339") from None
 
 

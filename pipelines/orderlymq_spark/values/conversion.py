@@ -7,11 +7,14 @@ Rule: nothing is made to fit. A text is no number, a fraction is no whole number
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from struct import pack
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
+
+_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
 class ValueMisfit(ValueError):  # noqa: N818 - says what happened
@@ -91,10 +94,14 @@ def _of(*kinds: type) -> Callable[..., Any]:
     return check
 
 
+def _string(value: Any, _kind: pa.DataType) -> str:
+    return str(value if isinstance(value, UUID) else _of(str)(value))
+
+
 def _float(value: Any, kind: pa.DataType) -> float:
     found = float(_of(int, float, Decimal)(value))
     if pa.types.is_float32(kind):
-        pack("f", found)  # refuses what would become infinity there
+        pack("<f", found)  # refuses what would become infinity there
     return found
 
 
@@ -105,17 +112,19 @@ def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
         raise ValueError
     if not given:
         return Decimal(0)
-    sign, digits, exponent = given.as_tuple()
-    kept = bytes(digits).rstrip(b"\0")
-    last = int(exponent) + len(digits) - len(kept)
-    if last < -kind.scale or given.adjusted() >= kind.precision - kind.scale:
+    kept = _EXACT.normalize(given)
+    if (
+        int(kept.as_tuple().exponent) < -kind.scale
+        or kept.adjusted() >= kind.precision - kind.scale
+    ):
         raise OverflowError
-    return Decimal((sign, tuple(kept), last))
+    return kept
 
 
 def _timestamp(value: Any, _kind: pa.DataType) -> datetime:
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(_of(str)(value))
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    # A time of another zone may be beyond the years there are.
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _date(value: Any, _kind: pa.DataType) -> date:
@@ -130,7 +139,7 @@ _SCALARS: Final[tuple[tuple[Any, Callable[[Any, pa.DataType], Any]], ...]] = (
     (pa.types.is_boolean, _of(bool)),
     (pa.types.is_integer, _of(int)),
     (pa.types.is_floating, _float),
-    (pa.types.is_string, _of(str)),
+    (pa.types.is_string, _string),
     (pa.types.is_binary, _binary),
     (pa.types.is_decimal, _decimal),
     (pa.types.is_timestamp, _timestamp),

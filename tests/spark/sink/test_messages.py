@@ -9,6 +9,7 @@ from math import isnan
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.sink.messages import Load, check_columns, queue_messages
+from orderlymq_spark.sink.writer import rows_of
 
 QUEUES = {"T": [MessageQueue("T", "b", number) for number in range(2)]}
 Row = dict[str, Any]
@@ -144,6 +146,23 @@ def test_a_key_whose_text_is_not_that_of_other_producers_is_refused(kind: str) -
         check_columns({"body": "string", "sharding_key": kind}, "T", [])
     for good in ("string", "bigint", "int", "varchar(10)", "string collate UTF8_LCASE", "void"):
         check_columns({"body": "string", "sharding_key": good}, "T", [])
+
+
+@pytest.mark.parametrize(
+    "at", [datetime(9999, 12, 31, 23, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
+)
+def test_a_row_is_the_same_in_whatever_zone_a_session_has_its_times(at: datetime) -> None:
+    """The end of the year 9999, which stands for no end, is a time of the year 10000 in Shanghai."""
+    found = []
+    for zone in ("UTC", "Asia/Shanghai", "America/New_York"):
+        kind = pa.timestamp("us", zone)
+        inner = pa.map_(pa.string(), pa.list_(pa.struct([("at", kind)])))
+        columns = [pa.array([at], kind), pa.array([[("k", [{"at": at}, None])]], inner)]
+        batch = pa.record_batch(columns, ["store_ts", "value"])
+        found += rows_of([batch], None)
+
+    assert found == [{"store_ts": at, "value": [("k", [{"at": at}, None])]}] * 3
+    assert {str(each["store_ts"].tzinfo) for each in found} == {"UTC"}
 
 
 def test_identities_are_those_of_the_loads_before() -> None:

@@ -144,6 +144,8 @@ def without(name: str, **others: str) -> dict[str, str]:
         (without("", CE_time="yesterday"), "time is no timestamp of RFC 3339"),
         (without("", CE_time="2026-01-31T12:00:00"), "time is no timestamp of RFC 3339"),
         (without("", CE_time="2026-13-31T12:00:00Z"), "time is no timestamp of RFC 3339"),
+        (without("", CE_time="9999-12-31T23:59:59-14:00"), "time is no timestamp of RFC 3339"),
+        (without("", CE_time="0001-01-01T00:00:00+14:00"), "time is no timestamp of RFC 3339"),
         (without("", CE_contenttype="json"), "datacontenttype is no media type"),
         (without("", CE_Trace="x"), "'Trace' has another name"),
         (without("", CE_subject="a\nb"), "subject has a control character"),

@@ -43,6 +43,7 @@ ORDER = pa.struct(
         ("parts", pa.list_(pa.struct([("name", pa.string()), ("weight", pa.float64())]))),
         ("notes", pa.map_(pa.string(), pa.bool_())),
         ("photo", pa.binary()),
+        ("ratio", pa.float32()),
     ]
 )
 GOOD = {
@@ -54,6 +55,7 @@ GOOD = {
     "parts": [{"name": "lid", "weight": 2}, {"name": None}],
     "notes": {"urgent": True},
     "photo": "AAE=",
+    "ratio": 0.5,
     "unknown": "is left out",
 }
 JSON = ValueFormat("json", "id string")  # the decoder has its type from Spark
@@ -79,6 +81,7 @@ def test_json_fits_the_types_of_the_column() -> None:
             "parts": [{"name": "lid", "weight": 2.0}, {"name": None, "weight": None}],
             "notes": [("urgent", True)],
             "photo": b"\x00\x01",
+            "ratio": 0.5,
         },
         None,
     )
@@ -104,6 +107,9 @@ def test_json_fits_the_types_of_the_column() -> None:
             "value.count",
         ),
         (b'{"at": "yesterday"}', "value.at is a str"),
+        (b'{"at": "9999-12-31T23:59:59-14:00"}', "value.at is a str"),
+        (b'{"at": "0001-01-01T00:00:00+14:00"}', "value.at is a str"),
+        (b'{"ratio": 1e39}', "value.ratio is a Decimal, which is no float"),
         (b'{"parts": [{}, {"weight": "x"}]}', "value.parts[1].weight is a str"),
         (b'{"notes": {"a": 1}}', "value.notes.a is a int, which is no bool"),
         (b'{"photo": "?"}', "value.photo is a str, which is no binary"),
@@ -257,6 +263,25 @@ def test_avro_is_read_plain_and_with_its_head() -> None:
     assert found[:2] == [(expected, None), (expected, None)]
     assert [row[0] for row in found[2:]] == [None] * 3
     assert all(row[1] for row in found[2:])
+
+
+def test_avro_has_texts_for_uuids_and_types_by_their_full_names() -> None:
+    """The reader makes objects of the first; a namespace is inherited by what stands inside."""
+    inner = {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}
+    fields = [
+        {"name": "id", "type": ["null", {"type": "string", "logicalType": "uuid"}]},
+        {"name": "kind", "type": inner},
+        {"name": "again", "type": "shop.Kind"},
+    ]
+    schema = json.dumps({"type": "record", "name": "shop.Order", "fields": fields})
+    value = {"id": "00000000-0000-4000-8000-00000000002a", "kind": "NEW", "again": "OLD"}
+    into = BytesIO()
+    schemaless_writer(into, parse_schema(json.loads(schema)), value)
+    form = ValueFormat("avro", schema)
+
+    assert value_type(form) == "struct<`id`:string,`kind`:string,`again`:string>"
+    kind = pa.struct([(name, pa.string()) for name in value])
+    assert decoded(form, kind, into.getvalue()) == [(value, None)]
 
 
 def test_an_avro_body_of_another_schema_is_reported() -> None:
