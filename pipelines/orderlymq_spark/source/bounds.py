@@ -7,6 +7,7 @@ them again when it repeats its first batch, and "latest" would then be another p
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -181,12 +182,12 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
     """Return where a stream begins in the form of `to_json`, from its start file if there is one.
 
     Raises:
-        OptionError: The start would be another one when it is asked for again, and there is no file.
+        OptionError: The start would be another one when it is asked for again, and there is no file; or the file is that
+            of another stream.
     """
-    kept = kept_offsets(options)
-    if kept:
-        return kept
     path = location(options.start_path) if options.start_path else None
+    if path is not None and path.exists():
+        return _kept_for(options, path)
     queues, named = chosen_queues(access, options), options.start.offsets
     moves = [queue for queue in queues if named.get(queue, EARLIEST) < 0]
     if path is None and (options.start.word != "offsets" or moves):
@@ -199,7 +200,20 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
     found = to_json(resolve(access, options, options.start, "starting", queues), ids)
     if path is not None and not path.create(json.dumps(found)):
         # Another driver was faster; both begin where it says.
-        return _kept(path)
+        return _kept_for(options, path)
+    return found
+
+
+def _kept_for(options: SourceOptions, path: Location) -> dict[str, Any]:
+    found = _kept(path)
+    wanted = re.compile(options.pattern) if options.pattern else None
+    if found and not any(
+        each in options.topics or (wanted and wanted.fullmatch(each)) for each in found
+    ):
+        raise OptionError(
+            f"{path} keeps where a stream of {', '.join(found)} began; where a query reads several streams, give each a startPath "
+            "of its own"
+        )
     return found
 
 

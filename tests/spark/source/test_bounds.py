@@ -62,6 +62,25 @@ def test_a_topic_that_never_grew_is_read(topics: Topics, tmp_path: Path) -> None
     assert access.growth(topic) is None
 
 
+def test_two_streams_of_one_query_do_not_share_a_start_file(topics: Topics, tmp_path: Path) -> None:
+    """The second one would begin where the first one did, in queues that it does not read."""
+    first, second = topics.make(queues=1), topics.make(queues=1)
+
+    def begin(file: str, **given: str) -> dict[str, dict[str, object]]:
+        path = str(tmp_path / file)
+        options = parse_source({"bootstrap": topics.bootstrap, "startPath": path, **given})
+        return first_offsets(access_to(options.connect), options)
+
+    begun = begin("start", topic=first)
+
+    for given in ({"topic": second}, {"topicsPattern": f"{second}|other"}):
+        with pytest.raises(OptionError, match="a startPath of its own"):
+            begin("start", **given)
+    assert begin("start", topic=first, topics=second) == begun
+    assert begin("start", topicsPattern=f"{first}.*") == begun
+    assert second in begin("another", topic=second)
+
+
 class Growing:
     """The expansion of a topic, step by step, as an operator does it."""
 
