@@ -59,6 +59,7 @@ def run_stream(
     spec: StreamSpec,
     make: Callable[[], DataStreamWriter],
     *,
+    begin: Callable[[], None] = lambda: None,
     counts_offsets: bool = False,
 ) -> Status:
     """Run a stream to its end, or until SIGTERM or SIGINT.
@@ -67,6 +68,7 @@ def run_stream(
         name: of the pipeline.
         spec: checkpoint, trigger, port of the metrics.
         make: returns the writer, without checkpoint and trigger.
+        begin: called once, when no other driver has the checkpoint any more.
         counts_offsets: Spark's rows are ranges; the status counts the messages in them.
 
     Raises:
@@ -77,6 +79,7 @@ def run_stream(
     status = Status(name, spec.type, counts_offsets=counts_offsets)
     gauges = gauges_at(spec.metrics_port)
     with hold_checkpoint(spec.checkpoint) as claim:
+        begin()
         done = last_end(spec.checkpoint / "spark")
         status.offsets = None if done is None else to_json(from_json(done))
         status.write(spec.checkpoint)

@@ -3,18 +3,19 @@
 import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from orderlymq.message import Message
-from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.errors import CheckpointInUse, SinkConflict
 from orderlymq_spark.jobs.cdc import job as cdc
 from orderlymq_spark.jobs.cdc.events import Change, EventError, Format, last_by_key, read_changes
 from orderlymq_spark.jobs.cdc.job import merge_history
 from orderlymq_spark.locations.location import location
+from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.specs import CdcSpec, Source
 from tests.spark.topics import Topics
 
@@ -515,6 +516,21 @@ def test_a_topic_that_was_created_again_needs_another_table(
     assert cdc.check_topics(spec.path, {("more", "g"): 9}) == {**ids, ("more", "g"): 9}
     with pytest.raises(SinkConflict, match=r"topic changes was created again.*new path"):
         cdc.check_topics(spec.path, {**ids, ("changes", "g"): 8})
+
+
+@pytest.mark.cluster
+def test_a_driver_that_is_refused_leaves_the_counts_of_the_other_one(
+    topics: Topics, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path, "maxwell", topics, topics.make(queues=1))
+    tally = cdc.Tally(spec.checkpoint / "orderlymq-tally.json")
+
+    with hold_checkpoint(spec.checkpoint):
+        tally.add(0, 7, 1, 0)
+        with pytest.raises(CheckpointInUse):
+            cdc.run("customers", spec, lambda: cast("SparkSession", None))
+
+    assert tally.read() == [0, 7, 1, 0]
 
 
 @pytest.mark.spark

@@ -79,7 +79,6 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     check_one_list(access_to(options.connect), options)
     session = spark()
     tally = Tally(spec.checkpoint / "orderlymq-tally.json")
-    tally.file.delete()
 
     def apply(frame: DataFrame, batch: int) -> None:
         # A Spark Connect server calls this in a process of its own, so it takes nothing along but plain values.
@@ -108,7 +107,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
         return frame.writeStream.foreachBatch(apply)
 
-    status = run_stream(name, spec, make)
+    status = run_stream(name, spec, make, begin=tally.file.delete)
     rows = live_rows(spec).num_rows if is_table(spec.path) else 0
     _, events, quiet, bad = tally.read()
     return Outcome(
