@@ -25,6 +25,8 @@ from orderlymq_spark.specs import ReplaySpec
 
 _REACHED: Final = "reached_ts"
 ORDER: Final = f"{_REACHED},queue_offset"
+_LIMITS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_PACED_BATCH: Final = 1000
 _WAIT_MAX_S: Final = 3600.0  # a night without messages is not slept through
 
 
@@ -59,8 +61,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     pace = Pace(spec.speed) if spec.speed else None
 
     def make() -> DataStreamWriter:
-        given = spec.source.all_options(oneQueueList="true")
-        frame = read_stream(session, spec.checkpoint, **given)
+        frame = read_stream(session, spec.checkpoint, **read_options(spec))
         if spec.keys is not None:
             frame = frame.where(F.col("sharding_key").isin(spec.keys))
         # Without a key the queue is what has an order.
@@ -77,6 +78,14 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     status = run_stream(name, spec, make)
     text = f"{counted(status.rows, 'message')} of {spec.source.topic} read in {counted(status.batches, 'batch', 'batches')} for {spec.target}"
     return Outcome(text, {"rows": status.rows, "batches": status.batches, "target": spec.target})
+
+
+def read_options(spec: ReplaySpec) -> dict[str, str]:
+    """Return how the source is read: with a pace in small batches, because a batch is sent when its last message is due."""
+    given = spec.source.all_options(oneQueueList="true")
+    if spec.speed is not None and given.keys().isdisjoint(_LIMITS):
+        given["maxOffsetsPerTrigger"] = str(_PACED_BATCH)
+    return given
 
 
 def in_order(rows: DataFrame, target: str) -> DataFrame:

@@ -45,6 +45,23 @@ def test_no_topic_is_copied_into_itself(
         replay.run("copy", spec, lambda: pytest.fail("Spark is not needed to see that"))
 
 
+def test_a_replay_with_a_pace_has_small_batches(tmp_path: Path) -> None:
+    """Of a batch of all that waits nothing would be sent before its last message is due."""
+
+    def limits(speed: float | None, **options: Any) -> tuple[str | None, str | None]:
+        source = Source(topic="orders", options=options)
+        spec = ReplaySpec(
+            type="replay", source=source, checkpoint=tmp_path, target="copy", speed=speed
+        )
+        found = replay.read_options(spec)
+        return found.get("maxOffsetsPerTrigger"), found.get("maxBytesPerTrigger")
+
+    assert limits(None) == (None, None)
+    assert limits(1) == ("1000", None)
+    assert limits(1, maxOffsetsPerTrigger=7) == ("7", None)
+    assert limits(1, maxBytesPerTrigger=9) == (None, "9")
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_key_that_is_in_several_topics_keeps_the_order_of_each(
