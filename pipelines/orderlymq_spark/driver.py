@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.errors import OrderlyMQError, SettingError
-from orderlymq_spark.jobs.catalogue import run
+from orderlymq_spark.jobs.catalogue import CATALOGUE, run
 from orderlymq_spark.run.report import DriverReport, serve
 from orderlymq_spark.specs import Pipeline, SparkSettings, parse_pipeline, read_pipeline
 
@@ -66,6 +66,7 @@ def _run(given: argparse.Namespace, report: DriverReport) -> int:
             else parse_pipeline(json.loads(given.manifest_json), "--manifest-json")
         )
         report.begin(found)
+        report.ready = not CATALOGUE[found.spec.type].begins_with_spark
         outcome = run(found, lambda: _session(found, report))
     except SettingError as error:
         return _failed(report, error, UNUSABLE)

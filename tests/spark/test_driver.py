@@ -10,6 +10,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ import pytest
 from orderlymq.message import Message
 from orderlymq_spark import container
 from orderlymq_spark.driver import in_pod
+from orderlymq_spark.jobs.catalogue import CATALOGUE
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.run.report import CALLERS_MAX, END_MAX_BYTES, THREADS_MAX, DriverReport, serve
 from orderlymq_spark.specs import SparkSettings, parse_pipeline
 from orderlymq_spark.tables.parquet import published
+from tests.ports import free_ports
 from tests.spark.topics import Topics
 
 
@@ -134,7 +138,7 @@ def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_pages_answer_before_spark_has_begun(tmp_path: Path) -> None:
-    """Alive from the first moment, ready with Spark."""
+    """Alive from the first moment, ready when it is at work."""
     report = begun(tmp_path)
     with serving(report) as port:
         assert get(port, "/healthz") == (200, b"ok\n")
@@ -201,6 +205,48 @@ def test_a_signal_ends_a_run_that_waits(tmp_path: Path) -> None:
 
     assert code == 1
     assert "stopped by a signal" in json.loads((tmp_path / "end").read_text())["last_error"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"type": "mirror", "targetBootstrap": "127.0.0.1:1", "trigger": "1s"},
+        {"type": "dead-letters", "group": "billing"},
+    ],
+)
+def test_work_that_begins_without_spark_is_ready_without_it(
+    tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    """Law: who is at work is ready. A mirror never starts Spark, and the operator asks nobody who is not ready."""
+    file, (port,) = tmp_path / "pipeline.json", free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
+        place: dict[str, Any] = {"bootstrap": bootstrap}
+        if spec["type"] == "mirror":
+            place = {"source": {"topic": "orders", **place}, "checkpoint": "checkpoint"}
+        file.write_text(json.dumps(manifest(tmp_path) | {"spec": spec | place}))
+        words = ["--manifest", str(file), "--http-port", str(port), "--directory", str(tmp_path)]
+        with subprocess.Popen([sys.executable, "-m", "orderlymq_spark.driver", *words]) as process:
+            silent.settimeout(60)
+            connection, _ = silent.accept()
+            with connection:
+                answer = get(port, "/readyz")
+                process.terminate()
+                process.wait(timeout=30)
+
+    assert answer == (200, b"Running\n")
+
+
+def test_who_takes_no_spark_does_not_begin_with_it() -> None:
+    """Law: nobody waits to be ready for what it never starts."""
+    jobs = {
+        name: signature(import_module(f"orderlymq_spark.jobs.{entry.module}").run)
+        for name, entry in CATALOGUE.items()
+    }
+    without = {name for name, found in jobs.items() if "spark" not in found.parameters}
+
+    assert without == {"compact", "mirror"}
+    assert not any(CATALOGUE[name].begins_with_spark for name in without)
 
 
 @pytest.mark.spark

@@ -15,11 +15,17 @@ from orderlymq_spark.specs import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One type of pipeline."""
+    """
+    One type of pipeline.
+
+    Attributes:
+        begins_with_spark: its work begins when Spark has; that of others needs no Spark, or not always.
+    """
 
     about: str
     invariant: str
     module: str
+    begins_with_spark: bool = True
 
 
 CATALOGUE: Final = {
@@ -32,6 +38,7 @@ CATALOGUE: Final = {
         "small files of an archive into large ones",
         "the same rows in the same order; ranges stay contiguous",
         "compact",
+        begins_with_spark=False,
     ),
     "order-audit": Entry(
         "proof that nothing is missing, repeated or out of order per key, or where it is",
@@ -47,16 +54,19 @@ CATALOGUE: Final = {
         "how far groups are behind, in messages and time",
         "time lag is now minus the store time of the first unconsumed message",
         "lag",
+        begins_with_spark=False,
     ),
     "dead-letters": Entry(
         "why messages were given up, and which were overtaken",
         "every dead letter counted once and joined to its origin by message id",
         "deadletters",
+        begins_with_spark=False,
     ),
     "redrive": Entry(
         "dead letters back to their topic; a dry run by default",
         "per key in origin order; a key stops at its first failure; a plan sends nothing twice",
         "redrive",
+        begins_with_spark=False,
     ),
     "replay": Entry(
         "a topic into another one",
@@ -67,6 +77,7 @@ CATALOGUE: Final = {
         "topics at another cluster, with the offsets of groups; without Spark",
         "each queue is a prefix of its source, offset by offset, whatever is killed when and however many mirrors run",
         "mirror.job",
+        begins_with_spark=False,
     ),
     "cdc-apply": Entry(
         "binlog events of Debezium, Canal or Maxwell into a Delta table",

@@ -2,7 +2,7 @@
 Report of a driver in a pod: `/healthz`, `/readyz`, `/status`, `/metrics`, and a last word.
 
 The figures of a stream are those of `status.json` beside its checkpoint, which `stream` writes; here is what there is
-beside them: whether Spark has begun, and how a run ended. Rule: requests only read.
+beside them: whether it is at work, and how a run ended. Rule: requests only read.
 """
 
 import json
@@ -47,7 +47,7 @@ class DriverReport:
     """How a driver is.
 
     Attributes:
-        ready: whether Spark has begun.
+        ready: whether it is at work: Spark has begun, or the work begins without it.
         phase: Starting, Running, Finished or Failed.
         result: what a finished run has to say.
         passed: false when an audit has found something; None before the end.

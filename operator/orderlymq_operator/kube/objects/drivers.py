@@ -2,7 +2,7 @@
 The pods of a Pipeline: the driver, its settings of Spark, and the template of executors.
 
 Pure. Rules: the working directory is the volume, so that a manifest with relative paths works in a pod and on a laptop.
-"Alive" means that the driver's process answers, "ready" that Spark has begun.
+"Alive" means that the driver's process answers, "ready" that it is at work: that Spark has begun, where it begins with Spark.
 """
 
 import math
