@@ -41,6 +41,8 @@ class DriverPod:
         form: what made it.
         work: the work that it was made for.
         ended: it has succeeded or failed and runs no more.
+        ending: Kubernetes is about to end it.
+        revision: the form that a StatefulSet gave it; empty where that is not known.
         trouble: why it does not run.
         word: what its driver says, or said last; None when that is not known.
     """
@@ -52,6 +54,8 @@ class DriverPod:
     ended: bool = False
     succeeded: bool = False
     ready: bool = False
+    ending: bool = False
+    revision: str = ""
     trouble: ConditionReport | None = None
     word: DriverReport | None = None
 
@@ -64,6 +68,7 @@ class Workload:
         work: the work that it was made for.
         current: it has everything that is wanted of it, but for being suspended.
         ended: it makes no more pods: the Job is complete or has given up.
+        revision: the form of the pods that a StatefulSet makes now; empty where that is not known.
         state: what it says of itself: of a SparkApplication its state, otherwise Complete or Failed.
     """
 
@@ -74,6 +79,7 @@ class Workload:
     current: bool = True
     deleting: bool = False
     ended: bool = False
+    revision: str = ""
     state: str = ""
     error: str = ""
 
@@ -175,10 +181,12 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
     own = [
         each
         for each in seen.workloads
-        if _is_own(each, form, work)
-        and not (each.form == "StatefulSet" and _waits_in_vain(each, form, seen.pods))
+        if _is_own(each, form, work) and not _keeps_former_pod(each, seen.pods)
     ]
     previous = [each for each in seen.workloads if each not in own]
+    if form != "CronJob" or not own:
+        # Without their schedule they go, too, but not at once; one between two attempts has no pod that shows it.
+        previous += [run for run in seen.runs if not run.ended]
     if previous:
         stops = [StopDriver(each.form, each.name) for each in previous if not each.deleting]
         return [*stops, _previous(previous[0].name, seen.pods)]
@@ -212,26 +220,30 @@ def _is_own(each: Workload, form: Form, work: str) -> bool:
     return each.work == work and (each.current or each.ended)
 
 
-def _waits_in_vain(each: Workload, form: Form, pods: Sequence[DriverPod]) -> bool:
-    """Return whether a pod lacks an image that it may get in another form: Kubernetes replaces none that never ran."""
-    return (
-        not each.current
-        and not each.ended
-        and not each.deleting
-        and any(
-            pod.form == form
-            and not pod.ended
-            and pod.trouble is not None
-            and pod.trouble.reason == "ImageUnavailable"
-            for pod in pods
-        )
+def _keeps_former_pod(each: Workload, pods: Sequence[DriverPod]) -> bool:
+    """Return whether a StatefulSet has a pod of a former form that is not ready: Kubernetes replaces none but ready ones."""
+    return each.revision != "" and any(
+        pod.form == each.form
+        and not (pod.ready or pod.ended or pod.ending)
+        and pod.revision not in ("", each.revision)
+        for pod in pods
+    )
+
+
+def _waits_in_vain(run: Workload, form: Form, pods: Sequence[DriverPod]) -> bool:
+    """Return whether a run of a former form has not begun: a pod of a Job that does not run waits for what it was made with."""
+    return not run.current and any(
+        pod.form == form and not (pod.ready or pod.ended or pod.ending) and pod.trouble is not None
+        for pod in pods
     )
 
 
 def _is_previous(pod: DriverPod, form: Form, work: str, own: Sequence[Workload]) -> bool:
-    # A StatefulSet replaces its only pod itself, a run of a CronJob may end as it began; of other Jobs a pod may
+    # A StatefulSet replaces its only pod itself, a run of a CronJob may end as it began; of what is gone a pod may
     # be left that Kubernetes is still ending.
-    return pod.form != form or (form == "Job" and (pod.work != work or not own))
+    if form == "StatefulSet":
+        return pod.form != form
+    return pod.form != form or not own or (form == "Job" and pod.work != work)
 
 
 def _previous(name: str, pods: Sequence[DriverPod]) -> ReportPipeline:
@@ -250,10 +262,15 @@ def _steps(
         yield ApplyDriver(form)
     if not present.ended and present.suspended != spec.suspend:
         yield SuspendDriver(form, present.name, spec.suspend)
-    # A run that never begins would hold back all later ones: the schedule goes on without it.
     for run in seen.runs:
+        if run.ended or run.deleting:
+            continue
+        # A run that never begins would hold back all later ones: the schedule goes on without it.
         if _waits_in_vain(run, form, seen.pods):
             yield StopDriver(run.form, run.name)
+        elif run.suspended != spec.suspend:
+            # A schedule's suspension only keeps further runs from being made.
+            yield SuspendDriver(run.form, run.name, spec.suspend)
 
 
 # -- reporting -----------------------------------------------------------------------------------

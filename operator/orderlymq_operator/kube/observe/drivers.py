@@ -33,6 +33,7 @@ _TEXT_MAX: Final = 1024  # of a text in the status
 _NUMBER_END: Final = 1 << 63
 _ENDED: Final = {"Complete", "Failed"}
 _SPARK_ROLE: Final = "spark-role"
+_LABEL_REVISION: Final = "controller-revision-hash"  # which a StatefulSet gives its pods
 
 
 def is_driver(pod: Json) -> bool:
@@ -57,6 +58,8 @@ def driver_pod(pod: Json) -> DriverPod:
         ended=ended,
         succeeded=facts.phase == "Succeeded",
         ready=facts.ready_since is not None and not facts.deleting,
+        ending=facts.deleting,
+        revision=(meta.get("labels") or {}).get(_LABEL_REVISION, ""),
         trouble=None
         if trouble is None
         else ConditionReport("False", trouble.reason, trouble.text[:_TEXT_MAX]),
@@ -113,8 +116,11 @@ def workload_of(live: Json, wanted: Json | None) -> Workload:
     meta, spec = live["metadata"], live.get("spec") or {}
     form = live["kind"]
     current = wanted is not None and drift.contains(live, wanted)
-    state, error = "", ""
+    status = live.get("status") or {}
+    state, error, revision = "", "", ""
     if form == "StatefulSet":
+        if status.get("observedGeneration") == meta.get("generation"):
+            revision = status.get("updateRevision", "")
         suspended = spec.get("replicas") == 0
         current = current and spec.get("replicas") in {0, 1}
     else:
@@ -123,13 +129,13 @@ def workload_of(live: Json, wanted: Json | None) -> Workload:
         state = next(
             (
                 found["type"]
-                for found in (live.get("status") or {}).get("conditions") or []
+                for found in status.get("conditions") or []
                 if found["type"] in _ENDED and found["status"] == "True"
             ),
             "",
         )
     elif form == "SparkApplication":
-        reported = (live.get("status") or {}).get("applicationState") or {}
+        reported = status.get("applicationState") or {}
         state, error = reported.get("state", ""), reported.get("errorMessage", "")
     return Workload(
         form=form,
@@ -139,6 +145,7 @@ def workload_of(live: Json, wanted: Json | None) -> Workload:
         current=current,
         deleting="deletionTimestamp" in meta,
         ended=form == "Job" and state in _ENDED,
+        revision=revision,
         state=state,
         error=error[:_TEXT_MAX],
     )

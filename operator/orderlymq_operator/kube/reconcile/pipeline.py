@@ -195,7 +195,8 @@ class PipelineReconciler:
         await self._report(key, item, report, claim_name(pipeline))
         if len(actions) > 1:
             return AT_WORK_S
-        self._lists.keep(key, (PODS, _FORMS[form_of(pipeline.spec)]))
+        if report.condition.reason != "PreviousDriverTerminating":  # whose going nothing else shows
+            self._lists.keep(key, (PODS, _FORMS[form_of(pipeline.spec)]))
         if report.phase == "Running":
             self._backoff.forget(key)
             return ASKING_S

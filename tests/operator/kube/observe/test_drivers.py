@@ -99,6 +99,20 @@ def test_a_driver_that_begins_again_and_again_is_reported_with_its_last_end() ->
     assert found.trouble.reason == "PodFailing"
 
 
+def test_the_form_of_a_pod_is_known_when_its_statefulset_has_been_looked_at() -> None:
+    """Until its controller has seen the last change, it names the form of before."""
+    made = driver()
+    made["metadata"]["labels"]["controller-revision-hash"] = "a"
+    live = pipeline_workload(pipeline(trigger="5s"), AROUND)
+    live["metadata"]["generation"] = 2
+    live["status"] = {"observedGeneration": 1, "updateRevision": "a"}
+
+    assert driver_pod(made).revision == "a"
+    assert workload_of(live, None).revision == ""
+    live["status"] = {"observedGeneration": 2, "updateRevision": "b"}
+    assert workload_of(live, None).revision == "b"
+
+
 def test_the_status_shows_the_figures_of_the_driver() -> None:
     """Offsets by queue number, rates in whole rows, in the form of the schema."""
     word = read_report(json.dumps(WORD))

@@ -388,6 +388,32 @@ async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: 
     assert world.status["phase"] == "Scheduled"
 
 
+async def test_a_correction_reaches_a_stream_that_no_node_has_taken(world: World) -> None:
+    """Kubernetes replaces only a pod that is ready, so the StatefulSet is made again."""
+    world.want(resources={"requests": {"cpu": "900"}})
+    await world.settle()
+    world.run_driver(phase="Pending", conditions=[])
+    waits = world.server.find(PODS, NAMESPACE, f"{OBJECT}-0")
+    former = world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT)
+    assert waits is not None
+    assert former is not None
+    waits["metadata"]["labels"]["controller-revision-hash"] = "former"
+    former["status"]["updateRevision"] = "former"
+    assert await world.settle() == WAITING_S
+
+    world.want(resources={"requests": {"cpu": "1"}})
+    await world.look()
+    applied = world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT)
+    assert applied is not None
+    assert applied["metadata"]["uid"] == former["metadata"]["uid"]
+    applied["status"]["updateRevision"] = "corrected"
+    await world.settle()
+
+    made = world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT)
+    assert made is not None
+    assert made["metadata"]["uid"] != former["metadata"]["uid"]
+
+
 RUN = f"{OBJECT}-29923115"
 
 
@@ -418,6 +444,32 @@ async def test_a_scheduled_run_is_left_alone(world: World) -> None:
     assert world.server.find(JOBS, NAMESPACE, RUN) is not None
     assert world.reason[1] != "PreviousDriverTerminating"
     assert not any(verb == "DELETE" for verb, *_ in world.server.writes())
+
+
+async def test_a_suspended_schedule_lets_no_run_go_on(world: World) -> None:
+    """Kubernetes ends the pods of a suspended Job; the suspension of a CronJob it applies only to further ones."""
+    await begin_run(world)
+    for suspend in (True, False):
+        world.want(trigger=None, schedule="* * * * *", suspend=suspend)
+        await world.settle()
+
+        run = world.server.find(JOBS, NAMESPACE, RUN)
+        assert run is not None
+        assert run["spec"]["suspend"] is suspend
+
+
+async def test_a_stream_waits_for_the_run_of_a_former_schedule(world: World) -> None:
+    """Between two attempts nothing but the Job shows it, and its CronJob may be gone before."""
+    await begin_run(world, phase="Failed")
+    world.want()
+    await world.look()
+    assert world.reason == ("False", "PreviousDriverTerminating")
+    assert world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT) is None
+
+    await world.settle()
+
+    assert world.server.find(JOBS, NAMESPACE, RUN) is None
+    assert world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT) is not None
 
 
 async def test_a_run_without_its_image_makes_room_for_the_next_one(world: World) -> None:
