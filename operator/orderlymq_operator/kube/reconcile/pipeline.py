@@ -39,11 +39,14 @@ from orderlymq_operator.kube.observe.drivers import (
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
+from orderlymq_operator.kube.observe.pods import claim_facts
 from orderlymq_operator.kube.reconcile.accepted import read_in_force, with_pull_secrets
 from orderlymq_operator.kube.reconcile.pace import Backoff
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
+from orderlymq_operator.kube.reconcile.volumes import settle_claim
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import (
+    CLAIMS,
     CRON_JOBS,
     DEFINITIONS,
     JOBS,
@@ -190,10 +193,16 @@ class PipelineReconciler:
         actions = plan_pipeline(pipeline, work_of(pipeline), seen.observed)
         for action in actions:
             await self._perform(pipeline, seen, action)
+        # After the driver's: a volume that cannot grow keeps none from running.
+        growth = await self._grow(pipeline, seen) if refusal is None else None
+        grows = growth is not None and growth.reason == "Resizing"
         report = actions[-1]
         assert isinstance(report, ReportPipeline), "a plan ends with a report"
-        await self._report(key, item, report, claim_name(pipeline))
-        if len(actions) > 1:
+        conditions = {"Ready": report.condition}
+        if growth is not None and not grows:
+            conditions["StorageReady"] = growth
+        await self._report(key, item, report, conditions, claim_name(pipeline))
+        if len(actions) > 1 or grows:
             return AT_WORK_S
         if report.condition.reason != "PreviousDriverTerminating":  # whose going nothing else shows
             self._lists.keep(key, (PODS, _FORMS[form_of(pipeline.spec)]))
@@ -228,7 +237,7 @@ class PipelineReconciler:
             else pipeline_workload(pipeline, environment)
         )
         workload, pause = without_pause(made)
-        wanted = [_no_smaller(each, live) for each in supporting_objects(pipeline, environment)]
+        wanted = [_as_large(each, live) for each in supporting_objects(pipeline, environment)]
         seen = _Observation(wanted, stamped(workload), pause, live)
         pods = await asyncio.gather(*map(self._ask, filter(is_driver, live[PODS])))
         reference = pipeline.spec.cluster_ref
@@ -331,6 +340,16 @@ class PipelineReconciler:
             workload = {**seen.workload, "spec": spec}
             await (self._api.apply(workload) if present else self._api.make(workload))
 
+    async def _grow(self, pipeline: Pipeline, seen: _Observation) -> ConditionReport | None:
+        """Let the volume grow to its size in the spec; return what became of it."""
+        storage, namespace = pipeline.spec.storage, pipeline.metadata.namespace
+        if storage.claim_name is not None:
+            return None  # another one's
+        for found in map(claim_facts, seen.live[CLAIMS]):
+            if found.name == claim_name(pipeline):
+                return await settle_claim(self._api, namespace, found, str(storage.size))
+        return None
+
     async def _delete(self, resource: Resource, seen: _Observation, name: str) -> None:
         """Delete the very object that was looked at, and what it owns."""
         named = (each["metadata"] for each in seen.live[resource])
@@ -342,19 +361,24 @@ class PipelineReconciler:
     # -- reporting -------------------------------------------------------------------------------
 
     async def _report(
-        self, key: PipelineKey, item: Item, report: ReportPipeline, claim: str
+        self,
+        key: PipelineKey,
+        item: Item,
+        report: ReportPipeline,
+        conditions: dict[str, ConditionReport],
+        claim: str,
     ) -> None:
         previous = previous_facts(item)
         facts = status_facts(report, previous, claim)
         now = time.monotonic()
-        news = report.condition != previous_conditions(item).get("Ready") or any(
+        news = conditions != previous_conditions(item) or any(
             facts.get(name) != previous.get(name)
             for name in ("phase", "driver", "result", "lastError")
         )
         if not news and now - self._reported_at.get(key, -FIGURES_S) < FIGURES_S:
             return
         self._reported_at[key] = now
-        await self._writer.write(item, {"Ready": report.condition}, facts)
+        await self._writer.write(item, conditions, facts)
 
 
 def _same(found: Json, made: Json) -> bool:
@@ -363,16 +387,12 @@ def _same(found: Json, made: Json) -> bool:
     )
 
 
-def _no_smaller(made: Json, live: dict[Resource, list[Json]]) -> Json:
-    """Return a claim that asks for no less than the one that is there: what was retained may be larger."""
-    if made["kind"] != "PersistentVolumeClaim":
-        return made
-    for resource, items in live.items():
-        for found in items if resource.kind == made["kind"] else ():
-            if not _same(found, made):
-                continue
-            asked = found["spec"]["resources"]["requests"]["storage"]
-            ours = made["spec"]["resources"]["requests"]["storage"]
-            if (quantity(asked) or 0) > (quantity(ours) or 0):
-                return {**made, "spec": {**made["spec"], "resources": found["spec"]["resources"]}}
+def _as_large(made: Json, live: dict[Resource, list[Json]]) -> Json:
+    """Return a claim that asks for as much as the one that is there: it may be larger, and it grows by itself."""
+    for found in live[CLAIMS] if made["kind"] == CLAIMS.kind else ():
+        if not _same(found, made):
+            continue
+        asked = found["spec"]["resources"]["requests"]["storage"]
+        if quantity(asked) != quantity(made["spec"]["resources"]["requests"]["storage"]):
+            return {**made, "spec": {**made["spec"], "resources": found["spec"]["resources"]}}
     return made

@@ -8,7 +8,7 @@ replica is no member. Everything else is left to people.
 from collections.abc import Iterable
 from decimal import Decimal
 
-from orderlymq_operator.kube.api import ApiError, RetryLaterError
+from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.observe.cluster import Live
@@ -53,7 +53,8 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
         elif found.storage is None:
             found.storage = await _never_grows(backend)
         return count
-    allowed = {name: await _expandable(backend, name) for name in {c.class_name for c in small}}
+    classes = {claim.class_name for claim in small}
+    allowed = {name: await _expandable(backend.api, name) for name in classes}
     fixed = [claim for claim in small if not allowed[claim.class_name]]
     if fixed:
         size = wanted[_group_of(fixed[0])]
@@ -62,19 +63,40 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
     for claim in small:
         if allowed[claim.class_name]:
             size = wanted[_group_of(claim)]
-            change = {"spec": {"resources": {"requests": {"storage": size}}}}
-            try:
-                await backend.api.patch(CLAIMS, cluster.metadata.namespace, claim.name, change)
-            except RetryLaterError:
-                raise
-            except ApiError as error:
-                text = f"{claim.name} cannot grow from {claim.requested} to {size}: {error}"
-                found.storage = ConditionReport("False", "GrowthRefused", text[:MESSAGE_MAX])
+            found.storage = await _grow(backend.api, cluster.metadata.namespace, claim, size)
+            if found.storage.reason == "GrowthRefused":
                 break
-            text = f"{claim.name} grows from {claim.requested} to {size}"
-            found.storage = ConditionReport("False", "Resizing", text)
             count += 1
     return count
+
+
+async def settle_claim(
+    api: Api, namespace: str | None, claim: ClaimFacts, size: str
+) -> ConditionReport | None:
+    """Let a claim grow to *size*; return what became of it, None when there is nothing to do.
+
+    Raises:
+        RetryLaterError: the API server does not answer.
+    """
+    if not _is_small(claim, size):
+        return None
+    if not await _expandable(api, claim.class_name):
+        text = f"StorageClass {claim.class_name!r} does not let {claim.name} grow to {size}"
+        return ConditionReport("False", "NotExpandable", text)
+    return await _grow(api, namespace, claim, size)
+
+
+async def _grow(api: Api, namespace: str | None, claim: ClaimFacts, size: str) -> ConditionReport:
+    change = {"spec": {"resources": {"requests": {"storage": size}}}}
+    try:
+        await api.patch(CLAIMS, namespace, claim.name, change)
+    except RetryLaterError:
+        raise
+    except ApiError as error:
+        text = f"{claim.name} cannot grow from {claim.requested} to {size}: {error}"
+        return ConditionReport("False", "GrowthRefused", text[:MESSAGE_MAX])
+    text = f"{claim.name} grows from {claim.requested} to {size}"
+    return ConditionReport("False", "Resizing", text)
 
 
 async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
@@ -89,7 +111,7 @@ async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
         if claim.phase == "Bound" and _size(claim.requested) < growth.limit.size_bytes
     }
     for name, claim in sorted(claims.items()):
-        if not await _expandable(backend, name):
+        if not await _expandable(backend.api, name):
             text = f"StorageClass {name!r} does not let {claim} grow, which storage.autoGrow wants"
             return ConditionReport("False", "NotExpandable", text)
     return None
@@ -136,11 +158,13 @@ def _group_of(claim: ClaimFacts) -> str:
 def small_claims(live: Live, groups: Iterable[str], wanted: str) -> list[ClaimFacts]:
     """Return the claims of *groups* that are to grow to the size *wanted*; nobody may change one that is not bound."""
     return [
-        claim
-        for group in groups
-        for claim in _claims_of(live, group)
-        if _size(claim.requested) < _size(wanted) and claim.phase == "Bound" and not claim.deleting
+        claim for group in groups for claim in _claims_of(live, group) if _is_small(claim, wanted)
     ]
+
+
+def _is_small(claim: ClaimFacts, wanted: str) -> bool:
+    smaller = _size(claim.requested) < _size(wanted)
+    return smaller and claim.phase == "Bound" and not claim.deleting
 
 
 async def _unbound(backend: KubeBackend) -> ConditionReport | None:
@@ -175,8 +199,8 @@ async def _remove_former(backend: KubeBackend, observed: Observed) -> int:
     return count
 
 
-async def _expandable(backend: KubeBackend, name: str) -> bool:
-    found = await backend.api.get(STORAGE_CLASSES, None, name) if name else None
+async def _expandable(api: Api, name: str) -> bool:
+    found = await api.get(STORAGE_CLASSES, None, name) if name else None
     return bool((found or {}).get("allowVolumeExpansion"))
 
 

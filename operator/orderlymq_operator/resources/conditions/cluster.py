@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from orderlymq_operator.resources.conditions.reason import CLUSTER, Reason
+from orderlymq_operator.resources.conditions.reason import CLUSTER, PIPELINE, Reason
 
 REASONS: Final = (
     Reason(
@@ -173,16 +173,16 @@ REASONS: Final = (
     ),
     Reason(
         "NotExpandable",
-        (CLUSTER,),
+        (CLUSTER, PIPELINE),
         ("StorageReady",),
         "False",
         "The StorageClass does not let volumes grow; they keep their size.",
         "Set allowVolumeExpansion on the StorageClass; spec.storage.size never goes back. Until then remove "
-        "spec.storage.autoGrow, or set spec.retention.size: without it messages are kept up to three fifths of the limit.",
+        "spec.storage.autoGrow of a Cluster, or set spec.retention.size: without it messages are kept up to three fifths of the limit.",
     ),
     Reason(
         "GrowthRefused",
-        (CLUSTER,),
+        (CLUSTER, PIPELINE),
         ("StorageReady",),
         "False",
         "The API server refuses to let a volume grow; it keeps its size.",

@@ -33,6 +33,7 @@ from orderlymq_operator.kube.resources import (
     ROLES,
     SPARK_APPLICATIONS,
     STATEFUL_SETS,
+    STORAGE_CLASSES,
     Json,
 )
 from orderlymq_operator.plan.permissions import DriverPolicy
@@ -510,6 +511,59 @@ async def test_a_larger_volume_that_is_there_is_not_made_smaller(world: World) -
     claim = world.server.find(CLAIMS, NAMESPACE, OBJECT)
     assert claim is not None
     assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+
+
+def bound(world: World, *, grows: bool) -> Json:
+    """Let the Pipeline's claim have its volume, of a class that lets it grow or does not."""
+    claim = world.server.find(CLAIMS, NAMESPACE, OBJECT)
+    assert claim is not None
+    claim["spec"]["storageClassName"] = "disk"
+    claim["status"] = {"phase": "Bound"}
+    made = {"metadata": {"name": "disk"}, "allowVolumeExpansion": grows}
+    world.server.put(STORAGE_CLASSES, made)
+    return claim
+
+
+@pytest.mark.parametrize("reason", ["NotExpandable", "GrowthRefused"])
+async def test_a_volume_that_cannot_grow_keeps_no_driver_from_running(
+    world: World, reason: str
+) -> None:
+    """Its size never goes back, so it is said beside how the driver is; figures go on."""
+    await world.hear()
+    bound(world, grows=reason == "GrowthRefused")
+    world.server.refused[CLAIMS.path(NAMESPACE, OBJECT)] = 403, "exceeded quota"
+    world.want(storage={"size": "20Gi"}, trigger=None)
+    await world.look()
+    world.server.drop(PODS, NAMESPACE, f"{OBJECT}-0")
+    await world.settle()
+    world.run_driver("Job", "run-x")
+    world.driver.report = {**WORD, "last_batch": 8}
+
+    assert await world.settle() == ASKING_S
+
+    said = {each["type"]: each["reason"] for each in world.status["conditions"]}
+    assert said == {"Ready": "Progressing", "StorageReady": reason}
+    assert (world.status["phase"], world.status["lastBatch"]) == ("Running", 8)
+    world.server.refused.clear()
+    bound(world, grows=True)
+    await world.begin_again()
+    await world.settle()
+    await world.settle()
+    assert world.reason == ("False", "Progressing")
+    claim = world.server.find(CLAIMS, NAMESPACE, OBJECT)
+    assert claim is not None
+    assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
+
+
+async def test_a_volume_that_nobody_has_used_grows_when_it_is_bound(world: World) -> None:
+    """Nobody may change one that is not, and a driver is what binds it."""
+    await world.settle()
+    world.server.refused[CLAIMS.path(NAMESPACE, OBJECT)] = 403, "only bound claims can grow"
+    world.want(storage={"size": "20Gi"})
+
+    assert await world.settle() == WAITING_S
+
+    assert world.reason == ("False", "Progressing")
 
 
 async def test_spark_applications_need_their_definition_which_is_asked_for_rarely(
