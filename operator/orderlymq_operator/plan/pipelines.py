@@ -67,7 +67,7 @@ class Workload:
     Attributes:
         work: the work that it was made for.
         current: it has everything that is wanted of it, but for being suspended.
-        ended: it makes no more pods: the Job is complete or has given up.
+        ended: it makes no more pods: the Job or SparkApplication is complete or has given up.
         revision: the form of the pods that a StatefulSet makes now; empty where that is not known.
         state: what it says of itself: of a SparkApplication its state, otherwise Complete or Failed.
     """
@@ -212,12 +212,12 @@ def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> Conditio
 
 
 def _is_own(each: Workload, form: Form, work: str) -> bool:
-    """Return whether a workload may become what is wanted; of a Job only `suspend` can change."""
+    """Return whether a workload may become what is wanted; of a Job only `suspend` can change, of what has ended nothing."""
     if each.form != form or each.deleting:
         return False
-    if form != "Job":
-        return True
-    return each.work == work and (each.current or each.ended)
+    if each.ended:
+        return each.work == work
+    return form != "Job" or (each.work == work and each.current)
 
 
 def _keeps_former_pod(each: Workload, pods: Sequence[DriverPod]) -> bool:
@@ -258,7 +258,7 @@ def _steps(
     if present is None:
         yield ApplyDriver(form)
         return
-    if seen.stale or (not present.current and form != "Job"):
+    if seen.stale or not (present.current or present.ended):
         yield ApplyDriver(form)
     if not present.ended and present.suspended != spec.suspend:
         yield SuspendDriver(form, present.name, spec.suspend)

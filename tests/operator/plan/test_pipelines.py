@@ -152,14 +152,16 @@ def test_a_driver_of_another_kind_ends_before_the_next_one_is_made(
     assert steps(plan(after, gone)) == [ApplyDriver(form_of(after.spec))]
 
 
-def test_a_run_that_has_ended_is_repeated_only_for_other_work() -> None:
+@pytest.mark.parametrize("spec", [{}, FOREIGN])
+def test_a_run_that_has_ended_is_repeated_only_for_other_work(spec: dict[str, Any]) -> None:
     """Neither more memory nor a new image brings a redrive back; another topic is another run."""
-    wanted = pipeline()
+    wanted = pipeline(**spec)
     ended = present(wanted, ended=True, state="Complete", current=False)
-    other = pipeline(source={"topic": "payments"}, checkpoint="other")
+    other = pipeline(**spec, source={"topic": "payments"}, checkpoint="other")
+    seen = ObservedPipeline((ended,), definition_found=True)
 
-    assert steps(plan(wanted, ObservedPipeline((ended,)))) == []
-    assert steps(plan(other, ObservedPipeline((ended,)))) == [StopDriver("Job", "made")]
+    assert steps(plan(wanted, seen)) == []
+    assert steps(plan(other, seen)) == [StopDriver(form_of(wanted.spec), "made")]
     assert work_of(pipeline(image="new:1", spark={"memory": "4g"})) == work_of(wanted)
 
 

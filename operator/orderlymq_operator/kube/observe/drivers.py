@@ -32,6 +32,7 @@ _FIGURES: Final = {
 _TEXT_MAX: Final = 1024  # of a text in the status
 _NUMBER_END: Final = 1 << 63
 _ENDED: Final = {"Complete", "Failed"}
+_SPARK_ENDED: Final = {"COMPLETED", "FAILED"}
 _SPARK_ROLE: Final = "spark-role"
 _LABEL_REVISION: Final = "controller-revision-hash"  # which a StatefulSet gives its pods
 
@@ -117,7 +118,7 @@ def workload_of(live: Json, wanted: Json | None) -> Workload:
     form = live["kind"]
     current = wanted is not None and drift.contains(live, wanted)
     status = live.get("status") or {}
-    state, error, revision = "", "", ""
+    state, error, revision, ended = "", "", "", False
     if form == "StatefulSet":
         if status.get("observedGeneration") == meta.get("generation"):
             revision = status.get("updateRevision", "")
@@ -134,9 +135,13 @@ def workload_of(live: Json, wanted: Json | None) -> Workload:
             ),
             "",
         )
+        ended = state != ""
     elif form == "SparkApplication":
         reported = status.get("applicationState") or {}
         state, error = reported.get("state", ""), reported.get("errorMessage", "")
+        # Kubeflow's operator begins a stream again, whatever became of it.
+        always = (spec.get("restartPolicy") or {}).get("type") == "Always"
+        ended = state in _SPARK_ENDED and not always
     return Workload(
         form=form,
         name=meta["name"],
@@ -144,7 +149,7 @@ def workload_of(live: Json, wanted: Json | None) -> Workload:
         suspended=suspended,
         current=current,
         deleting="deletionTimestamp" in meta,
-        ended=form == "Job" and state in _ENDED,
+        ended=ended,
         revision=revision,
         state=state,
         error=error[:_TEXT_MAX],

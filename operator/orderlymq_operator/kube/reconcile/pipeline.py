@@ -335,7 +335,7 @@ class PipelineReconciler:
             resource = ROLES if found["kind"] == ROLES.kind else ROLE_BINDINGS
             await self._delete(resource, seen, found["metadata"]["name"])
         present = [each for each in seen.observed.workloads if each.form == form]
-        if not present or (form != "Job" and not present[0].current):
+        if not present or not (form == "Job" or present[0].current or present[0].ended):
             spec = {**seen.workload["spec"], **seen.pause}
             workload = {**seen.workload, "spec": spec}
             await (self._api.apply(workload) if present else self._api.make(workload))

@@ -19,8 +19,8 @@ REASONS: Final = (
         READY,
         "False",
         "The last run failed; the message is its error. Nothing that was finished is lost.",
-        "Repair what the message names. A stream and a Job begin again by themselves; a Job that has given up "
-        "does so when the spec changes.",
+        "Repair what the message names. A stream and a Job begin again by themselves; a run that has "
+        "given up does so when its task changes.",
     ),
     Reason(
         "PreviousDriverTerminating",

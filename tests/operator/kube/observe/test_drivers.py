@@ -242,3 +242,20 @@ def test_a_job_has_ended_when_it_says_so(conditions: list[Json], ended: bool, st
     found = workload_of(live, None)
 
     assert (found.ended, found.state, found.work) == (ended, state, "abc")
+
+
+@pytest.mark.parametrize("state", ["", "RUNNING", "COMPLETED", "FAILED", "SUBMISSION_FAILED"])
+@pytest.mark.parametrize("again", ["Always", "OnFailure"])
+def test_a_spark_application_has_ended_when_nobody_begins_it_again(state: str, again: str) -> None:
+    """Kubeflow's operator begins a stream again, and submits a run again as soon as its spec changes."""
+    live = {
+        "kind": "SparkApplication",
+        "metadata": {"name": "application"},
+        "spec": {"restartPolicy": {"type": again}},
+        "status": {"applicationState": {"state": state}},
+    }
+
+    found = workload_of(live, None)
+
+    over = again == "OnFailure" and state in {"COMPLETED", "FAILED"}
+    assert (found.ended, found.state) == (over, state)

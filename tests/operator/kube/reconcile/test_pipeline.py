@@ -621,6 +621,13 @@ async def test_the_pods_of_a_spark_application_are_one_driver(world: World) -> N
     assert world.reason == ("True", "DriverRunning")
     assert (world.status["driver"], world.status["rows"]) == (f"{OBJECT}-driver", WORD["rows"])
 
+    made["status"] = {"applicationState": {"state": "COMPLETED"}}
+    world.server.put(SPARK_APPLICATIONS, made)
+    world.want(backend="sparkApplication", trigger=None, spark={"memory": "2g"})
+    await world.settle()
+    (after,) = await world.api.list(SPARK_APPLICATIONS)
+    assert after["spec"] == made["spec"], "a run that has ended would be submitted again"
+
 
 async def test_a_cluster_that_is_not_there_is_named_and_nothing_made(world: World) -> None:
     """Its coming wakes the pipeline; until then nobody asks."""
