@@ -67,6 +67,7 @@ class Workload:
     Attributes:
         work: the work that it was made for.
         current: it has everything that is wanted of it, but for being suspended.
+        former: it was made for another Pipeline, which had the same name and is gone.
         ended: it makes no more pods: the Job or SparkApplication is complete or has given up.
         revision: the form of the pods that a StatefulSet makes now; empty where that is not known.
         state: what it says of itself: of a SparkApplication its state, otherwise Complete or Failed.
@@ -77,6 +78,7 @@ class Workload:
     work: str
     suspended: bool = False
     current: bool = True
+    former: bool = False
     deleting: bool = False
     ended: bool = False
     revision: str = ""
@@ -213,7 +215,7 @@ def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> Conditio
 
 def _is_own(each: Workload, form: Form, work: str) -> bool:
     """Return whether a workload may become what is wanted; of a Job only `suspend` can change, of what has ended nothing."""
-    if each.form != form or each.deleting:
+    if each.form != form or each.deleting or each.former:
         return False
     if each.ended:
         return each.work == work

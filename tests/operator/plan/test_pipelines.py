@@ -165,6 +165,17 @@ def test_a_run_that_has_ended_is_repeated_only_for_other_work(spec: dict[str, An
     assert work_of(pipeline(image="new:1", spark={"memory": "4g"})) == work_of(wanted)
 
 
+@pytest.mark.parametrize("spec", [{}, STREAM, NIGHTLY, FOREIGN])
+def test_nobody_takes_the_workload_of_a_former_pipeline_of_the_name(spec: dict[str, Any]) -> None:
+    """It goes with its Pipeline, and what it has done was done for that one."""
+    wanted = pipeline(**spec)
+    ended = present(wanted, former=True, ended=True, state="Complete")
+    seen = ObservedPipeline((ended,), definition_found=True)
+
+    assert steps(plan(wanted, seen)) == [StopDriver(form_of(wanted.spec), "made")]
+    assert report(plan(wanted, seen)).phase == "Starting"
+
+
 def test_a_job_that_cannot_change_is_made_again_while_it_has_not_ended() -> None:
     """A wrong image is cured by the right one."""
     wanted = pipeline()

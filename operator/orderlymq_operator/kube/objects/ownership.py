@@ -1,7 +1,7 @@
 """
 Which object goes with which: the owner references that Kubernetes' garbage collector follows.
 
-Pure. Rule: an object of a former Cluster of the same name has the former's UID, and nobody adopts it.
+Pure. Rule: an object of a former Cluster or Pipeline of the same name has the former's UID, and nobody adopts it.
 """
 
 from collections.abc import Mapping
@@ -48,6 +48,6 @@ def owners(found: Json, kind: str) -> set[str]:
     return {each["uid"] for each in references if each["kind"] == kind}
 
 
-def is_former(cluster: ObjectMeta, found: Json) -> bool:
-    """Return whether an object was made for another Cluster, which had the same name and is gone."""
-    return bool(owners(found, "Cluster") - {cluster.uid})
+def is_former(owner: ObjectMeta, found: Json, kind: str = "Cluster") -> bool:
+    """Return whether an object was made for another one of *kind*, which had the same name and is gone."""
+    return bool(owners(found, kind) - {owner.uid})

@@ -32,6 +32,7 @@ _FIGURES: Final = {
 _TEXT_MAX: Final = 1024  # of a text in the status
 _NUMBER_END: Final = 1 << 63
 _ENDED: Final = {"Complete", "Failed"}
+_POD_ENDED: Final = {"Succeeded", "Failed"}
 _SPARK_ENDED: Final = {"COMPLETED", "FAILED"}
 _SPARK_ROLE: Final = "spark-role"
 _LABEL_REVISION: Final = "controller-revision-hash"  # which a StatefulSet gives its pods
@@ -42,13 +43,19 @@ def is_driver(pod: Json) -> bool:
     return (pod["metadata"].get("labels") or {}).get(_SPARK_ROLE) != names.EXECUTOR
 
 
+def is_past(pod: Json, since: str) -> bool:
+    """Return whether a pod ended for a former Pipeline: it was made before *since*, and its last word is the former's."""
+    ended = (pod.get("status") or {}).get("phase") in _POD_ENDED
+    return ended and pod["metadata"].get("creationTimestamp", "") < since
+
+
 def driver_pod(pod: Json) -> DriverPod:
     """Return what matters of a driver's pod; what a running one says must be asked of it."""
     facts = pod_facts(pod)
     meta, status = pod["metadata"], pod.get("status") or {}
     container: Json = next(iter(status.get("containerStatuses") or []), {})
     state, before = container.get("state") or {}, container.get("lastState") or {}
-    ended = facts.phase in {"Succeeded", "Failed"}
+    ended = facts.phase in _POD_ENDED
     last = state.get("terminated") or before.get("terminated")
     trouble = facts.trouble
     return DriverPod(

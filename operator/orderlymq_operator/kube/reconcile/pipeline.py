@@ -18,6 +18,7 @@ from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import changes, quantity, stamped
+from orderlymq_operator.kube.objects.ownership import is_former
 from orderlymq_operator.kube.objects.pipeline import (
     DriverEnvironment,
     claim_name,
@@ -29,6 +30,7 @@ from orderlymq_operator.kube.objects.sparkapplication import spark_application, 
 from orderlymq_operator.kube.observe.drivers import (
     driver_pod,
     is_driver,
+    is_past,
     is_run,
     pause_of,
     read_report,
@@ -51,6 +53,7 @@ from orderlymq_operator.kube.resources import (
     DEFINITIONS,
     JOBS,
     MADE_FOR_PIPELINES,
+    PIPELINES,
     PODS,
     ROLE_BINDINGS,
     ROLES,
@@ -189,7 +192,7 @@ class PipelineReconciler:
             pipeline.spec.image or self._policy.image,
             pipeline.spec.image_pull_policy or self._pull_policy,
         )
-        seen = await self._observe(pipeline, environment, refusal)
+        seen = await self._observe(pipeline, item.created, environment, refusal)
         actions = plan_pipeline(pipeline, work_of(pipeline), seen.observed)
         for action in actions:
             await self._perform(pipeline, seen, action)
@@ -218,7 +221,11 @@ class PipelineReconciler:
     # -- observing -------------------------------------------------------------------------------
 
     async def _observe(
-        self, pipeline: Pipeline, environment: DriverEnvironment, refusal: ConditionReport | None
+        self,
+        pipeline: Pipeline,
+        since: str,
+        environment: DriverEnvironment,
+        refusal: ConditionReport | None,
     ) -> _Observation:
         namespace = pipeline.metadata.namespace
         chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
@@ -239,11 +246,20 @@ class PipelineReconciler:
         workload, pause = without_pause(made)
         wanted = [_as_large(each, live) for each in supporting_objects(pipeline, environment)]
         seen = _Observation(wanted, stamped(workload), pause, live)
-        pods = await asyncio.gather(*map(self._ask, filter(is_driver, live[PODS])))
+        pods = await asyncio.gather(
+            *(
+                self._ask(each)
+                for each in live[PODS]
+                if is_driver(each) and not is_past(each, since)
+            )
+        )
         reference = pipeline.spec.cluster_ref
         seen.observed = ObservedPipeline(
             workloads=tuple(
-                workload_of(found, seen.workload if _same(found, seen.workload) else None)
+                replace(
+                    workload_of(found, seen.workload if _same(found, seen.workload) else None),
+                    former=is_former(pipeline.metadata, found, PIPELINES.kind),
+                )
                 for resource in _FORMS.values()
                 for found in live.get(resource, ())
                 if not is_run(found)

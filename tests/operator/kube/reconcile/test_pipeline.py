@@ -629,6 +629,32 @@ async def test_the_pods_of_a_spark_application_are_one_driver(world: World) -> N
     assert after["spec"] == made["spec"], "a run that has ended would be submitted again"
 
 
+async def test_a_pipeline_that_is_made_again_does_its_work_itself(world: World) -> None:
+    """The Job of the former one and what its driver said are not its own, however late they are collected."""
+    world.want(trigger=None)
+    await world.settle()
+    (former,) = await world.api.list(JOBS)
+    former["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    world.server.put(JOBS, former)
+    word = '{"phase": "Finished", "result": "6000 messages", "passed": true}'
+    ended = {"name": "driver", "state": {"terminated": {"exitCode": 0, "message": word}}}
+    world.run_driver("Job", "run-x", phase="Succeeded", containerStatuses=[ended])
+    await world.settle()
+    assert world.status["result"] == "6000 messages"
+
+    world.server.drop(PIPELINES, NAMESPACE, NAME)
+    spec = {key: value for key, value in STREAM.items() if key != "trigger"}
+    made = custom("Pipeline", NAME, uid="another", creationTimestamp="2026-01-02T00:00:00Z")
+    world.put({**made, "spec": {**spec, "clusterRef": {"name": "demo"}}})
+    await world.begin_again()
+    await world.settle()
+
+    (job,) = await world.api.list(JOBS)
+    assert [each["uid"] for each in job["metadata"]["ownerReferences"]] == ["another"]
+    assert (world.reason, world.status["phase"]) == (("False", "Progressing"), "Starting")
+    assert "result" not in world.status
+
+
 async def test_a_cluster_that_is_not_there_is_named_and_nothing_made(world: World) -> None:
     """Its coming wakes the pipeline; until then nobody asks."""
     world.server.drop(CLUSTERS, NAMESPACE, "demo")
