@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 
 # Clusters that are worked on at the same time.
 _WORKERS: Final = 4
-# Likewise Pipelines: a reconcile waits for a driver at most.
-_DRIVER_WORKERS: Final = 2
+# Likewise Pipelines.
+_DRIVER_WORKERS: Final = 4
 # Several changes that arrive together are one reconcile.
 _GATHER_S: Final = 0.05
 _OWN: Final = {resource.kind: resource for resource in OWN_KINDS}

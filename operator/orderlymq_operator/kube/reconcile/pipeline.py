@@ -68,6 +68,7 @@ from orderlymq_operator.plan.permissions import DriverPolicy, forbidden
 from orderlymq_operator.plan.pipelines import (
     ApplyDriver,
     DriverPod,
+    DriverReport,
     Form,
     ObservedPipeline,
     PipelineAction,
@@ -91,6 +92,8 @@ WAITING_S: Final = 2.0
 ASKING_S: Final = 10.0
 FIGURES_S: Final = 30.0
 _ANSWER_S: Final = 2.0  # a driver with a busy JVM answers late
+# So long a look waits for it, which others wait for; the next look reads what comes later.
+_SOON_S: Final = 0.2
 # Whether there are SparkApplications changes rarely.
 _DEFINITION_S: Final = 60.0
 _FORMS: Final[dict[Form, Resource]] = {
@@ -153,9 +156,13 @@ class PipelineReconciler:
         self._lists = Lister(api, time.monotonic)
         self._backoff = Backoff()
         self._definition: tuple[float, Json | None] | None = None
+        # Questions without an answer yet, or with one that no look has read; by Pipeline and UID of the pod.
+        self._asked: dict[PipelineKey, dict[str, asyncio.Task[DriverReport | None]]] = {}
 
     async def close(self) -> None:
         """Let go of all connections."""
+        for key in self._asked:
+            self._drop_questions(key, set())
         await self._session.close()
 
     async def reconcile(self, key: PipelineKey) -> float | None:
@@ -168,9 +175,7 @@ class PipelineReconciler:
             await self._inventory.refresh(key)
             item = self._inventory.pipeline(key)
             if item is None or item.deleting_since is not None:
-                self._reported_at.pop(key, None)
-                self._lists.forget(key)
-                self._backoff.forget(key)
+                self._forget(key)
                 return None  # what it owns goes with it
             if not isinstance(item.manifest, Pipeline):
                 await self._writer.not_ready(item, "Invalid", item.error)
@@ -231,8 +236,9 @@ class PipelineReconciler:
         chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
         definition = await self._spark_definition()
         known = [*MADE_FOR_PIPELINES, *([SPARK_APPLICATIONS] if definition else [])]
+        key = (namespace or "", pipeline.metadata.name)
         live = await self._lists.read(
-            (namespace or "", pipeline.metadata.name),
+            key,
             (pipeline.metadata.uid, pipeline.metadata.generation, definition is not None),
             namespace,
             chosen,
@@ -246,9 +252,10 @@ class PipelineReconciler:
         workload, pause = without_pause(made)
         wanted = [_as_large(each, live) for each in supporting_objects(pipeline, environment)]
         seen = _Observation(wanted, stamped(workload), pause, live)
+        self._drop_questions(key, {each["metadata"]["uid"] for each in live[PODS]})
         pods = await asyncio.gather(
             *(
-                self._ask(each)
+                self._ask(key, each)
                 for each in live[PODS]
                 if is_driver(each) and not is_past(each, since)
             )
@@ -304,18 +311,40 @@ class PipelineReconciler:
         ]
         return forbidden(pipeline, self._policy, near)
 
-    async def _ask(self, found: Json) -> DriverPod:
-        """Return a driver's pod with what its driver says now."""
-        pod = driver_pod(found)
+    async def _ask(self, key: PipelineKey, found: Json) -> DriverPod:
+        """Return a driver's pod with what its driver says, or has said since the last look."""
+        pod, uid = driver_pod(found), found["metadata"]["uid"]
         address = (found.get("status") or {}).get("podIP")
         if pod.ended or not address or not pod.ready:
             return pod
         url = f"http://{address}:{names.HTTP_PORT}/status"
+        asked = self._asked.setdefault(key, {})
+        if uid not in asked:
+            asked[uid] = asyncio.create_task(self._read(url), name=f"question to {pod.name}")
+        await asyncio.wait({asked[uid]}, timeout=_SOON_S)
+        # What a previous container said is no news of this one.
+        return replace(pod, word=asked.pop(uid).result() if asked[uid].done() else None)
+
+    async def _read(self, url: str) -> DriverReport | None:
         try:
             text = (await read_page(self._session, url, _ANSWER_S)).decode(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return replace(pod, word=None)  # what a previous container said is no news of this one
-        return replace(pod, word=read_report(text))
+            return None
+        return read_report(text)
+
+    def _forget(self, key: PipelineKey) -> None:
+        """Drop everything about a Pipeline."""
+        self._reported_at.pop(key, None)
+        self._lists.forget(key)
+        self._backoff.forget(key)
+        self._drop_questions(key, set())
+        self._asked.pop(key, None)
+
+    def _drop_questions(self, key: PipelineKey, kept: set[str]) -> None:
+        """Ask no pods but those that are there."""
+        asked = self._asked.get(key, {})
+        for uid in asked.keys() - kept:
+            asked.pop(uid).cancel()
 
     async def _spark_definition(self) -> Json | None:
         now = time.monotonic()

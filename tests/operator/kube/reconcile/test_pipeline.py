@@ -171,6 +171,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     monkeypatch.setattr(names, "HTTP_PORT", runner.addresses[0][1])
+    monkeypatch.setattr(module, "_SOON_S", 5.0)  # on a busy machine
     server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "demo", status={"observedGeneration": 1}))
     async with server.serving() as api:
@@ -263,15 +264,36 @@ async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
 async def test_a_driver_that_does_not_answer_holds_nobody_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass ends without it; another operator still reports its answer to the one before."""
+    """Law: no look waits till a driver answers, and each is asked once at a time; what it has said before stays."""
     await world.hear()
-    world.driver.report = None
-    monkeypatch.setattr(module, "_ANSWER_S", 0.05)
+    world.driver.report, asked = None, world.driver.asked
+    monkeypatch.setattr(module, "_SOON_S", 0.05)
+    monkeypatch.setattr(module, "_ANSWER_S", 3600.0)
     await world.begin_again()
 
-    assert await world.settle() == ASKING_S
-
+    for _ in range(3):
+        assert await world.settle() == ASKING_S
     assert (world.status["phase"], world.status["lastBatch"]) == ("Running", 7)
+    assert world.driver.asked == asked + 1
+
+
+async def test_a_late_answer_is_read_by_the_next_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver with a busy JVM is slow each time, and is heard all the same."""
+    await world.settle()
+    world.run_driver()
+    monkeypatch.setattr(module, "_SOON_S", 0.0)
+    monkeypatch.setattr(module, "FIGURES_S", 0.0)
+    await world.settle()
+    assert "lastBatch" not in world.status
+
+    world.driver.report = WORD
+    world.driver.end.set()
+    monkeypatch.setattr(module, "_SOON_S", 60.0)
+    await world.settle()
+
+    assert (world.status["lastBatch"], world.driver.asked) == (7, 1)
 
 
 async def test_a_driver_that_is_gone_is_no_error(world: World) -> None:
