@@ -396,6 +396,8 @@ _METHODS: Final = {
 _READS: Final = {"get", "list"}
 # What the API server names as the cause where a disruption budget, and not its own load, refuses.
 _BUDGET: Final = "DisruptionBudget"
+# What it says with 500 of an object with one key twice in a list, as no later attempt changes.
+_NO_OBJECT: Final = "failed to create typed patch object"
 
 
 def _owners(found: Json) -> set[str]:
@@ -429,6 +431,8 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
         return ForbiddenError(sentence, status, reason, causes=causes)
     if status == 409:
         return ConflictError(sentence, status, reason)
+    if status == 500 and _NO_OBJECT in sentence:
+        return ApiError(sentence, status, reason)
     if status in {410, 429} or status >= 500:
         try:
             pause_s = float(headers.get("Retry-After", 0))

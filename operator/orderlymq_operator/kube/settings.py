@@ -127,4 +127,4 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def _list(text: str) -> tuple[str, ...]:
-    return tuple(name for each in text.split(",") if (name := each.strip()))
+    return tuple(dict.fromkeys(name for each in text.split(",") if (name := each.strip())))

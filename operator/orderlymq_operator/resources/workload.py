@@ -7,9 +7,10 @@ are those of Kubernetes' own pod fields.
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from orderlymq_operator.resources.meta import Model, Name
+from orderlymq_operator.resources.pod.ownership import check_names
 from orderlymq_operator.resources.quantities import Duration
 
 PULL_SECRETS_MAX: Final = 16
@@ -27,12 +28,22 @@ ImagePullPolicy = Annotated[
         description="When the image is pulled, the operator's setting when absent; only in Kubernetes."
     ),
 ]
+
+
+def _each_once(secrets: list[str]) -> list[str]:
+    check_names("Secret", secrets)
+    return secrets
+
+
 ImagePullSecrets = Annotated[
     list[Name],
     Field(
         max_length=PULL_SECRETS_MAX,
         description="Secrets that open the image's registry, the operator's setting when absent; only in Kubernetes.",
+        # As in pods: the API server makes none in which one is twice.
+        json_schema_extra={"x-kubernetes-list-type": "set"},
     ),
+    AfterValidator(_each_once),
 ]
 # Kubernetes' label keys: an optional DNS prefix and a name.
 LabelKey = Annotated[

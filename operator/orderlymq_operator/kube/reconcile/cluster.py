@@ -67,7 +67,7 @@ from orderlymq_operator.kube.reconcile.canary import (
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
 from orderlymq_operator.kube.reconcile.executor import execute
 from orderlymq_operator.kube.reconcile.finalizers import Finalizers
-from orderlymq_operator.kube.reconcile.pace import Backoff
+from orderlymq_operator.kube.reconcile.pace import Backoff, Failures
 from orderlymq_operator.kube.reconcile.report import Report
 from orderlymq_operator.kube.reconcile.scope import LastScopes, Scope
 from orderlymq_operator.kube.reconcile.status import (
@@ -126,6 +126,7 @@ class ClusterReconciler:
         self._gateway = GatewayApi(api, clock)
         self._backoff = Backoff()
         self._repeats = Backoff()
+        self._failures = Failures()
         self._defaults = defaults
         self._metrics = metrics
         self._session = aiohttp.ClientSession()
@@ -203,6 +204,7 @@ class ClusterReconciler:
         self._lists.forget(owner_of(key))
         self._backoff.forget(key)
         self._repeats.forget(key)
+        self._failures.forget(key)
         self._metrics.forget_groups(key)
 
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
@@ -254,13 +256,7 @@ class ClusterReconciler:
             return self._pause_s(scope)
         if scope.backup_id is None:
             return await self._restore(scope)
-        try:
-            applied = await backend.ensure()
-        except RetryLaterError:
-            raise
-        except ApiError:
-            await self._serve_parts(scope)
-            raise
+        applied = await self._ensure(scope)
         applied += await self._bootstrap.release(backend)
         if backend.refused:
             error = backend.refused[0]
@@ -285,6 +281,23 @@ class ClusterReconciler:
         if expanding:
             return EXPANDING_S
         return self._pause_s(scope, mislabelled)
+
+    async def _ensure(self, scope: Scope) -> int:
+        """Make the objects of a Cluster; return how many were applied. Brokers that run are served where one is refused."""
+        item = scope.item
+        key = (item.namespace, item.name)
+        try:
+            applied = await scope.backend.ensure()
+        except RetryLaterError as error:
+            if self._failures.stays(key, error.status, str(error)):
+                await self._write_problem(item, error.condition, str(error))
+                await self._serve_parts(scope)
+            raise
+        except ApiError:
+            await self._serve_parts(scope)
+            raise
+        self._failures.forget(key)
+        return applied
 
     async def _see(self, scope: Scope) -> tuple[Observed, list[Action]]:
         """Return what is the case, and what is to be done."""

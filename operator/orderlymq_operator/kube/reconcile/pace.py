@@ -30,3 +30,27 @@ class Backoff:
     def forget(self, key: Hashable) -> None:
         """Start over: nothing is expected any more."""
         self._same.pop(key, None)
+
+
+# About two seconds, as the work queue paces them: an API server that starts is over it by then.
+_PASSING_FAILURES: Final = 3
+
+
+class Failures:
+    """How often the API server has failed in the same words at each key: what stays is a person's to know."""
+
+    def __init__(self) -> None:
+        self._same: dict[Hashable, tuple[str, int]] = {}
+
+    def stays(self, key: Hashable, status: int, text: str) -> bool:
+        """Return whether an answer of 500 has come so often that it is no passing one."""
+        if status != 500:  # others say by themselves that they pass
+            return False
+        before, times = self._same.get(key, ("", 0))
+        times = times + 1 if before == text else 1
+        self._same[key] = text, times
+        return times > _PASSING_FAILURES
+
+    def forget(self, key: Hashable) -> None:
+        """Start over: a look at *key* has succeeded, or it is gone."""
+        self._same.pop(key, None)

@@ -43,7 +43,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import claim_facts
 from orderlymq_operator.kube.reconcile.accepted import read_in_force, with_pull_secrets
-from orderlymq_operator.kube.reconcile.pace import Backoff
+from orderlymq_operator.kube.reconcile.pace import Backoff, Failures
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
 from orderlymq_operator.kube.reconcile.volumes import settle_claim
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
@@ -155,6 +155,7 @@ class PipelineReconciler:
         self._reported_at: dict[PipelineKey, float] = {}
         self._lists = Lister(api, time.monotonic)
         self._backoff = Backoff()
+        self._failures = Failures()
         self._definition: tuple[float, Json | None] | None = None
         # Questions without an answer yet, or with one that no look has read; by Pipeline and UID of the pod.
         self._asked: dict[PipelineKey, dict[str, asyncio.Task[DriverReport | None]]] = {}
@@ -183,12 +184,14 @@ class PipelineReconciler:
             if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
                 return None
             try:
-                return await self._steps(key, item, item.manifest)
-            except RetryLaterError:
-                raise
+                due_s = await self._steps(key, item, item.manifest)
             except ApiError as error:
-                await self._writer.not_ready(item, error.condition, str(error))
+                later = isinstance(error, RetryLaterError)
+                if not later or self._failures.stays(key, error.status, str(error)):
+                    await self._writer.not_ready(item, error.condition, str(error))
                 raise
+            self._failures.forget(key)
+            return due_s
 
     async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
         refusal = await self._forbidden(pipeline)
@@ -337,6 +340,7 @@ class PipelineReconciler:
         self._reported_at.pop(key, None)
         self._lists.forget(key)
         self._backoff.forget(key)
+        self._failures.forget(key)
         self._drop_questions(key, set())
         self._asked.pop(key, None)
 

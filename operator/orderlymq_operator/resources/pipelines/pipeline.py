@@ -37,7 +37,7 @@ from orderlymq_operator.resources.pipelines.spark import (
     SparkSettings,
     Text,
     Trigger,
-    Variable,
+    Variables,
 )
 from orderlymq_operator.resources.workload import (
     Image,
@@ -237,7 +237,7 @@ class PipelineSpec(Model):
         default=Executors(),
         description="Executors of the backends kubernetes and sparkApplication; only in Kubernetes.",
     )
-    env: Annotated[list[Variable], Field(max_length=64)] = Field(
+    env: Variables = Field(
         default=[],
         description="Variables from Secrets, for options such as auth.secretKeyEnv; only in Kubernetes.",
     )

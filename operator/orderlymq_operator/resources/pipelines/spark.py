@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
 from orderlymq_operator.resources.meta import IMMUTABLE, Model, Name, WireName, rule, rules
+from orderlymq_operator.resources.pod.containers import BY_NAME
+from orderlymq_operator.resources.pod.ownership import check_names
 from orderlymq_operator.resources.quantities import Quantity
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
@@ -180,6 +182,18 @@ class Variable(Model):
         Field(description="Name of the variable.")
     )
     secret: SecretKey = Field(description="Where its value stands.")
+
+
+def _each_once(variables: list[Variable]) -> list[Variable]:
+    check_names("variable", [each.name for each in variables])
+    return variables
+
+
+Variables = Annotated[
+    list[Variable],
+    Field(max_length=64, json_schema_extra=BY_NAME),
+    AfterValidator(_each_once),
+]
 
 
 # A JVM of 1g with its overhead and two Python workers stay below the limit.

@@ -112,6 +112,7 @@ def _sidecars(sidecars: list[Sidecar]) -> list[Sidecar]:
         if each.name in OWN_CONTAINERS:
             raise OwnedByOperatorError("container", each.name, "choose another name")
         check_names("variable", [variable.name for variable in each.env])
+        check_names("port", [port.name for port in each.ports])
     for port in ports:
         if port.container_port in OWN_PORTS or is_own_port(port.name):
             called = f"{port.name} {port.container_port}"

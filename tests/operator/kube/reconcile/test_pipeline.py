@@ -10,7 +10,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from orderlymq_operator.kube.api import Api, ForbiddenError, RetryLaterError
+from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.inventory import Inventory
@@ -729,6 +729,35 @@ async def test_what_the_api_server_refuses_is_reported_and_tried_again(world: Wo
     world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 422, "replicas must be a number"
     with pytest.raises(Exception, match="must be a number"):
         await world.look()
+    assert world.reason == ("False", "ApiRefused")
+
+    world.server.refused.clear()
+    await world.settle()
+    assert world.reason == ("False", "Progressing")
+
+
+async def test_an_object_that_the_api_server_cannot_read_is_reported(world: World) -> None:
+    """Law: an answer of 500 that no later attempt changes is a refusal."""
+    text = (
+        "failed to create typed patch object (shop/a; apps/v1, Kind=StatefulSet): duplicate entries"
+    )
+    world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 500, text
+
+    with pytest.raises(ApiError, match="duplicate entries"):
+        await world.look()
+
+    assert world.reason == ("False", "ApiRefused")
+
+
+async def test_an_answer_of_500_that_stays_is_reported(world: World) -> None:
+    """Law: it may pass, so that the first ones are no news; one that comes again and again is a person's to know."""
+    world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 500, "the webhook does not answer"
+    known = []
+    for _ in range(5):
+        with pytest.raises(RetryLaterError):
+            await world.look()
+        known.append(bool(world.status))
+    assert known == [False, False, False, True, True]
     assert world.reason == ("False", "ApiRefused")
 
     world.server.refused.clear()

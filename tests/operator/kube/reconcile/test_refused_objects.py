@@ -164,12 +164,16 @@ async def test_a_group_waits_for_a_topic_that_cannot_be_held(small: SmallCluster
     assert RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP not in made
 
 
-async def test_what_brokers_need_stops_pods_alone(small: SmallCluster) -> None:
-    """Law: no pod is replaced by one in the form of before; Topics come and go all the same."""
-    small.server.refused[STATEFUL_SETS.path(NAMESPACE, "demo-0")] = (400, DENIED)
+@pytest.mark.parametrize("status", [400, 500])
+async def test_what_brokers_need_stops_pods_alone(small: SmallCluster, status: int) -> None:
+    """Law: no pod is replaced by one in the form of before; Topics come and go all the same.
+
+    So it is, too, where the server fails at the object again and again.
+    """
+    small.server.refused[STATEFUL_SETS.path(NAMESPACE, "demo-0")] = (status, DENIED)
     small.change(**EDIT)
     small.server.writes()
-    for _ in range(3):
+    for _ in range(6):
         small.now[0] += 60
         small.reconciler.inventory.invalidate()
         with pytest.raises(ApiError, match=DENIED):
@@ -180,6 +184,18 @@ async def test_what_brokers_need_stops_pods_alone(small: SmallCluster) -> None:
     assert not finalizers
     assert conditions
     assert small.condition("Ready")["reason"] == "ApiRefused"
+
+
+async def test_a_cluster_that_names_a_secret_twice_says_what_to_do(small: SmallCluster) -> None:
+    """Law: it was taken by an earlier version, whose objects the API server refused; the spec before is carried out."""
+    small.change(**EDIT, imagePullSecrets=["r", "r"])
+
+    await settle(small)
+
+    assert not parts(small)[0]
+    ready = small.condition("Ready")
+    assert ready["reason"] == "Invalid"
+    assert "Secret 'r' is there twice; remove one" in ready["message"]
 
 
 @pytest.mark.parametrize(

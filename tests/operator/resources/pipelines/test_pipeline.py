@@ -199,3 +199,21 @@ def test_an_address_with_an_unknown_scheme_is_no_path(address: str) -> None:
         "abfss://c@a/x",
     ):
         assert check(path) == path == str(location(path))
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (
+            {"env": [{"name": "A_KEY", "secret": {"name": each, "key": "k"}} for each in "ab"]},
+            "variable 'A_KEY' is there twice; remove one",
+        ),
+        ({"imagePullSecrets": ["r", "r"]}, "Secret 'r' is there twice; remove one"),
+    ],
+)
+def test_what_a_pod_may_have_once_is_refused_where_it_is_twice(
+    spec: dict[str, Any], text: str
+) -> None:
+    """Law: Kubernetes makes no object of such a list, so that it must not come so far."""
+    with pytest.raises(ValidationError, match=text):
+        pipeline(**spec)

@@ -100,6 +100,20 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
             "port '80/TCP' is there twice; remove one",
         ),
         (
+            {
+                "sidecars": [
+                    {
+                        **_SIDECAR,
+                        "ports": [
+                            {"name": "a", "containerPort": 80},
+                            {"name": "a", "containerPort": 81},
+                        ],
+                    },
+                ]
+            },
+            "port 'a' is there twice; remove one",
+        ),
+        (
             {"topologySpreadConstraints": [{"topologyKey": "rack"}, {"topologyKey": "rack"}]},
             "topologyKey 'rack' is there twice; remove one",
         ),
