@@ -1,7 +1,9 @@
 """A Pipeline gives its writer no more rights than a driver needs; every attack worked once."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +72,17 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
     (secret("mine", "JAVA_TOOL_OPTIONS"), "JAVA_TOOL_OPTIONS"),
     (secret("mine", "PYTHONPATH"), "PYTHONPATH"),
     (secret("mine", "SPARK_CONF_DIR"), "SPARK_CONF_DIR"),
+    (secret("mine", "AWS_PROFILE"), "AWS_PROFILE"),
+    (secret("mine", "PYICEBERG_CATALOG__KEY__PY_IO_IMPL"), "PYICEBERG_CATALOG__KEY__PY_IO_IMPL"),
+    (
+        {
+            "path": None,
+            "format": "iceberg",
+            "table": "shop.orders",
+            "catalog": {"name": "lake", "properties": {"py-catalog-impl": "evil.Catalog"}},
+        },
+        "py-catalog-impl",
+    ),
     ({"spark": {"master": "k8s://https://kubernetes.default.svc"}}, "k8s://"),
     ({"spark": {"master": "spark://evil:7077"}}, "spark://evil:7077"),
     *(
@@ -132,6 +145,11 @@ def test_what_would_widen_rights_is_refused_by_name(spec: dict[str, Any], named:
     assert len(found.message) <= 1024
 
 
+# What the pages of pipelines tell to set for object stores and catalogues.
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "pipelines.md"
+STORES = re.findall(r"`((?:AWS|GOOGLE|AZURE|PYICEBERG)_[A-Z_]+)`", PAGE.read_text())
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -141,6 +159,7 @@ def test_what_would_widen_rights_is_refused_by_name(spec: dict[str, Any], named:
         {"storage": {"claimName": "data-lake"}},
         secret("shop-app"),
         secret("shop-app", "ORDERLYMQ_SECRET_KEY"),
+        *(secret("shop-app", name) for name in STORES),
         {"imagePullSecrets": ["registry"]},
         {"spark": {"master": "local[2]"}},
         {"backend": "kubernetes", **setting("spark.kubernetes.executor.request.cores", "500m")},

@@ -19,7 +19,15 @@ _CLUSTER_SECRETS: Final = ("-operator", "-identity", "-ca", "-internal", "-inter
 # The claims of StatefulSets of brokers and name servers, also of a Cluster that is gone or not there yet.
 _CLUSTER_CLAIM: Final = re.compile(r"^data-.+-([0-9]+|nameserver)-[0-9]+$")
 # No variable of a loader, a shell, Python, Java or Spark has such a name: those would run other programs.
-_VARIABLE: Final = re.compile(r"^(ORDERLYMQ_\w+|\w*(SECRET|KEY|PASSWORD|TOKEN)\w*)$")
+_VARIABLE: Final = re.compile(
+    r"^(ORDERLYMQ_\w+|\w*(SECRET|KEY|PASSWORD|TOKEN)\w*|PYICEBERG_CATALOG__\w+__(CREDENTIAL|URI))$"
+)
+# Where an object store is, and who asks; an AWS_PROFILE may name a program.
+_STORES: Final = (
+    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT", "AWS_ENDPOINT_URL"),
+    *("AWS_ENDPOINT_URL_S3", "AWS_ALLOW_HTTP", "AZURE_CLIENT_ID", "AZURE_TENANT_ID"),
+    *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "GOOGLE_APPLICATION_CREDENTIALS"),
+)
 _LOCAL_MASTER: Final = re.compile(r"^local(\[[0-9*]+(,[0-9]+)?\])?$")
 # Room and pace of a run. Everything else of spark.kubernetes names accounts, volumes, Secrets, templates, labels or
 # security contexts of pods, or another namespace.
@@ -97,7 +105,7 @@ _SPARK: Final = (
     "spark.ui.enabled",
     "spark.ui.showConsoleProgress",
 )
-# Names that end so hold a class, which Spark makes an object of.
+# Names that end so hold a class, which Spark or pyiceberg makes an object of.
 _CLASS: Final = re.compile(r"(class|classes|listeners|plugins|impl)$", re.IGNORECASE)
 
 
@@ -153,11 +161,14 @@ def _violations(
         )
     reserved = {name for each in clusters for name in _secrets_of(each.spec)}
     for each in spec.env:
-        if not _VARIABLE.match(each.name):
+        if not _allows_variable(each.name):
             yield (
                 f"spec.env: a variable {each.name!r} is not allowed, because programs obey some variables; choose a "
                 "name that begins with ORDERLYMQ_ or has SECRET, KEY, PASSWORD or TOKEN in it"
             )
+    for name in sorted(spec.catalog.properties if spec.catalog is not None else ()):
+        if _CLASS.search(name):
+            yield f"spec.catalog.properties: {name!r} is not allowed, because it names a class; take it out"
     secrets = [each.secret.name for each in spec.env]
     for field, named in (("env", secrets), ("imagePullSecrets", spec.image_pull_secrets)):
         for name in named:
@@ -182,6 +193,10 @@ def _allows_image(policy: DriverPolicy, image: str | None) -> bool:
     if image is None or policy.images is None:
         return True
     return _listed(image, (policy.image, *policy.images))
+
+
+def _allows_variable(name: str) -> bool:
+    return name in _STORES or (bool(_VARIABLE.match(name)) and not _CLASS.search(name))
 
 
 def _allows_setting(policy: DriverPolicy, name: str) -> bool:
