@@ -105,10 +105,12 @@ def in_pod(wanted: SparkSettings) -> dict[str, str]:
     """Return what executors in pods of their own must know about this pod."""
     if not wanted.master.startswith("k8s://"):
         return {}
+    address = os.environ["POD_IP"]
     return {
-        "spark.driver.host": os.environ["POD_IP"],
+        # Spark puts a port behind it.
+        "spark.driver.host": f"[{address}]" if ":" in address else address,
         # Executors are led here (spark.kubernetes.executor.useDriverPodIP), so it must be an address of this pod alone.
-        "spark.driver.bindAddress": os.environ["POD_IP"],
+        "spark.driver.bindAddress": address,
         "spark.driver.port": _DRIVER_PORT,
         "spark.driver.blockManager.port": _BLOCK_PORT,
         # Executors belong to this pod and go with it.

@@ -123,6 +123,18 @@ def get(port: int, path: str) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_pages_answer_at_addresses_of_both_families(tmp_path: Path, host: str) -> None:
+    """Law: a pod has an address of IPv4 or IPv6, by which the kubelet's probes come."""
+    with (
+        serving(begun(tmp_path)) as port,
+        socket.create_connection((host, port), timeout=5) as caller,
+    ):
+        caller.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+
+        assert caller.recv(64).startswith(b"HTTP/1.0 200")
+
+
 def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
     """The driver reports the stream's figures as they are, and adds its own state itself."""
     report = begun(tmp_path)
@@ -351,4 +363,10 @@ def test_executors_in_pods_are_led_to_the_drivers_own_address(
     found = in_pod(SparkSettings(master="k8s://https://kubernetes.default.svc"))
 
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "10.0.0.7"
+    monkeypatch.setenv("POD_IP", "fd00::7")
+    found = in_pod(SparkSettings(master="k8s://https://kubernetes.default.svc"))
+    assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == (
+        "[fd00::7]",
+        "fd00::7",
+    )
     assert in_pod(SparkSettings(master="local[2]")) == {}

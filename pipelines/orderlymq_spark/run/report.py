@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any, Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -111,12 +112,20 @@ class _Server(ThreadingHTTPServer):
     """Serves each caller in a thread; one too many ends the first, so that none keeps probes out."""
 
     request_queue_size = CALLERS_MAX
+    # kubelet and operator come by the pod's address, of whichever family.
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
 
     def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("", port), handler)
         self._lock = threading.Lock()
         self._callers: dict[Any, None] = {}  # whose connection is open
         self._served: set[Any] = set()  # who has a thread, that waits for a store perhaps
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # HTTPServer's own asks DNS for a name that nobody needs.
+        TCPServer.server_bind(self)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         return len(self._served) < THREADS_MAX

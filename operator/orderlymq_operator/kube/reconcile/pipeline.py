@@ -80,6 +80,7 @@ from orderlymq_operator.plan.pipelines import (
 )
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
+from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 
@@ -320,7 +321,7 @@ class PipelineReconciler:
         address = (found.get("status") or {}).get("podIP")
         if pod.ended or not address or not pod.ready:
             return pod
-        url = f"http://{address}:{names.HTTP_PORT}/status"
+        url = f"http://{join_address(address, names.HTTP_PORT)}/status"
         asked = self._asked.setdefault(key, {})
         if uid not in asked:
             asked[uid] = asyncio.create_task(self._read(url), name=f"question to {pod.name}")

@@ -172,6 +172,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     monkeypatch.setattr(names, "HTTP_PORT", runner.addresses[0][1])
     monkeypatch.setattr(module, "_SOON_S", 5.0)  # on a busy machine
+    await web.TCPSite(runner, "::1", names.HTTP_PORT).start()
     server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "demo", status={"observedGeneration": 1}))
     async with server.serving() as api:
@@ -304,6 +305,17 @@ async def test_a_driver_that_is_gone_is_no_error(world: World) -> None:
     assert await world.settle() == ASKING_S
 
     assert "lastBatch" not in world.status
+
+
+async def test_a_driver_with_an_address_of_ipv6_is_asked(world: World) -> None:
+    """Law: an IPv6-only Kubernetes needs no setting."""
+    await world.settle()
+    world.run_driver(podIP="::1")
+    world.driver.report = WORD
+
+    await world.settle()
+
+    assert world.status["lastBatch"] == 7
 
 
 async def test_what_a_former_container_said_is_no_news_of_this_one(world: World) -> None:
