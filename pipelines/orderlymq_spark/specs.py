@@ -6,6 +6,7 @@ unknown field is refused with the nearest known one; what only Kubernetes obeys 
 pipeline does stands in the module that `jobs.catalogue` names.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -370,7 +371,7 @@ def read_pipeline(path: Path) -> Pipeline:
         OptionError: The file is missing, no YAML, of another kind, or a field is wrong; with its place.
     """
     try:
-        document = yaml.safe_load(path.read_text())
+        document = _document(path.read_text())
     except OSError as error:
         raise OptionError(
             f"{path}: {error.strerror}; give the path of a Pipeline manifest"
@@ -378,6 +379,19 @@ def read_pipeline(path: Path) -> Pipeline:
     except yaml.YAMLError as error:
         raise OptionError(f"{path} is no YAML: {error}") from error
     return parse_pipeline(document, str(path))
+
+
+def _document(text: str) -> object:
+    """Return what a text of JSON or YAML says.
+
+    Raises:
+        YAMLError: it is neither.
+    """
+    try:
+        # PyYAML makes two halves of a character that JSON writes as two escapes.
+        return json.loads(text)
+    except ValueError:
+        return yaml.safe_load(text)
 
 
 def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:

@@ -6,13 +6,13 @@ namespace, but none that belongs to a Cluster. `tenants` decides which Clusters 
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
-from orderlymq_operator.resources.pipelines.pipeline import Pipeline
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline, PipelineSpec
 
 # Ends of the names of Secrets that are made for a Cluster: its accounts, its keys, its authority.
 _CLUSTER_SECRETS: Final = ("-operator", "-identity", "-ca", "-internal", "-internal-tls")
@@ -159,16 +159,20 @@ def _violations(
             f"spec.storage.claimName {claim!r} is not allowed: brokers and name servers have claims of this form; "
             "name another claim, or leave it out to get one"
         )
+    for name in sorted(spec.catalog.properties if spec.catalog is not None else ()):
+        if _CLASS.search(name):
+            yield f"spec.catalog.properties: {name!r} is not allowed, because it names a class; take it out"
     reserved = {name for each in clusters for name in _secrets_of(each.spec)}
+    yield from _secret_violations(spec, reserved)
+
+
+def _secret_violations(spec: PipelineSpec, reserved: Set[str | None]) -> Iterator[str]:
     for each in spec.env:
         if not _allows_variable(each.name):
             yield (
                 f"spec.env: a variable {each.name!r} is not allowed, because programs obey some variables; choose a "
                 "name that begins with ORDERLYMQ_ or has SECRET, KEY, PASSWORD or TOKEN in it"
             )
-    for name in sorted(spec.catalog.properties if spec.catalog is not None else ()):
-        if _CLASS.search(name):
-            yield f"spec.catalog.properties: {name!r} is not allowed, because it names a class; take it out"
     secrets = [each.secret.name for each in spec.env]
     for field, named in (("env", secrets), ("imagePullSecrets", spec.image_pull_secrets)):
         for name in named:

@@ -82,7 +82,7 @@ def _mapping(node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
             raise SourceError(line, "a key must be plain text")
-        key = key_node.value
+        key = _whole(key_node.value, line)
         if key in found:
             raise SourceError(line, f"the key `{key}` stands here for the second time")
         lines[(*path, key)] = line
@@ -103,10 +103,19 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Value:
                 return int(text.replace("_", ""), 0)
             case "float":
                 return float(text.replace("_", ""))
-            case _:
-                return text
     except ValueError:
         # YAML 1.1 has numbers such as 0o7, 012 or 1:30 that nobody means in a manifest.
         raise SourceError(
             line, f"write the number {text!r} in plain decimal, or quote it"
+        ) from None
+    return _whole(text, line)
+
+
+def _whole(text: str, line: int) -> str:
+    """Return *text* with whole characters: of one that JSON writes as two escapes PyYAML makes two halves."""
+    try:
+        return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise SourceError(
+            line, "an escape is half a character; write the other half, too"
         ) from None

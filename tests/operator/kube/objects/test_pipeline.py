@@ -1,6 +1,7 @@
 """The operator makes objects of a Pipeline: the API server takes them, and a driver can live with them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from orderlymq_operator.kube.objects.pipeline import (
 from orderlymq_operator.kube.objects.sparkapplication import spark_application
 from orderlymq_operator.kube.resources import Json, resource_of
 from orderlymq_operator.resources.kinds import Pipeline
-from orderlymq_spark.specs import parse_pipeline
+from orderlymq_spark.specs import ReplaySpec, parse_pipeline, read_pipeline
 from tests.operator.examples import pipeline
 
 AROUND = DriverEnvironment("orderlymq-spark:1", "IfNotPresent")
@@ -236,3 +237,17 @@ def test_a_pause_is_no_change_of_the_pod() -> None:
     for spec in KINDS:
         assert pod_of(pipeline(**spec)) == pod_of(pipeline(**spec, suspend=True))
         assert work_of(pipeline(**spec)) == work_of(pipeline(**spec, suspend=True))
+
+
+@pytest.mark.parametrize("key", ["shop-\U0001f600", "a\x7fb", "Köln", 'a"\\b'])
+def test_the_driver_reads_what_was_said(tmp_path: Path, key: str) -> None:
+    """Law: the file in the pod has every character of the manifest, also those that JSON writes as two escapes."""
+    made = pipeline(type="replay", path=None, target="copy", keys=[key])
+    (settings,) = (each for each in everything(made) if each["kind"] == "ConfigMap")
+    path = tmp_path / "pipeline.json"
+    path.write_text(settings["data"]["pipeline.json"])
+
+    found = read_pipeline(path).spec
+
+    assert isinstance(found, ReplaySpec)
+    assert list(found.keys or ()) == [key]

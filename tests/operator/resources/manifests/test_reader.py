@@ -14,6 +14,7 @@ from orderlymq_operator.resources.manifests.reader import (
     read,
     read_with_texts,
 )
+from orderlymq_operator.resources.manifests.yamlsource import SourceError, documents
 from tests.operator.examples import cluster, desired, group, topic
 
 _CLUSTER = """\
@@ -298,3 +299,13 @@ def test_the_examples_for_kubernetes_are_manifests() -> None:
     """Our own models accept every manifest that the API server is shown to accept."""
     for path in sorted(Path("examples/kubernetes").glob("*.yaml")):
         assert read([path])
+
+
+def test_a_character_in_two_escapes_of_json_is_one() -> None:
+    """Law: a manifest of JSON says what JSON says; half a character is named with its line."""
+    (found,) = documents('{"text": "\\ud83d\\ude00"}')
+    assert found.data == {"text": "\U0001f600"}
+
+    with pytest.raises(SourceError, match="half a character") as caught:
+        list(documents('{\n"text": "\\ud83d"}'))
+    assert caught.value.line == 2
