@@ -225,6 +225,10 @@ class Canary:
                 probes.due = due + self.limits.interval_s
         if ledger.highest == ledger.sent:
             probes.due = None
+        elif probes.due is not None:
+            following = ledger.sent_at(ledger.highest + 1)
+            if following is not None:  # a tick may have counted it, too
+                probes.due = max(probes.due, following + self.limits.target_s)
 
     def _count(self, lane: Lane, outcome: Outcome, took: float | None, at: float) -> None:
         probes = self._probes[lane]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from orderlymq_operator.canary.ledger import HISTORY_MAX
 from orderlymq_operator.canary.troubles import Kind, Lane
 from orderlymq_operator.canary.verdict import Canary, Limits
-from tests.operator.canary.world import LANE, World
+from tests.operator.canary.world import LANE, STEP_S, World
 
 HONEST: dict[str, Callable[[World], object]] = {
     "send": World.send,
@@ -230,6 +230,26 @@ def test_late_messages_spend_the_budget_and_keep_the_order() -> None:
     assert (verdict.status, verdict.reason) == ("True", "Slow")
     assert (world.canary.budget.good, world.canary.budget.bad) == (10, 4)
     assert world.canary.budget.burn(world.now, 5) == pytest.approx(4 / 14 * 1000)
+
+
+@pytest.mark.parametrize("late_by", [-1, 1, 5])
+@pytest.mark.parametrize("under_way", [1, 2, 3, 8])
+def test_each_probe_is_counted_once(under_way: int, late_by: int) -> None:
+    """Law: also where a probe takes longer than it is to the next one; those within the target are good."""
+    target, count = 2 * under_way, 100
+    limits = Limits(interval_s=2 * STEP_S, target_s=target * STEP_S)
+    world = World(Canary([LANE], "run", limits))
+    for step in range(2 * count):
+        if step % 2 == 0:
+            world.send()
+        if step >= target + late_by and (step - target - late_by) % 2 == 0:
+            world.give(world.log[world.position], world.position)
+            world.position += 1
+        world.step()
+
+    overdue = count - under_way + 1
+    found = (world.canary.budget.good, world.canary.budget.bad)
+    assert found == ((0, overdue) if late_by > 0 else (world.position, 0))
 
 
 def test_a_second_canary_on_the_same_topics_is_reported() -> None:
