@@ -66,6 +66,8 @@ class Canaries:
             while True:
                 if self._leads():
                     await self.look(session)
+                else:
+                    self._forget()
                 await asyncio.sleep(LOOK_S)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
@@ -77,6 +79,11 @@ class Canaries:
         said = await asyncio.gather(*(_ask(session, url) for url in clusters.values()))
         for key, report in zip(clusters, said, strict=True):
             self._hear(key, report)
+
+    def _forget(self) -> None:
+        """Drop what was heard: who leads again later must not report it as news."""
+        self._orders.clear()
+        self._heard_at.clear()
 
     def _hear(self, key: ClusterKey, report: ConditionReport | None) -> None:
         before, now = self._orders.get(key, SILENT), self._clock()

@@ -1,5 +1,6 @@
 """The canary of a running Cluster comes and goes with what the Cluster says, and its verdict is a condition."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -295,6 +296,18 @@ async def heard(
             woken,
             clock,
         )
+
+
+async def test_what_a_canary_said_goes_with_the_lease() -> None:
+    """Law: an operator that leads again does not report what it heard before it lost its lease."""
+    orders = {KEY: BROKEN}
+    canaries = Canaries(dict, orders, lambda: False, lambda key: None)
+    task = asyncio.create_task(canaries.run())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert orders == {}
 
 
 async def test_a_canary_that_is_silent_for_a_while_proves_nothing() -> None:
