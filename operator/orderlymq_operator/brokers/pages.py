@@ -1,7 +1,7 @@
 """
 Reading the HTTP pages of programs in pods: replicas, canaries, drivers of pipelines.
 
-Rule: the author of a pod's image chooses its answers, so none costs the operator more memory than ``SIZE_MAX``, compressed or
+Rule: the author of a pod's image chooses its answers, so none costs the operator more memory than ``SIZE_MAX``, or the caller's bound, compressed or
 not, and none leads it to another address.
 """
 
@@ -23,6 +23,7 @@ async def read_page(
     *,
     tls: ssl.SSLContext | bool = True,
     headers: Mapping[str, str] | None = None,
+    size_max: int = SIZE_MAX,
 ) -> bytes:
     """Return what a page says, whole unless it is longer than anything that it should say.
 
@@ -41,7 +42,7 @@ async def read_page(
         # One read brings one packet.
         async for piece in answer.content.iter_any():
             body += piece
-            if len(body) > SIZE_MAX:
+            if len(body) > size_max:
                 break
 
     return bytes(body)

@@ -5,9 +5,11 @@ Pure. The last report of a driver is the termination message of its container: J
 otherwise the end of its log or nothing.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, cast
+
+import orjson
 
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.observe.pods import pod_facts
@@ -92,8 +94,8 @@ def last_report(terminated: Json) -> DriverReport | None:
 def read_report(text: str) -> DriverReport | None:
     """Read what a driver says as JSON; None when it is something else."""
     try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
+        said = orjson.loads(text)
+    except ValueError:
         return None
     if not isinstance(said, dict) or not isinstance(said.get("phase"), str):
         return None
@@ -218,15 +220,31 @@ def _number(value: Any) -> int:
 
 
 def _offsets(value: Any) -> list[Json] | None:
+    """Return as many offsets as a status has, in order; None where they have another form."""
     try:
         return [
             {"topic": topic, "broker": broker, "queue": _number(queue), "offset": _number(offset)}
-            for topic, brokers in sorted(value.items())
-            for broker, queues in sorted(brokers.items())
-            for queue, offset in sorted(queues.items(), key=lambda pair: int(pair[0]))
-        ][:QUEUES_MAX]
+            for topic, broker, queue, offset in islice(_entries(value), QUEUES_MAX)
+        ]
     except (AttributeError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _entries(value: Any) -> Iterator[tuple[str, str, str, Any]]:
+    """Yield topic, broker, queue and offset; a page takes the operator no longer for all that it has beyond a status."""
+    room = QUEUES_MAX
+    for topic, brokers in _first(value):
+        for broker, queues in _first(brokers):
+            room -= 1
+            if room < 0:
+                return
+            for queue, offset in _first(queues, int):
+                yield topic, broker, queue, offset
+
+
+def _first(table: Any, order: Callable[[str], Any] = str) -> list[tuple[str, Any]]:
+    some = islice(table.items(), QUEUES_MAX)
+    return sorted(some, key=lambda entry: order(entry[0]))
 
 
 def _text(value: Any) -> str | None:

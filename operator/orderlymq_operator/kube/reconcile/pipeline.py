@@ -95,6 +95,8 @@ FIGURES_S: Final = 30.0
 _ANSWER_S: Final = 2.0  # a driver with a busy JVM answers late
 # So long a look waits for it, which others wait for; the next look reads what comes later.
 _SOON_S: Final = 0.2
+# Three times the queues that a status has; reading it holds everything else up.
+_PAGE_MAX: Final = 1 << 19
 # Whether there are SparkApplications changes rarely.
 _DEFINITION_S: Final = 60.0
 _FORMS: Final[dict[Form, Resource]] = {
@@ -331,10 +333,10 @@ class PipelineReconciler:
 
     async def _read(self, url: str) -> DriverReport | None:
         try:
-            text = (await read_page(self._session, url, _ANSWER_S)).decode(errors="replace")
+            page = await read_page(self._session, url, _ANSWER_S, size_max=_PAGE_MAX)
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None
-        return read_report(text)
+        return read_report(page.decode(errors="replace"))
 
     def _forget(self, key: PipelineKey) -> None:
         """Drop everything about a Pipeline."""

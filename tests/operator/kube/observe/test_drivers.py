@@ -162,6 +162,25 @@ def test_an_error_goes_when_a_driver_runs_again() -> None:
     assert "lastError" not in status_facts(runs, after, "claim")
 
 
+@pytest.mark.parametrize(
+    ("offsets", "count"),
+    [
+        ({"b": {"x": {str(queue): queue for queue in range(5000)}}, "a": {"x": {"1": 1}}}, 4096),
+        ({"a": {str(number): {} for number in range(9000)}}, 0),
+        ({str(number): {"b": {"0": 1}} for number in range(9000)}, 4096),
+    ],
+)
+def test_a_status_has_the_first_of_many_offsets(offsets: Any, count: int) -> None:
+    """Law: a page costs no more work than the status has room for."""
+    word = read_report(json.dumps({"phase": "Running", "offsets": offsets}))
+    report = ReportPipeline("Running", ConditionReport("True", "DriverRunning", "x"), word)
+
+    found = status_facts(report, {}, "claim")["offsets"]
+
+    assert len(found) == count
+    assert found == sorted(found, key=lambda each: (each["topic"], each["broker"], each["queue"]))
+
+
 @pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"phase": 1}', "[" * 4096])
 def test_what_is_no_report_says_nothing(text: str) -> None:
     """Whatever stands on the port or in the message."""
