@@ -143,6 +143,16 @@ _NAME_MAX: Final = {
     "Backup": backup.NAME_MAX,
     "ScheduledBackup": scheduledbackup.NAME_MAX,
 }
+_LABEL: Final = rule(
+    "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+    "the name must be a DNS label: small letters, digits and -",
+)
+# Kubernetes before 1.36 takes no Service whose name begins with a digit.
+_SERVICE_LABEL: Final = rule(
+    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "the name must begin with a letter, because Services are called after it, and have small letters, digits and - alone",
+)
+_SERVICES: Final = ("Cluster", "Pipeline")
 # `kubectl scale` sets the replicas of every raft group: groups are no plain number.
 _SUBRESOURCES: Final[dict[str, dict[str, Any]]] = {
     "Cluster": {
@@ -237,10 +247,7 @@ def schema(kind: str) -> dict[str, Any]:
                 f"self.metadata.name.size() <= {_NAME_MAX[kind]}",
                 f"a {kind}'s name has at most {_NAME_MAX[kind]} characters",
             ),
-            rule(
-                "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-                "the name must be a DNS label: small letters, digits and -",
-            ),
+            _LABEL if kind not in _SERVICES else _SERVICE_LABEL,
             *_OBJECT_RULES.get(kind, []),
         )
     )

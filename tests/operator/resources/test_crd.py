@@ -223,6 +223,20 @@ def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_name_with_which_no_service_can_be_made_is_refused(kind: str) -> None:
+    """Law: the API server says so when the object is made, not the status of one that never runs."""
+    found = [each["rule"] for each in crd.schema(kind)["x-kubernetes-validations"]]
+    (pattern,) = [
+        name
+        for each in found
+        for name in re.findall(r"^self\.metadata\.name\.matches\('(.*)'\)$", each)
+    ]
+
+    assert re.fullmatch(pattern, "orders-1")
+    assert bool(re.fullmatch(pattern, "4711-orders")) == (kind not in ("Cluster", "Pipeline"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_both_versions_are_served_and_are_the_same(kind: str) -> None:
     """Law: without a conversion nothing but the name of a version may differ, and the operator's own one is stored."""
     spec = crd.definition(kind)["spec"]

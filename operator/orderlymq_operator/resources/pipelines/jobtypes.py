@@ -69,6 +69,14 @@ ENDS: Final = "schedule is for pipelines that end: trigger availableNow"
 NO_SCHEDULE: Final = "the backend sparkApplication knows no schedule; use pod or kubernetes"
 
 
+def _stays(name: str) -> str:
+    """Return the CEL expression that a field is as it was."""
+    return (
+        f"has(self.{name}) == has(oldSelf.{name}) && "
+        f"(!has(self.{name}) || self.{name} == oldSelf.{name})"
+    )
+
+
 def owners() -> dict[str, tuple[str, ...]]:
     """Return which types have a field."""
     found: dict[str, tuple[str, ...]] = {}
@@ -143,14 +151,11 @@ SPEC_RULES: Final = rules(
     rule(
         "!has(oldSelf.checkpoint) || !has(self.checkpoint) || self.checkpoint != oldSelf.checkpoint || ("
         "(!has(self.source) || !has(oldSelf.source) || self.source.topic == oldSelf.source.topic) && "
-        + " && ".join(
-            f"has(self.{name}) == has(oldSelf.{name}) && "
-            f"(!has(self.{name}) || self.{name} == oldSelf.{name})"
-            for name in _BOUND
-        )
-        + ")",
-        f"a checkpoint belongs to source.topic, {', '.join(_BOUND)} as they were; give another checkpoint "
-        "with other ones",
+        + " && ".join(map(_stays, _BOUND))
+        # A mirror asks the target how far it is.
+        + f" && (self.type == 'mirror' || ({_stays('targetBootstrap')})))",
+        f"a checkpoint belongs to source.topic, {', '.join(_BOUND)} as they were, that of a replay to targetBootstrap, "
+        "too; give another checkpoint with other ones",
         field=".checkpoint",
     ),
     rule(

@@ -135,7 +135,7 @@ def test_a_checkpoint_goes_to_no_other_place() -> None:
     found = [each["rule"] for each in SPEC_RULES["x-kubernetes-validations"]]
     bound = next(each for each in found if "oldSelf.checkpoint" in each)
 
-    for name in ("path", "target", "format", "catalog", "table"):
+    for name in ("path", "target", "targetBootstrap", "format", "catalog", "table"):
         assert f"self.{name} == oldSelf.{name}" in bound
 
 
