@@ -42,6 +42,8 @@ async def forecast_files(
 async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str) -> Forecast:
     """Return what applying *manifests* will do; those without a namespace go to *namespace*."""
     resources = [each.resource for each in manifests if not isinstance(each.resource, Using)]
+    if not resources:
+        return Forecast()  # of no namespace an inventory reads all, which few may
     places = {each.metadata.namespace or namespace for each in resources}
     places |= {
         each.spec.cluster_ref.namespace

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ def _cluster(**spec: Any) -> str:
 async def _forecast(small: SmallCluster, text: str) -> Forecast:
     async with small.server.serving() as api:
         return await forecast_with(api, parse(text, "new.yaml"), NAMESPACE)
+
+
+async def test_files_with_pipelines_alone_ask_for_nothing(small: SmallCluster) -> None:
+    """Law: who may read one namespace plans a file of it; a Pipeline changes no Cluster."""
+    path = next((Path(__file__).parents[4] / "examples" / "pipelines").glob("*.yaml"))
+    small.server.asked.clear()
+
+    assert await _forecast(small, path.read_text()) == Forecast()
+    assert small.server.asked == []
 
 
 def _said(said: Forecast) -> set[str]:
