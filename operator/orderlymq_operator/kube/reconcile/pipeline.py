@@ -68,7 +68,6 @@ from orderlymq_operator.plan.permissions import DriverPolicy, forbidden
 from orderlymq_operator.plan.pipelines import (
     ApplyDriver,
     DriverPod,
-    DriverReport,
     Form,
     ObservedPipeline,
     PipelineAction,
@@ -161,7 +160,7 @@ class PipelineReconciler:
         self._failures = Failures()
         self._definition: tuple[float, Json | None] | None = None
         # Questions without an answer yet, or with one that no look has read; by Pipeline and UID of the pod.
-        self._asked: dict[PipelineKey, dict[str, asyncio.Task[DriverReport | None]]] = {}
+        self._asked: dict[PipelineKey, dict[str, asyncio.Task[bytes]]] = {}
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -329,14 +328,15 @@ class PipelineReconciler:
             asked[uid] = asyncio.create_task(self._read(url), name=f"question to {pod.name}")
         await asyncio.wait({asked[uid]}, timeout=_SOON_S)
         # What a previous container said is no news of this one.
-        return replace(pod, word=asked.pop(uid).result() if asked[uid].done() else None)
+        said = asked.pop(uid).result() if asked[uid].done() else b""
+        return replace(pod, word=read_report(said.decode(errors="replace")))
 
-    async def _read(self, url: str) -> DriverReport | None:
+    async def _read(self, url: str) -> bytes:
+        """Return what a driver says, unread because it may wait for a look; empty when it does not answer."""
         try:
-            page = await read_page(self._session, url, _ANSWER_S, size_max=_PAGE_MAX)
+            return await read_page(self._session, url, _ANSWER_S, size_max=_PAGE_MAX)
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
-        return read_report(page.decode(errors="replace"))
+            return b""
 
     def _forget(self, key: PipelineKey) -> None:
         """Drop everything about a Pipeline."""
