@@ -1,6 +1,6 @@
 """The operator's metrics: requests to the API server, reconciles, takeovers of queues."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -20,17 +20,16 @@ class OperatorMetrics:
     """The metrics of one operator process."""
 
     def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self.requests = self._counter(
             "orderlymq_operator_api_requests",
             "Requests to the API server, by verb, resource and status code",
             ["verb", "resource", "code"],
         )
-        self.passes = Histogram(
+        self.passes = self._histogram(
             "orderlymq_operator_reconcile_seconds",
             "Duration of one reconcile of a Cluster or a Pipeline",
-            buckets=_PASS_BUCKETS_S,
-            registry=registry,
+            _PASS_BUCKETS_S,
         )
         self.failures = self._counter(
             "orderlymq_operator_reconcile_errors",
@@ -40,16 +39,13 @@ class OperatorMetrics:
             "orderlymq_operator_stale_watch_objects",
             "Objects that a watch still showed although they no longer existed",
         )
-        self.takeovers = Histogram(
+        self.takeovers = self._histogram(
             "orderlymq_operator_takeover_seconds",
             "Time from the first hint that a consumer's pod is gone until its queues were free",
-            buckets=_TAKEOVER_BUCKETS_S,
-            registry=registry,
+            _TAKEOVER_BUCKETS_S,
         )
         self.actions = self._counter(
-            "orderlymq_operator_actions",
-            "Actions of the planner that were carried out",
-            ["action"],
+            "orderlymq_operator_actions", "Actions of the planner that were carried out", ["action"]
         )
         self.leading = self._gauge(
             "orderlymq_operator_leading", "1 while this process holds the lease"
@@ -90,8 +86,7 @@ class OperatorMetrics:
             "When everything that was due had been read and all Clusters were looked at again, since the epoch",
         )
         self.resync_limit = self._gauge(
-            "orderlymq_operator_resync_limit_seconds",
-            "How long ago that may be: three of the intervals at which everything is read again, and a margin",
+            "orderlymq_operator_resync_limit_seconds", "How long ago that may be"
         )
 
     def _of_group(self, name: str, text: str) -> Gauge:
@@ -99,6 +94,9 @@ class OperatorMetrics:
 
     def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
         return Counter(name, text, tuple(labels), registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
 
     def _gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
         return Gauge(name, text, tuple(labels), registry=self.registry)
