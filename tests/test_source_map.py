@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +99,22 @@ def test_modules_and_functions_keep_their_size() -> None:
             ]
 
     assert too_large == []
+
+
+def test_a_text_points_to_modules_that_exist() -> None:
+    """A module that moves takes along what others say of it."""
+    tops = (*FOLDERS, "tests", "bench", "e2e", "release")
+    modules = [each for top in tops for each in (ROOT / top).rglob("*.py")]
+    known = {"/".join(each.parts[begin:]) for each in modules for begin in range(len(each.parts))}
+    astray = [
+        f"{module.relative_to(ROOT)}: {named}"
+        for module in modules
+        if "node_modules" not in module.parts
+        for named in re.findall(r"`([\w./-]+\.py)`", module.read_text())
+        if named not in known
+    ]
+
+    assert astray == []
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/explanation/growth.md: a verdict per dimension first, then a table and a curve each. Pure but for the pictures' files."""
+"""The page of growth: a verdict per dimension first, then a table and a curve each. Pure but for the pictures' files."""
 
 import os
 import time
@@ -91,7 +91,7 @@ def _page(lines: Sequence[Line], pictures: set[str], folder: str) -> Iterator[st
         f" costs at most {DECADE_MOST - 1:.0%} more."
     )
     yield ""
-    yield f"Written by `make bench-growth` ({time.strftime('%Y-%m-%d', time.gmtime())}). Each decade is measured once: differences of a tenth are noise."
+    yield f"Written by `python -m bench.growth` ({time.strftime('%Y-%m-%d', time.gmtime())}). Each decade is measured once: differences of a tenth are noise."
     yield ""
     yield "## In short"
     yield ""

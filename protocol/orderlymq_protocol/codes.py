@@ -3,7 +3,7 @@ Numbers of the remoting protocol: what a request asks, what a response says, who
 
 The names are RocketMQ's (`RequestCode`, `ResponseCode`, `LanguageCode`), so that they can be looked up.
 Codes below 20500 belong to the protocol and never change; those from 20500 on are our own and are
-spoken only between our processes. Which fields a code carries stands in `headers`.
+spoken only between our processes. Which fields a code carries stands in the package `header`.
 """
 
 from enum import IntEnum

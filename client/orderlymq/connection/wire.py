@@ -1,7 +1,7 @@
 """
 Reads answers for producers, consumers and admin clients alike. Pure.
 
-The commands stand in `producer.requests` and `consumer.requests`.
+The commands stand in `producer.requests` and `consumer.group.requests`.
 """
 
 from dataclasses import replace

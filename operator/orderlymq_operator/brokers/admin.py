@@ -52,7 +52,6 @@ from orderlymq_runtime.security.cleartext import SecretInClear, check_protection
 
 T = TypeVar("T")
 
-# The topic whose settings RocketMQ copies for topics that clients create; a header must name one.
 _READ_TIMEOUT_S: Final = 1.0
 # A change waits for its replication; during an election it waits for that as well.
 _CHANGE_TIMEOUT_S: Final = 5.0
@@ -174,6 +173,7 @@ class Admin:
                 RequestCode.UPDATE_AND_CREATE_TOPIC,
                 {
                     "topic": name,
+                    # RocketMQ copies its settings for topics that clients create; a header must name one.
                     "defaultTopic": AUTO_CREATE_TOPIC,
                     "readQueueNums": number,
                     "writeQueueNums": number,

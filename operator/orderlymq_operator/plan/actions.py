@@ -318,7 +318,7 @@ class Refuse:
 ExpansionStep: TypeAlias = FenceTopic | AbortExpansion | SwitchTopic | PublishTopic
 # What a queue expansion may ask for.
 ExpansionAction: TypeAlias = ExpansionStep | PutOrderConfig
-# Requests to brokers and name servers, which every backend carries out alike: `remote`.
+# Requests to brokers and name servers, which every backend carries out alike: ``brokers/requests.py``.
 RemoteAction: TypeAlias = (
     AddLearner
     | PromoteReplica

@@ -4,7 +4,7 @@ Frames: the byte stream of a connection cut into commands, and commands turned i
 A frame is `int32 total | int32 (serialize type << 24 | header length) | header | body`, all big-endian;
 `total` does not count itself. Rules kept here: whatever bytes arrive, `FrameDecoder` raises `FrameError`
 and nothing else; it holds no more than one frame limit plus the last chunk; nothing is allocated because
-a peer announced a length. What is in the header stands in `command`, typed in `headers`;
+a peer announced a length. What is in the header stands in `command`, typed in the package `header`;
 the binary form of the header is in `binaryheader`.
 """
 

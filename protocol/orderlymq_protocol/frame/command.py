@@ -3,7 +3,7 @@ One command of the remoting protocol: a request or a response, as both ends see 
 
 Rule: a command says what is on the wire and nothing else. `ext` holds text only, because the Go client
 refuses anything but strings there; whatever a peer sent unquoted has become text in `codec`.
-The typed view of `ext` lives in `headers`.
+The typed view of `ext` lives in the package `header`.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ How a header is declared: a frozen dataclass whose fields are the texts of `ext`
 `request_header(code, …)` and `response_header(code, …)` turn a class into such a dataclass and enter it into
 REQUEST_HEADERS or RESPONSE_HEADERS. `queue_id: Int` is read from and written to `queueId`. Rules: a field
 without default must be there; a number must fit its Java type; a field that is None is not written.
-The headers themselves stand in `headers`.
+The headers themselves stand in the package `header`.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 The headers of a pull (codes 11, 361) and of an offset commit (15).
 
 Hot path: a consumer that keeps up sends one of each per message, so they have straight-line readers;
-whatever those cannot read goes to the slow reader, which says what is wrong. Part of `headers`.
+whatever those cannot read goes to the slow reader, which says what is wrong.
 """
 
 import struct

@@ -2,7 +2,7 @@
 The header of a send, in its long form (codes 10, 324) and its one-letter form (310, 320, 325).
 
 Hot path: one is read per message, so the one-letter form is read by a straight-line function; whatever
-that cannot read goes to the slow reader, which says what is wrong. Part of `headers`.
+that cannot read goes to the slow reader, which says what is wrong.
 """
 
 import struct

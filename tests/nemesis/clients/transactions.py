@@ -1,7 +1,7 @@
 """
 A producer of transactions with our SDK that notes each step before it sends it to the broker.
 
-``python -m tests.nemesis.clients.transactions JSON``. What a transaction decides stands in its text (``deals.py``), so that
+``python -m tests.nemesis.clients.transactions JSON``. What a transaction decides stands in its text (``invariants/transactions.py``), so that
 each producer of the group answers the same. At the end of its standard input it begins nothing more and
 stays to be asked; it ends at SIGTERM.
 """

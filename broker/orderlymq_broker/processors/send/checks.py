@@ -2,7 +2,7 @@
 Reasons to refuse a send: its topic, its queue, its size. A refusal means that nothing is stored and nothing will be.
 
 The rules: checks in RocketMQ's order and with its remarks (SendMessageProcessor). A full disk is refused in
-``core/capacity.py``, a topic whose queues change in ``topics/expansion.py``.
+``core/capacity.py``, a topic whose queues change in ``topics/expansionrequests.py``.
 """
 
 from typing import Final

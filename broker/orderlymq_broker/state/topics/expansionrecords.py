@@ -9,7 +9,7 @@ from orderlymq_broker.state.integerranges import NO_TOKEN, Long, QueueCount, Que
 
 
 class ExpansionPhase(Enum):
-    """How far a topic's expansion is on one raft group; see ``topics/expansion.py``."""
+    """How far a topic's expansion is on one raft group; see ``topics/expansionphases.py``."""
 
     OPEN = "open"
     FENCED = "fenced"
