@@ -14,6 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from orderlymq_broker.processors.lanes.reports import _COUNTED
+from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_nameserver.app import _NameServerCollector
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
@@ -31,7 +33,7 @@ ALERTS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
 HEAD: Final = """\
 # Metrics
 
-Every process serves Prometheus metrics at `/metrics` on its HTTP port. [Watch](../howto/watch.md) says which of them matter
+Every process but the console serves Prometheus metrics at `/metrics` on its HTTP port. [Watch](../howto/watch.md) says which of them matter
 and what to do; [alerts](alerts.md) are the rules of the chart. The last column names the alerts that ask for the metric.
 
 This page is generated from a scrape of running processes: `python -m tests.docs.test_metrics_page`. A driver of a pipeline shows
@@ -94,6 +96,16 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def kinds() -> list[str]:
+    """Return what `orderlymq_events_total` counts: the names that the broker counts by."""
+    texts = [each.read_text() for each in (ROOT / "broker" / "orderlymq_broker").rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r'counters\["(\w+)"\]', text)}
+    ends = {"transactions_committed", "transactions_rolled_back"}
+    return sorted(
+        named | ends | {*_COUNTED.values()} | {f"expansion_{each.value}" for each in ExpansionPhase}
+    )
+
+
 def render() -> str:
     """Return the page."""
     operator = generate_latest(OperatorMetrics().registry).decode()
@@ -104,7 +116,20 @@ def render() -> str:
         "A canary": canary(),
     }
     tables = [f"\n## {title}\n\n{table(rows_of(scrape))}" for title, scrape in parts.items()]
-    return HEAD + "".join(tables)
+    names = ", ".join(f"`{kind}`" for kind in kinds())
+    events = f"\n## Events\n\n`orderlymq_events_total` has a row for each kind of event that there was:\n{names}.\n"
+    return HEAD + "".join(tables) + events
+
+
+def test_dashboards_ask_for_events_that_there_are() -> None:
+    """A kind that gets another name would empty its panel without a word."""
+    boards = "".join(each.read_text() for each in (ALERTS.parent / "dashboards").glob("*.json"))
+    asked = {
+        kind for found in re.findall(r'event=~?\\"([\w|]+)', boards) for kind in found.split("|")
+    }
+
+    assert asked
+    assert asked <= set(kinds())
 
 
 @pytest.mark.cluster
