@@ -20,7 +20,7 @@ from orderlymq_broker.processors.schedule.deadletters import target_topic
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.schedule.retries import copy_of_failed, find_copy, own_identity
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
-from orderlymq_broker.state.lanes.lanerecords import LaneLettered
+from orderlymq_broker.state.lanes.lanerecords import LaneLettered, LanesExpired, LanesMoved
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.message.record import decode_record
@@ -114,15 +114,19 @@ class LetterService:
             draft.reconsume_times = lane.tries
             if find_copy(context, draft, own_identity(draft, message)) is None:
                 records.append(draft)
+        if not records:
+            # Behind the refused record of another proposal the machine would take this one for its letter's end, and pass it over.
+            records.append(LanesExpired(group, ()))
         records.append(LaneLettered(group, name, queue_id, lane.number, lane.first))
         key = (*queue.place, lane.number)
         # Of this term: that the letter of a former one is lost says nothing about the next one's.
         under_way = self._under_way
         under_way.add(key)
 
-        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             under_way.discard(key)
-            context.counters["dead_letters"] += 1
+            moved = outcomes[-1]
+            context.counters["dead_letters"] += isinstance(moved, LanesMoved) and bool(moved.topics)
             return []
 
         def lost(_: Refusal | None) -> list[Effect]:

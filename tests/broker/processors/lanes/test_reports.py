@@ -2,12 +2,13 @@
 
 import pytest
 
+from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.lanes.letters import LETTERS_MAX
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.state.groups.failurepolicy import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
 from orderlymq_broker.state.groups.lockrecords import ClientDead
-from orderlymq_broker.state.lanes.lanerecords import LaneLettered
-from orderlymq_broker.state.records import TopicSet
+from orderlymq_broker.state.lanes.lanerecords import LaneLettered, LanesFetched
+from orderlymq_broker.state.records import Refused, TopicSet
 from orderlymq_protocol.body.lanes import LANES_MAX, REASON_LENGTH_MAX, LaneReport, LaneReports
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.message.properties import decode_properties
@@ -18,6 +19,7 @@ from tests.broker.processors.lanes.member import (
     TOPIC,
     Member,
     committed,
+    forget,
     join,
     keys,
     lanes,
@@ -426,6 +428,29 @@ def test_a_tick_stores_no_more_bytes_of_letters_than_the_delay_levels_hand_on() 
         shell.settle()
 
     assert counts == [2, 2, 1]
+
+
+def test_the_end_of_a_lane_whose_message_is_gone_hangs_on_no_record_before_it() -> None:
+    """Nothing is left to be stored of it; what another request asks for in the same entry may be refused."""
+    shell = lead(retry_max_times=1)
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    create(shell, TopicSet(LETTERS, 1, 1))
+    assert a.say("retry", x).verdict == "dead"
+    forget(shell, 0)
+    counters = shell.core.context.counters
+
+    shell.run([Propose([LanesFetched(GROUP, TOPIC, "nobody", 1, 5_000, ())])])
+    shell.monotonic_ms += 100
+    shell.run(shell.core.tick(shell.now))
+    before = counters["dead_letters"]
+    outcomes = shell.turn()
+
+    assert isinstance(outcomes[0], Refused)
+    assert table(shell).lanes == ()
+    assert counters["dead_letters"] - before == 1
+    shell.replay()
 
 
 @pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
