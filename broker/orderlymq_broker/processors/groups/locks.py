@@ -57,7 +57,7 @@ EXPIRED_MAX: Final = 1_024
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
 REFUSAL_MS: Final = 30_000
 
-# A follower does not learn which locks end; it looks when it has noted many more than are held.
+# A follower does not learn which locks end, nor anybody which go with their topic; who has noted many more than are held looks.
 _SEEN_SLACK: Final = 1_000
 
 
@@ -76,7 +76,7 @@ class LockProcessor:
         # The newest renewal of each lock that this replica has applied while it ran: stamp and time.
         self._seen: dict[_Key, tuple[int, int]] = {}
         self.reports = LockReports()
-        # Who was refused a held lock last, and when; never more than there are locks.
+        # Who was refused a held lock last, and when; never many more than there are locks.
         self._refused: dict[_Key, tuple[str, int]] = {}
 
     # -- requests ----------------------------------------------------------------------------------
@@ -308,6 +308,10 @@ class LockProcessor:
                     del self._refused[key]
             elif self._context.state.locks.get(*key) is not None:
                 self._refused[key] = (body.client_id, now.monotonic_ms)
+        locks = self._context.state.locks
+        if len(self._refused) > 2 * locks.held_count + _SEEN_SLACK:
+            # Those of topics and groups that were deleted.
+            self._refused = {key: each for key, each in self._refused.items() if locks.get(*key)}
 
     def _wanted_by(self, lock: Lock, now: Now) -> str:
         """Return the client that was refused a lock a moment ago; empty when nobody was."""

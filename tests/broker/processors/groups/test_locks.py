@@ -9,6 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Now
+from orderlymq_broker.processors.groups import locks
 from orderlymq_broker.processors.groups.locklog import HOLDERS_SHOWN, Line, LockReports
 from orderlymq_broker.processors.groups.locks import (
     ENDED_MAX,
@@ -17,7 +18,7 @@ from orderlymq_broker.processors.groups.locks import (
     STARTED_MAX,
 )
 from orderlymq_broker.state.groups.lockrecords import LockRef, LocksExpired, LocksRequested
-from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -30,8 +31,8 @@ LEASE_MS = 60_000
 
 def table(shell: Shell) -> list[dict[str, Any]]:
     body = fastjson.loads(shell.call(20501, {"consumerGroup": "billing"}).body)
-    locks: list[dict[str, Any]] = body["locks"]
-    return locks
+    rows: list[dict[str, Any]] = body["locks"]
+    return rows
 
 
 def test_free_own_expired_and_foreign_queues_are_distinguished(shell: Shell) -> None:
@@ -193,6 +194,22 @@ def test_a_refused_member_that_gets_the_queue_wants_it_no_more(shell: Shell) -> 
     assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
 
     assert [(each["clientId"], each["wantedBy"]) for each in table(shell)] == [("bob", "")]
+
+
+def test_who_was_refused_is_forgotten_with_the_topic(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader of years keeps no more of them than there are locks, and some."""
+    monkeypatch.setattr(locks, "_SEEN_SLACK", 4)
+    create(shell, GroupSet("billing"))
+    for number in range(20):
+        name = f"orders-{number}"
+        create(shell, TopicSet(name, 1, 1, order=True))
+        lock(shell, "alice", 0, topic=name)
+        lock(shell, "bob", 0, topic=name, peer=BOB)
+        create(shell, TopicDeleted(name))
+
+    assert len(shell.core.locks._refused) <= 4 + 2
 
 
 def test_an_expired_lock_is_freed_and_the_members_are_notified(shell: Shell) -> None:
