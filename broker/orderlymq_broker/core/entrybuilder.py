@@ -20,10 +20,12 @@ from orderlymq_broker.core.effects import Effect, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.records import (
     Append,
     GroupDeleted,
     GroupSet,
+    MemberLeft,
     Record,
     TopicDeleted,
     TopicSet,
@@ -117,7 +119,8 @@ class EntryBuilder:
         rows_size_max: how many bytes of a registration these topics may take.
         changing: topics that are made, changed, deleted or expanded by what is admitted and neither applied nor lost: what changes
             them, too, is judged behind it.
-        going: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused.
+        going: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused; members
+            ("member", group, client) and clients ("client", id) that leave by it: a heartbeat of theirs makes them members again.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
@@ -129,7 +132,7 @@ class EntryBuilder:
         self._rows_size = 0
         self._view = 0
         self.changing: Counter[str] = Counter()
-        self.going: Counter[tuple[str, str]] = Counter()
+        self.going: Counter[tuple[str, ...]] = Counter()
         self.physical_next = 0
         self.uncommitted = 0
         # Next offset and last store time of the queues that were written to since the leadership began.
@@ -188,7 +191,7 @@ class EntryBuilder:
             self._rows_size += rows_size
         if others:
             proposal.changes = [each for record in others if (each := self._changed(record))]
-            proposal.deletes = [gone for record in others if (gone := _deleted(record))]
+            proposal.deletes = [gone for record in others if (gone := _going(record))]
             self.changing.update(proposal.changes)
             self.going.update(proposal.deletes)
         proposal.size, proposal.view = size, self._view
@@ -323,13 +326,17 @@ class EntryBuilder:
         self.physical_next = built.physical_end
 
 
-def _deleted(record: Record) -> tuple[str, str] | None:
-    """Return the topic or the group that a record deletes."""
+def _going(record: Record) -> tuple[str, ...] | None:
+    """Return the topic or the group that a record deletes, or who leaves by it."""
     match record:
         case TopicDeleted():
             return "topic", record.name
         case GroupDeleted():
             return "group", record.name
+        case MemberLeft():
+            return "member", record.group, record.client_id
+        case ClientDead():
+            return "client", record.client_id
         case _:
             return None
 

@@ -78,8 +78,6 @@ class MembershipProcessor:
         self._committer = committer
         self._led_since_ms = 0
         self._next_scan_ms = 0
-        # Silent members whose leaving was proposed, as long as it is not applied.
-        self._leaving: set[tuple[str, str]] = set()
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -177,7 +175,6 @@ class MembershipProcessor:
         """Begin to lead: give known members time to come back, take in those already here."""
         self._led_since_ms = now.monotonic_ms
         self._next_scan_ms = now.monotonic_ms
-        self._leaving.clear()
 
         return walk(self._context, self._present(), self._take_in, now)
 
@@ -244,16 +241,7 @@ class MembershipProcessor:
             return []
         self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
 
-        return [
-            *walk(self._context, iter(list(self._leaving)), self._forget_left, now),
-            *walk(self._context, self._known(), self._take_out, now),
-        ]
-
-    def _forget_left(self, members: Sequence[tuple[str, str]], _: Now) -> list[Effect]:
-        known = self._context.state.members
-        self._leaving.difference_update(each for each in members if known.get(*each) is None)
-
-        return []
+        return walk(self._context, self._known(), self._take_out, now)
 
     def _known(self) -> Iterator[tuple[str, str]]:
         """Yield all members."""
@@ -267,7 +255,6 @@ class MembershipProcessor:
         for group, client_id in gone:
             self._context.sessions.leave(group, client_id)
             self._forget_heartbeat(client_id)
-        self._leaving.update(gone)
         self._context.counters["members_expired"] += len(gone)
 
         return in_pieces(MemberLeft(*each) for each in gone)
@@ -399,9 +386,9 @@ class MembershipProcessor:
             session.client_ids[client_id],
         )
         # One whose leaving is under way is a member no more when that is applied.
-        is_leaving = (group, client_id) in self._leaving
+        going = self._context.entries.going
+        is_leaving = ("member", group, client_id) in going or ("client", client_id) in going
         if is_leaving or state.members.get(group, client_id) != member:
-            self._leaving.discard((group, client_id))
             records.append(member)
 
         return records

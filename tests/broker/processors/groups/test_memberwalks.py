@@ -49,20 +49,3 @@ def test_a_wish_that_changes_while_members_are_taken_in_stands(shell: Shell) -> 
     member = shell.state.members.get("billing", "alice")
     assert member is not None
     assert {wish.expression for wish in member.subscriptions} == {"*"}
-
-
-def test_members_that_have_left_are_forgotten_in_turns(shell: Shell) -> None:
-    """As many as there were members; one whose leaving is not applied yet is still remembered."""
-    create(shell, GroupSet("billing"))
-    heartbeat(shell, "alice")
-    leaving = shell.core.members._leaving
-    leaving.update(("billing", f"c{number}") for number in range(WALK_STEP_MAX))
-    leaving.add(("billing", "alice"))
-
-    shell.monotonic_ms += 1_000
-    shell.run(shell.core.members.tick(shell.now))
-    assert len(leaving) in (1, 2)
-    assert len(shell.later) == 1
-    shell.settle()
-
-    assert leaving == {("billing", "alice")}

@@ -1,21 +1,63 @@
 """Members that come back while the record that takes them out is under way."""
 
-from orderlymq_broker.state.records import GroupSet
-from tests.broker.processors.driver import Shell
-from tests.broker.processors.requests import create, heartbeat
+from collections.abc import Callable
+
+import pytest
+
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.codes import RequestCode
+from tests.broker.processors.driver import ALICE, Shell
+from tests.broker.processors.requests import create, heartbeat, lock
 
 
-def test_a_client_that_is_back_while_its_leaving_is_under_way_stays(shell: Shell) -> None:
+def fall_silent(shell: Shell) -> None:
+    shell.wall_ms += 121_000
+    shell.run(shell.core.tick(shell.now))
+
+
+def unregister(shell: Shell) -> None:
+    shell.submit(RequestCode.UNREGISTER_CLIENT, {"clientID": "alice", "consumerGroup": "billing"})
+
+
+def close(shell: Shell) -> None:
+    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+
+
+def die(shell: Shell) -> None:
+    shell.run(shell.core.client_dead("alice", "its process is gone", shell.now))
+
+
+@pytest.mark.parametrize("leave", [fall_silent, unregister, close, die])
+def test_a_client_that_is_back_while_its_leaving_is_under_way_stays(
+    shell: Shell, leave: Callable[[Shell], None]
+) -> None:
     """Law: after a heartbeat that was answered its client is a member, whatever was proposed before."""
     create(shell, GroupSet("billing"))
     heartbeat(shell, "alice")
-    shell.wall_ms += 121_000
-    shell.run(shell.core.tick(shell.now))
+    leave(shell)
     assert shell.pending
 
     assert heartbeat(shell, "alice").code == 0
 
     assert "alice" in shell.state.members.of_group("billing")
+    assert not shell.core.context.entries.going
+
+
+def test_a_client_whose_lease_ends_behind_a_change_of_leader_is_back_in_time() -> None:
+    """Law: after a heartbeat that was answered its client is a member, though its locks have ended with its membership."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 1, 1, order=True), GroupSet("billing"))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+    other = shell.restart().lead()
+    other.wall_ms += 61_000
+    other.run(other.core.locks.tick(other.now))
+    assert other.pending
+
+    assert heartbeat(other, "alice").code == 0
+
+    assert "alice" in other.state.members.of_group("billing")
+    other.replay()
 
 
 def test_a_member_that_is_back_writes_no_record_with_each_heartbeat(shell: Shell) -> None:
