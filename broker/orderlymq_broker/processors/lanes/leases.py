@@ -27,6 +27,7 @@ ENDED_MAX: Final = 4_096
 
 # Group, topic, queue, lane, attempt.
 Attempt = tuple[str, str, int, int, int]
+_Place = tuple[str, str, int]
 
 
 class LaneLeases:
@@ -35,8 +36,8 @@ class LaneLeases:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._clocks: LeaseClocks[Attempt] = LeaseClocks()
-        # By last attempt: lanes that were parked at a time that is still to come by this clock.
-        self._due_ms: dict[Attempt, int] = {}
+        # Of lanes that were parked by a clock that was far ahead: by queue and lane, the last attempt, and when the lane is due.
+        self._due_ms: dict[_Place, dict[int, tuple[int, int]]] = {}
         self._wall_ms = 0
         # Whether a walk over all that is known is under way, and whether something has gone since it began.
         self._walks = False
@@ -77,7 +78,7 @@ class LaneLeases:
 
     def _bound_pauses(self, now: Now) -> list[Effect]:
         """Count the pauses from now on that a clock ahead has begun, and forget those that are over."""
-        places = chain(list(self._due_ms), self._in_state(LaneState.PARKED))
+        places = chain(list(self._bounded()), self._in_state(LaneState.PARKED))
 
         return walk(self._context, places, self._bound, now)
 
@@ -85,11 +86,26 @@ class LaneLeases:
         for attempt in filter(None, attempts):
             lane = self._lane(attempt)
             if lane is None or lane.state != LaneState.PARKED:
-                self._due_ms.pop(attempt, None)
-            elif lane.since_ms > now.wall_ms:
-                self._due_ms[attempt] = now.wall_ms + lane.due_ms - lane.since_ms
+                self._unbound(attempt)
+            elif now.was_ahead(lane.since_ms):
+                due_ms = now.wall_ms + lane.due_ms - lane.since_ms
+                self._due_ms.setdefault(attempt[:3], {})[lane.number] = (lane.attempt, due_ms)
 
         return []
+
+    def _bounded(self) -> Iterator[Attempt]:
+        """Yield the last attempts of the lanes whose pauses are bounded."""
+        for place, bounded in self._due_ms.items():
+            yield from ((*place, number, attempt) for number, (attempt, _) in bounded.items())
+
+    def _unbound(self, attempt: Attempt) -> None:
+        """Forget the pause of a lane behind this attempt."""
+        *_, number, attempt_number = attempt
+        bounded = self._due_ms.get(attempt[:3], {})
+        if bounded.get(number, (0, 0))[0] == attempt_number:
+            del bounded[number]
+            if not bounded:
+                del self._due_ms[attempt[:3]]
 
     def _lane(self, attempt: Attempt) -> Lane | None:
         """Return the lane whose last attempt this is."""
@@ -107,14 +123,18 @@ class LaneLeases:
 
     def due(self, queue: LaneQueue, wall_ms: int) -> list[Lane]:
         """Return the parked lanes of a queue that are handed out now."""
-        if not self._due_ms:
-            return queue.due(wall_ms)
+        found = queue.due(wall_ms)
+        if queue.place not in self._due_ms:
+            return found
+        numbers = {lane.number for lane in found}
+        for number, (attempt, due_ms) in list(self._due_ms[queue.place].items()):
+            lane = queue.lanes.get(number)
+            if lane is None or lane.state != LaneState.PARKED or lane.attempt != attempt:
+                self._unbound((*queue.place, number, attempt))
+            elif due_ms <= wall_ms and number not in numbers:
+                found.append(lane)
 
-        return [
-            lane
-            for lane in queue.in_state(LaneState.PARKED)
-            if self._due_ms.get((*queue.place, lane.number, lane.attempt), lane.due_ms) <= wall_ms
-        ]
+        return found
 
     def granted(self, outcome: LanesGranted, now: Now) -> None:
         """Begin the leases of what was handed out."""
@@ -149,14 +169,14 @@ class LaneLeases:
         """Yield all attempts and pauses, and again while something has gone meanwhile."""
         while self._has_gone:
             self._has_gone = False
-            yield from (*self._clocks.ends, *self._due_ms)
+            yield from (*self._clocks.ends, *self._bounded())
         self._walks = False
 
     def _judge(self, attempts: Iterable[Attempt], _: Now) -> list[Effect]:
         for attempt in attempts:
             if self._lane(attempt) is None:
                 self._clocks.stop(attempt)
-                self._due_ms.pop(attempt, None)
+                self._unbound(attempt)
 
         return []
 

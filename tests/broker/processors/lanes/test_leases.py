@@ -13,7 +13,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
 )
 from orderlymq_protocol.body.lanes import LaneReport
 from tests.broker.processors.driver import Shell
-from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, lead, produce
+from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, keys, lead, produce
 from tests.broker.processors.requests import create
 
 LEASE_MS = 5_000
@@ -132,13 +132,48 @@ def test_the_pauses_of_many_lanes_are_bounded_in_turns() -> None:
     shell.set_clock(shell.wall_ms - 3_600_000)
 
     shell.run(shell.core.tick(shell.now))
-    assert 0 < len(leases._due_ms) <= WALK_STEP_MAX
+    assert 0 < len(list(leases._bounded())) <= WALK_STEP_MAX
     shell.settle()
 
-    assert len(leases._due_ms) == count
+    assert len(list(leases._bounded())) == count
     assert not leases.due(queue, shell.wall_ms + 9_999)
     assert len(leases.due(queue, shell.wall_ms + 10_000)) == count
     shell.set_clock(due_ms)
     shell.run(leases._bound_pauses(shell.now))
     shell.settle()
-    assert len(leases._due_ms) == count
+    assert len(list(leases._bounded())) == count
+
+
+def test_clocks_that_differ_by_little_bound_no_pause() -> None:
+    """A clock that a leader's is behind by milliseconds makes a pause longer by so much, and nothing is kept of it."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    a.say("retry", *a.fetch(), delay_millis=1_000)
+
+    shell.follow().set_clock(shell.wall_ms - 5)
+    shell.lead()
+
+    assert not shell.core.lanes.leases._due_ms
+    shell.pass_time(900)
+    assert a.fetch() == ()
+    shell.pass_time(200)
+    assert keys(a.fetch()) == ["x"]
+
+
+def test_a_pause_that_was_bounded_is_forgotten_when_its_lane_goes_on() -> None:
+    """The leader keeps nothing of it, though its clock never steps again."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    a.say("retry", *a.fetch(), delay_millis=1_000)
+    shell.follow().set_clock(shell.wall_ms - 3_600_000)
+    shell.lead()
+    assert shell.core.lanes.leases._due_ms
+
+    waiting = a.wait()
+    shell.pass_time(1_100)
+    assert shell.reply_to(waiting) is not None
+    assert a.fetch() == ()
+
+    assert not shell.core.lanes.leases._due_ms
