@@ -1,11 +1,12 @@
 """
 A tracer sends what producers and consumers did with single messages to the trace topic, in the background.
 
-Rule: tracing never delays, fails or reorders what it traces. Traces that cannot be sent, or that are too many,
-are dropped and counted. `orderlymq.connection.tracerecords` has the form of a trace.
+Rule: tracing never delays, fails or reorders what it traces. Traces that cannot be sent, also in the short time that
+the end of their client has for them, or that are too many, are dropped and counted. `orderlymq.connection.tracerecords` has the form of a trace.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Coroutine
@@ -27,6 +28,7 @@ REGION: Final = "DefaultRegion"
 BATCH_MAX: Final = 100
 WAITING_MAX: Final = 2_048
 PERIOD_S: Final = 0.1
+_CLOSE_S: Final = 3.0  # one try of one send
 _Record = Published | ConsumeBegan | ConsumeEnded
 
 
@@ -47,6 +49,7 @@ class Tracer:
         self._records: list[_Record] = []
         self._producer: Producer | None = None
         self._tasks = OwnedTasks()
+        self._sending = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -59,12 +62,18 @@ class Tracer:
         self._tasks.keep(self._send_forever, f"trace {self._name}")
 
     async def close(self) -> None:
-        """Send what is left and end."""
+        """Send what is left, as far as it goes in a short time, and end."""
         if self._producer is None:
             return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S), self._sending:
+                while self._records:
+                    await self._send()
         await self._tasks.cancel()
-        while self._records:
-            await self._send()
+        if self._records:
+            self.dropped += len(self._records)
+            _log.warning("%d traces could not be sent in time", len(self._records))
+            self._records.clear()
         await self._producer.close()
         self._producer = None
 
@@ -115,8 +124,9 @@ class Tracer:
     async def _send_forever(self) -> None:
         while True:
             await asyncio.sleep(PERIOD_S)
-            if self._records:
-                await self._send()
+            async with self._sending:
+                if self._records:
+                    await self._send()
 
     async def _send(self) -> None:
         batch, self._records = self._records[:BATCH_MAX], self._records[BATCH_MAX:]
@@ -125,13 +135,15 @@ class Tracer:
         )
         if self._producer is None:
             return
+        self.dropped += len(batch)  # unless they are sent
         try:
             await self._producer.send(
                 Message(topic=self.topic, body=encode_traces(batch), keys=tuple(keys))
             )
         except OrderlyMQError as error:
-            self.dropped += len(batch)
             _log.warning("%d traces could not be sent: %s", len(batch), error)
+        else:
+            self.dropped -= len(batch)
 
 
 def make_tracer(

@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 # RocketMQ's client lets as many checks wait (checkRequestHoldMax); the broker asks again about others.
 CHECKS_WAITING_MAX: Final = 2_000
 CHECKS_RUNNING_MAX: Final = 16
+# How long cancelled checks are waited for: they may tidy up, and may catch their cancellation and go on.
+_CANCEL_S: Final = 5.0
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 0.2
 
@@ -114,7 +116,7 @@ class TransactionProducer(Producer):
         if self._stop_serving is not None:
             self._stop_serving()
             self._stop_serving = None
-        await self._checks.cancel()
+        await self._checks.cancel(_CANCEL_S)
         await super()._shut_down()
 
     async def send_in_transaction(  # noqa: PLR0913 - what a user may say about a message

@@ -17,7 +17,9 @@ from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.errors import SendRefused
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.tracer import WAITING_MAX, Tracer
-from tests.client.fakecluster import FakeCluster, refuse, running
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
+from tests.client.fakecluster import FakeCluster, refuse, running, silence, until
 
 TRACES = "RMQ_SYS_TRACE_TOPIC"
 
@@ -92,6 +94,46 @@ async def test_tracing_that_fails_disturbs_nobody() -> None:
         for _ in range(WAITING_MAX + 7):
             tracer._take(Published(1, "r", "g", "T", "M"))
         assert tracer.dropped == 7
+
+
+async def test_each_trace_is_sent_or_counted_when_its_client_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: closing takes one short time for all of them. Three seconds for each hundred were a minute."""
+    monkeypatch.setattr("orderlymq.producer.tracer._CLOSE_S", 0.05)
+    async with running(topics={TRACES: 1}) as cluster:
+        cluster.faults[310] = [silence] * 9
+        tracer = Tracer(ClientInstance(cluster.address), "x", "x")
+        await tracer.start()
+        tracer._take(Published(1, "r", "g", "T", "M"))
+        await until(lambda: 310 in cluster.codes())
+        for _ in range(350):
+            tracer._take(Published(1, "r", "g", "T", "M"))
+        await tracer.close()
+
+        assert tracer.dropped == 351
+        assert cluster.codes().count(310) == 1
+
+
+async def test_traces_that_are_under_way_when_their_client_closes_arrive() -> None:
+    """The answer comes during the end."""
+    closing: list[asyncio.Task[None]] = []
+    async with running(topics={TRACES: 1}) as cluster:
+        tracer = Tracer(ClientInstance(cluster.address), "x", "x")
+
+        def late(command: RemotingCommand, conn: Connection) -> None:
+            closing.append(asyncio.create_task(tracer.close()))
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, lambda: conn.send(cluster.serve(command, conn)))
+
+        cluster.faults[310] = [late]
+        await tracer.start()
+        tracer._take(Published(1, "r", "g", "T", "M"))
+        await until(lambda: bool(closing))
+        await closing[0]
+
+        assert tracer.dropped == 0
+        assert len(traces(cluster)) == 1
 
 
 async def test_a_refused_send_is_traced_as_failed() -> None:
