@@ -7,6 +7,7 @@ one sentence that says what to do next, never a traceback. Begin with `table.py`
 commands.
 """
 
+import io
 import logging
 import sys
 
@@ -27,6 +28,9 @@ def main() -> None:
     """Run the command; the entry point of the `orderlymq` script."""
     # The SDK's warnings are for programs; a person gets the error itself.
     logging.getLogger("orderlymq").setLevel(logging.CRITICAL)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What its encoding lacks is shown as an escape: texts of others must not end a command.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli.main(prog_name="orderlymq", standalone_mode=True)
     except KeyboardInterrupt:

@@ -73,7 +73,10 @@ class Printer:
                 return False
             try:
                 print_message(message, as_json=self._json)
-            except OSError as error:  # nobody reads, as behind `| head`, or the disk is full
+            except (
+                OSError,
+                UnicodeError,
+            ) as error:  # nobody reads, as behind `| head`, or the disk is full
                 self.failure = error
                 self.enough.set()
                 return False

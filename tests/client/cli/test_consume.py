@@ -56,6 +56,23 @@ async def test_a_refusal_ends_it_immediately_with_the_brokers_words(
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.parametrize("kind", [[], ["--ordered"]], ids=["concurrent", "ordered"])
+async def test_a_text_that_the_output_cannot_encode_is_shown_by_its_number(
+    monkeypatch: pytest.MonkeyPatch, kind: list[str]
+) -> None:
+    """Law: what was printed is committed, and nothing else. Such a text once counted as a failure of the listener."""
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    async with running(topics={"T": 1}, ordered=True) as cluster:
+        cluster.append("T", 0, "10 \N{EURO SIGN}".encode())
+
+        code, out, err = await consume(cluster, "--from", "earliest", "--max", "1", *kind)
+
+    assert code == 0, err
+    assert r"10 \u20ac" in out
+    assert cluster.offsets["orderlymq-cli", "T", 0] == 1
+    assert RequestCode.CONSUMER_SEND_MSG_BACK not in cluster.codes()
+
+
 async def test_a_lost_broker_is_a_warning_and_no_end() -> None:
     """The command prints messages that come when it is back, and warns of it once."""
     async with running(topics={"T": 1}) as cluster:
