@@ -17,7 +17,8 @@ from orderlymq_protocol.plurals import counted
 def verify(history: Path, output: str) -> None:
     """Judge HISTORY, JSON lines of what producers and consumers recorded.
 
-    Exit code 0: the order was kept and nothing was lost; 1: the findings say where it was not.
+    Exit code 0: nothing shows that the order was broken or a message lost; 1: the findings say where. What the history does
+    not let anybody judge is named, and does not change the code.
     """
     try:
         events = list(read(history))
@@ -60,5 +61,10 @@ def verify(history: Path, output: str) -> None:
                 say(f"    {line}")
         for text in verdict.not_judged:
             say(f"not judged: {text}")
-        say("The order was kept." if verdict.kept else f"{counted(len(findings), 'finding')}.")
+        if not verdict.kept:
+            say(f"{counted(len(findings), 'finding')}.")
+        elif verdict.not_judged:
+            say("Nothing wrong was found in what could be judged.")
+        else:
+            say("The order was kept.")
     raise click.exceptions.Exit(ExitCode.OK if verdict.kept else ExitCode.FAILED)

@@ -38,6 +38,7 @@ KEPT: list[dict[str, object]] = [
     *SENT,
     {"kind": "deliver", "message": "m1", "offset": 0, "group": "G", "client": "c"},
 ]
+STORED: dict[str, object] = {"kind": "stored", "message": "m1", "offset": 0}
 BROKEN: list[dict[str, object]] = [*SENT, {"kind": "scanned"}]
 
 
@@ -268,6 +269,29 @@ def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:
     assert bad.exit_code == 1
     assert "lost" in bad.stdout
     assert missing.exit_code == ExitCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("events", "left", "said"),
+    [
+        (SENT, 2, "Nothing wrong was found in what could be judged."),
+        (KEPT, 1, "Nothing wrong was found in what could be judged."),
+        ([*KEPT, STORED, {"kind": "scanned"}], 0, "The order was kept."),
+    ],
+)
+def test_a_history_that_leaves_something_open_is_not_called_kept_order(
+    tmp_path: Path, events: list[dict[str, object]], left: int, said: str
+) -> None:
+    """Its last line is what people read."""
+    base: dict[str, object] = {"process": "p", "topic": "T", "key": "k", "queue": "a:0"}
+    lines = (json.dumps(base | {"at": at} | event) for at, event in enumerate(events))
+    (tmp_path / "history").write_text("\n".join(lines) + "\n")
+
+    result = CliRunner().invoke(cli, ["verify", str(tmp_path / "history")])
+
+    assert result.exit_code == 0, result.stdout
+    assert result.stdout.count("not judged: ") == left
+    assert result.stdout.endswith(f"{said}\n")
 
 
 @pytest.mark.parametrize(
