@@ -5,6 +5,7 @@ Commands reach a supervisor by HTTP on loopback, with a secret that only the own
 keeps other users of the machine and web pages in a browser out.
 """
 
+import asyncio
 import http.client
 import json
 import os
@@ -86,11 +87,8 @@ class ControlServer:
         """Answer a request about manifests, with the errors that both kinds have."""
         body = await request.json()
         try:
-            found = [
-                item
-                for file in body["files"]
-                for item in manifests.parse(file["text"], file["name"])
-            ]
+            # In a thread: thousands of documents take seconds, in which brokers may end.
+            found = await asyncio.to_thread(_parsed, body["files"])
             return web.json_response(await work(found, bool(body["prune"])))
         except manifests.OtherClusterError as error:
             return web.json_response({"refusals": [str(error)]}, status=409)
@@ -189,6 +187,10 @@ class ControlClient:
         if status >= 400:
             raise FailedError(f"the supervisor answered {status}: {found.get('error')}")
         return found
+
+
+def _parsed(files: Sequence[dict[str, str]]) -> list[manifests.Manifest]:
+    return [item for file in files for item in manifests.parse(file["text"], file["name"])]
 
 
 def _body(files: Sequence[tuple[str, str]], *, prune: bool) -> dict[str, Any]:

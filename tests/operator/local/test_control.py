@@ -1,11 +1,14 @@
 """Commands to a supervisor."""
 
+import asyncio
+import json
 from pathlib import Path
 
 from orderlymq_operator.local.control import ControlServer
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.supervisor import Supervisor
 from tests.operator.examples import desired, topic
+from tests.operator.local.manifests import normal_topic
 from tests.runtime.pages.turns import turns_for
 
 
@@ -24,5 +27,40 @@ async def test_however_much_one_connection_asks_for_the_loop_turns_between_two_a
         request = f"GET /status HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n".encode()
 
         assert await turns_for(contact.host, contact.port, request, 32) >= 32
+    finally:
+        await server.close()
+
+
+async def test_the_loop_turns_while_manifests_are_read(tmp_path: Path) -> None:
+    """Law: many documents do not keep the supervisor from its brokers: another command is answered meanwhile."""
+    directory = DataDirectory(tmp_path)
+    directory.save(state := State(desired(topic(queues=3)), {"demo-0": {1: False}}))
+    server = ControlServer(Supervisor(directory, state), directory, 1)
+    await server.start()
+    contact = directory.contact()
+    assert contact is not None
+
+    async def ask(line: str, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(contact.host, contact.port)
+        header = f"{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {contact.token}\r\n"
+        writer.write(f"{header}Content-Length: {len(body)}\r\n\r\n".encode() + body[:-1])
+        await writer.drain()
+        return reader, writer
+
+    try:
+        files = [{"name": "f", "text": normal_topic(8) * 1_500 + "\n---\n- no manifest\n"}]
+        body = json.dumps({"files": files, "prune": False}).encode()
+        planned, writer = await ask("POST /plan", body)
+        writer.write(body[-1:])
+        answer = asyncio.create_task(planned.readline())
+        for _ in range(10):
+            await asyncio.sleep(0)  # so that the whole request is there
+        status, other = await ask("GET /status", b"")
+
+        assert b" 200 " in await status.readline()
+        assert not answer.done()
+        assert b" 422 " in await answer
+        writer.close()
+        other.close()
     finally:
         await server.close()
