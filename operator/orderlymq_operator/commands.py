@@ -255,12 +255,13 @@ async def _accompany(
 
 async def _follow(supervisor: Supervisor) -> None:
     """Print what happens from now on."""
-    seen = last_event(supervisor.snapshot())
+    # Not from snapshots, which name every resource.
+    seen = max((event.number for event in supervisor.events), default=0)
     while True:
-        for event in supervisor.snapshot()["events"]:
-            if event["number"] > seen:
-                seen = event["number"]
-                click.echo(f"  {event['text']}")
+        for event in supervisor.events:
+            if event.number > seen:
+                seen = event.number
+                click.echo(f"  {event.text}")
         await asyncio.sleep(_POLL_S)
 
 

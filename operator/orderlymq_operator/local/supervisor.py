@@ -339,6 +339,11 @@ class Supervisor:
         self._event_count += 1
         self._events.append(Event(self._event_count, time.time(), text))
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Return what has happened last, the newest at the end."""
+        return tuple(self._events)
+
     def snapshot(self) -> dict[str, Any]:
         """Return everything that commands show, as JSON types."""
         facts = self._backend.facts() if self._backend is not None else {}
