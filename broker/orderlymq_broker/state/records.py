@@ -4,7 +4,9 @@ Records of the raft log: one small struct per kind of change, and the results of
 The rules: a record says everything that ``machine.py`` needs, so that applying it is the same on
 every replica; time is a field that the leader wrote; names are never re-used with another meaning.
 On the wire a record is a msgpack array that begins with its tag; new fields go to the end and have
-a default, so that an old log stays readable. Next step: ``machine.py``.
+a default, so that an old log stays readable. A replica of a former release drops a field that it does not know, in
+silence and for good: a leader writes one with another value than the default only when all replicas know it.
+Next step: ``machine.py``.
 """
 
 from collections.abc import Sequence
