@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import pytest
 
@@ -266,7 +267,7 @@ def test_a_message_that_comes_while_the_program_ends_spends_no_try(
         assert child.stdout is not None
         assert child.stdout.readline() == "over\n"
         for number in range(4):
-            until(lambda offset=number: awaits(offset))
+            until(partial(awaits, number))
             cluster.append("T", 1, b"late")
         until(lambda: awaits(4))
         child.stdin.close()

@@ -135,7 +135,9 @@ async def test_a_refusal_after_an_acknowledgement_that_nobody_heard_is_unknown(
 
         def late(command: RemotingCommand, conn: Connection) -> None:
             nonlocal answer
-            answer = partial(conn.send, cluster.serve(command, conn))
+            stored = cluster.serve(command, conn)
+            assert stored is not None
+            answer = partial(conn.send, stored)
 
         cluster.faults[SEND] = [late] * 2
         cluster.faults[BATCH] = [late]

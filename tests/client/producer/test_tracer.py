@@ -124,7 +124,9 @@ async def test_traces_that_are_under_way_when_their_client_closes_arrive() -> No
         def late(command: RemotingCommand, conn: Connection) -> None:
             closing.append(asyncio.create_task(tracer.close()))
             loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, lambda: conn.send(cluster.serve(command, conn)))
+            stored = cluster.serve(command, conn)
+            assert stored is not None
+            loop.call_soon(loop.call_soon, conn.send, stored)
 
         cluster.faults[310] = [late]
         await tracer.start()

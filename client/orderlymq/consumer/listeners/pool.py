@@ -280,8 +280,8 @@ class ListenerPool:
         work = contextvars.copy_context().run
         try:
             thread = self._threads.submit(work, _outcome, self._listener, messages, context)
-        except RuntimeError as error:
-            if _NO_MORE not in str(error):
+        except RuntimeError as refused:
+            if _NO_MORE not in str(refused):
                 raise
             # No listener begins any more. The messages come again elsewhere, when this process, or its lease, has ended.
             await asyncio.Event().wait()
