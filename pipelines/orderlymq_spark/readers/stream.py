@@ -154,10 +154,12 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         )
         if replaced or end != self._planned_end:  # by another driver, before who knows what
             other |= access.differing(marks_in(end), {queue: ends[queue] for queue in present})
+        lows, highs = access.bounds(present - other)
+        # The present cluster has not come to this end, so the batch was planned before the cluster was replaced.
+        other |= {queue for queue in replaced - other if ends[queue] > highs[queue]}
         again |= replaced - other
         report_loss(options, [QueueRange(q, known[q], known[q]) for q in sorted(again)], ())
         known |= dict.fromkeys(again, 0)
-        lows, highs = access.bounds(present - other)
         other |= {queue for queue in lows if known.get(queue, 0) > highs[queue]}
         there = present - other
         found = continued(known, {queue: lows[queue] for queue in there}, highs)
