@@ -121,6 +121,8 @@ class Keeper:
         """Run the process until it ends, by itself or because it does not answer; return its code."""
         process = await self._spawn()
         self._process = process
+        if self._stopping.is_set():
+            self._signal(signal.SIGTERM)  # there was nothing to signal before
         watch = asyncio.create_task(self._watch(process), name=f"watch {self.program.name}")
         try:
             return await process.wait()
@@ -194,9 +196,12 @@ class Keeper:
 
 
 def _ending(code: int) -> str:
-    if code < 0:
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
         return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with code {code}"
+    except ValueError:  # one of real time, most of which have no names
+        return f"was ended by signal {-code}"
 
 
 def rotate(path: Path) -> None:

@@ -144,6 +144,34 @@ async def test_stopping_is_orderly_and_final(stage: Stage) -> None:
     assert stage.directory.run_records() == []
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_a_process_that_is_just_made_is_stopped_in_good_order(
+    stage: Stage, turns: int
+) -> None:
+    """Law: SIGTERM reaches it, though it had no process id when it was to end."""
+    kept = stage.keep()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(30):
+        await kept.stop(600.0)
+
+    assert (kept.pid, kept.restarts, stage.reports) == (None, 0, [])
+
+
+async def test_a_signal_without_a_name_is_a_death_like_others(stage: Stage) -> None:
+    """Law: the process is started again, and its end can be reported."""
+    kept = stage.keep()
+    await stage.until(stage.serves)
+    first, number = kept.pid, signal.SIGRTMIN + 1
+    assert first is not None
+
+    os.kill(first, number)
+    await stage.until(lambda: kept.restarts == 1 and kept.pid not in (None, first))
+
+    assert stage.reports == [f"one was ended by signal {number}; starting it again"]
+
+
 async def test_a_process_that_is_deaf_to_sigterm_is_killed(stage: Stage) -> None:
     """An exit within seconds is promised."""
     kept = stage.keep(deaf=True)
