@@ -127,7 +127,7 @@ class DataDirectory:
         The caller holds the directory's lock.
         """
         file = self.path / "operator.starts"
-        text = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+        text = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
         number = max(int(text) + 1 if text.isdecimal() else 1, token_at(time.time()))
         write_file(file, f"{number}\n")
         return number
@@ -174,9 +174,9 @@ class DataDirectory:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise RefusedError(
-                f"{file} is damaged ({error}); restore it or move it away"
-            ) from error
+            raise _damaged(file, error) from error
+        if not isinstance(data, dict):
+            raise _damaged(file, "it has no object of JSON")
         if data.get("format") != FORMAT:
             raise RefusedError(
                 f"{self.path} has data format {data.get('format')}, this version reads {FORMAT}; "
@@ -184,10 +184,8 @@ class DataDirectory:
             )
         try:
             return _state_from(_with_new_names(data))
-        except (KeyError, ValueError, ValidationError) as error:
-            raise RefusedError(
-                f"{file} is damaged ({error}); restore it or move it away"
-            ) from error
+        except (AttributeError, KeyError, TypeError, ValueError, ValidationError) as error:
+            raise _damaged(file, error) from error
 
     def save(self, state: State) -> None:
         """Replace what stands on disk; durable when this returns."""
@@ -264,9 +262,17 @@ class DataDirectory:
         """Return where the supervisor answers; None when there is none or it has just begun."""
         try:
             facts = json.loads((self.path / "supervisor.json").read_bytes())
-            return Contact(facts["pid"], facts["host"], facts["port"], facts["token"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError):
             return None
+        match facts:
+            case {"pid": int(pid), "host": str(host), "port": int(port), "token": str(token)}:
+                return Contact(pid, host, port, token)
+            case _:
+                return None
+
+
+def _damaged(file: Path, why: object) -> RefusedError:
+    return RefusedError(f"{file} is damaged ({why}); restore it or move it away")
 
 
 def desired_from(data: dict[str, Any]) -> Desired:

@@ -5,13 +5,14 @@ Pure but for the two functions that check ports. The settings are those of the b
 follow from the manifest alone (`Local` in `resources.cluster`).
 """
 
+import errno
 import json
 import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -27,6 +28,9 @@ from orderlymq_runtime.security.tls import (
     following_client,
 )
 from orderlymq_runtime.sockets.addresses import join_address
+
+# Also of a family that this machine has not.
+_NO_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,32 +216,38 @@ def refuse_taken_ports(programs: Iterable[Program]) -> None:
             if (program.host, port) in seen:
                 continue  # the group's address stands with each of its replicas
             seen.add((program.host, port))
-            if not _is_free(program.host, port):
-                taken.append(f"port {port} ({program.name}, {purpose}) is used by {_owner(port)}")
+            if why := _obstacle(program.host, port):
+                taken.append(f"port {port} ({program.name}, {purpose}) {why}")
     if taken:
         raise RefusedError(
             f"{'; '.join(taken)}; stop it, or choose other ports in spec.local of the Cluster"
         )
 
 
-def _is_free(host: str, port: int) -> bool:
+def _obstacle(host: str, port: int) -> str:
+    """Return why a port cannot be bound; empty where it can.
+
+    Raises:
+        RefusedError: the host is no address of this machine.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise RefusedError(
-            f"{host!r} is no address of this machine ({error.strerror}); correct spec.local.host"
-        ) from error
-    with socket.socket(family, kind, protocol) as probe:
-        # As the programs do: a port that only closed connections remember is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with socket.socket(family, kind, protocol) as probe:
+            # As the programs do: a port that only closed connections remember is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)
-        except OSError:
-            return False
-    return True
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno in _NO_ADDRESS:
+            raise RefusedError(
+                f"{host!r} is no address of this machine ({error.strerror}); correct spec.local.host"
+            ) from error
+        if error.errno == errno.EADDRINUSE:
+            return f"is used by {_owner(port)}"
+        return f"cannot be bound ({error.strerror})"
+    return ""
 
 
 def _owner(port: int) -> str:

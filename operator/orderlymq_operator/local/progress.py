@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 
 class Progress:
@@ -50,7 +51,7 @@ class Progress:
                 self._seen = event["number"]
                 self._console.print(f"  {event['text']}", markup=False)
         if self._status is not None:
-            self._status.update(waiting_for(snapshot))
+            self._status.update(Text(waiting_for(snapshot)))
 
 
 def last_event(snapshot: dict[str, Any]) -> int:

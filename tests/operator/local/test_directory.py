@@ -47,6 +47,10 @@ def test_a_directory_that_was_written_before_a_field_was_renamed_still_opens(
         (b'{"format": 99}', "has data format 99, this version reads 1"),
         (b'{"format": 1}', "is damaged"),
         (b"{}", "has data format None"),
+        (b"[]", "is damaged"),
+        (b"null", "is damaged"),
+        (b'{"format": 1, "manifests": [1], "replicas": {}}', "is damaged"),
+        (b'{"format": 1, "manifests": {"a": 1}, "replicas": []}', "is damaged"),
     ],
 )
 def test_a_directory_that_cannot_be_read_is_refused(
@@ -57,6 +61,20 @@ def test_a_directory_that_cannot_be_read_is_refused(
 
     with pytest.raises(RefusedError, match=complaint):
         DataDirectory(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"null", b"5", b"\xff", b'{"pid": "1", "host": 5, "port": 1}']
+)
+def test_a_damaged_note_of_the_supervisor_is_none(tmp_path: Path, content: bytes) -> None:
+    """Law: commands say that nobody answers; a count of starts that cannot be read begins again, above the last one."""
+    directory = DataDirectory(tmp_path)
+    (tmp_path / "supervisor.json").write_bytes(content)
+    first = directory.count_start()
+    (tmp_path / "operator.starts").write_bytes(content)
+
+    assert directory.contact() is None
+    assert directory.count_start() >= first - 1
 
 
 def test_what_a_cluster_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
