@@ -26,7 +26,7 @@ help: ## List what can be run
 run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the order demo, stay up until Ctrl-C
 	@mkdir -p build; \
 	if $(BIN)/python broker/compile.py --current build/compiled; then \
-	  echo "Compiled modules of build/compiled"; export PYTHONPATH=$(CURDIR)/build/compiled; \
+	  echo "Compiled modules of build/compiled"; export PYTHONPATH="$(CURDIR)/build/compiled"; \
 	elif type $${CC:-cc} >/dev/null 2>&1; then \
 	  echo "Sources; meanwhile the hot modules are compiled for the next \`make run\` (minutes; build/compiled.log)"; \
 	  set -m; nice -n 19 $(MAKE) -s compiled >build/compiled.log 2>&1 & set +m; \
@@ -97,7 +97,7 @@ lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated
 
 .PHONY: sim
 sim: $(VENV)/.dev ## Simulate SEEDS groups (default 600) with faults, from SEED on; after `make compiled` faster with COMPILED=1
-	@$(if $(COMPILED),PYTHONPATH=$(CURDIR)/build/compiled) $(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),600)
+	@$(if $(COMPILED),PYTHONPATH="$(CURDIR)/build/compiled") $(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),600)
 
 .PHONY: mutants
 mutants: $(VENV)/.dev ## Change the core in small ways, report which tests notice; PATHS= modules, SHARE= of them (1), SEEDS= to try too (0), ARGS=
@@ -126,9 +126,9 @@ handover: $(VENV)/.dev ## Measure how long clients wait when leadership or a que
 compiled: $(VENV)/.compile ## Make a copy in build/compiled whose hot modules are compiled, for `make run`; needs a C compiler, takes two minutes
 	@$(BIN)/python broker/compile.py --current build/compiled || { \
 	  echo "Compiling into build/compiled, about two minutes (again only when sources change)"; \
-	  rm -rf build/compiled && \
+	  rm -rf build/compiled && sources=$$($(BIN)/python broker/compile.py --digest) && \
 	  $(BIN)/pip -q --disable-pip-version-check install --no-deps --target build/compiled . && \
-	  $(BIN)/python broker/compile.py build/compiled; }
+	  $(BIN)/python broker/compile.py --of "$$sources" build/compiled; }
 
 # Where the modules that are compiled have their tests.
 COMPILED_ROOMS := tests/raft tests/protocol/frame tests/protocol/message tests/runtime/remoting tests/broker/core tests/broker/processors/fetch \
@@ -136,8 +136,8 @@ COMPILED_ROOMS := tests/raft tests/protocol/frame tests/protocol/message tests/r
 
 .PHONY: test-compiled
 test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy; SHORT=1 those of compiled modules, with fewer seeds and examples
-	@PYTHONPATH=$(CURDIR)/build/compiled $(if $(SHORT),ORDERLYMQ_SEEDS=8) $(BIN)/python -m tests.compiled
-	@PYTHONPATH=$(CURDIR)/build/compiled $(if $(SHORT),ORDERLYMQ_EXAMPLES=25) $(BIN)/python -m pytest -q \
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(if $(SHORT),ORDERLYMQ_SEEDS=8) $(BIN)/python -m tests.compiled
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(if $(SHORT),ORDERLYMQ_EXAMPLES=25) $(BIN)/python -m pytest -q \
 	  $(if $(SHORT),$(COMPILED_ROOMS),tests/raft tests/protocol tests/runtime tests/broker) \
 	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope $(AGAIN)
 

@@ -4,9 +4,9 @@ Compile the modules that every message passes through, in an installed copy of t
 ``pip install --no-deps --target DIR . && python broker/compile.py DIR``. mypyc (of the mypy that checks the types anyway)
 makes C of the annotated Python, and a C compiler makes one extension of it beside the sources; nothing else
 changes, and without the extension the sources run as they are. ``make compiled`` does both. ``python broker/compile.py --current
-DIR`` exits with 0 if DIR was compiled from the sources as they are now, by this Python. ORDERLYMQ_OPT_LEVEL is how hard the
-C compiler tries, from 0 to 3 (default 3): with 1 it needs three quarters of the time, and programs do the same more slowly.
-The rules for such a module are invariants, checked by ``tests/broker/test_compile.py``.
+DIR`` exits with 0 if DIR was compiled from the sources as they are now, by this Python; ``--of DIGEST DIR`` compiles a DIR
+that was filled from the sources of which ``--digest`` said so. ORDERLYMQ_OPT_LEVEL is how hard the C compiler tries, from 0
+to 3 (default 3): with 1 it needs three quarters of the time, and programs do the same more slowly. The rules for such a module are invariants, checked by ``tests/broker/test_compile.py``.
 """
 
 import hashlib
@@ -131,12 +131,16 @@ def compile_in(directory: Path) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Compile in a folder, or say whether it is current."""
+    """Compile in a folder, say whether it is current, or what the sources are now."""
+    if words == ["--digest"]:
+        sys.stdout.write(f"{digest()}\n")
+        return
     *options, folder = words
     directory = Path(folder).resolve()
     if options == ["--current"]:
         sys.exit(0 if is_current(directory) else 1)
-    before = digest()
+    # The folder was filled before: a source that has changed since is not in it.
+    before = options[1] if options[:1] == ["--of"] else digest()
     compile_in(directory)
     (directory / STAMP).write_text(before, encoding="ascii")
 

@@ -101,3 +101,12 @@ def test_a_compiled_copy_is_current_until_a_source_changes(tmp_path: Path) -> No
         *(False, True, True),
         *(False, False, False),
     )
+
+
+def test_a_copy_is_of_the_sources_that_filled_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Law: an edit while the copy is made does not make it current; `make compiled` asks for the digest before."""
+    PROGRAM.main(["--digest"])
+    assert capsys.readouterr().out.strip() == PROGRAM.digest()
+
+    recipe = (ROOT / "Makefile").read_text().partition("\ncompiled:")[2].partition("\n\n")[0]
+    assert recipe.index("--digest") < recipe.index("pip ") < recipe.index("--of")
