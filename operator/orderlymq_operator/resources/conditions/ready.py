@@ -201,7 +201,7 @@ REASONS: Final = (
     ),
     Reason(
         "Forbidden",
-        _PODS,
+        (*_PODS, BACKUP),
         READY,
         "False",
         "The operator lacks a right in the API server.",
@@ -217,7 +217,7 @@ REASONS: Final = (
     ),
     Reason(
         "ApiRefused",
-        _PODS,
+        (*_PODS, BACKUP),
         READY,
         "False",
         "The API server refused an object that is made for this one.",

@@ -9,7 +9,13 @@ import logging
 from datetime import UTC, datetime
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ConflictError, ForbiddenError
+from orderlymq_operator.kube.api import (
+    Api,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    RetryLaterError,
+)
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import (
@@ -92,7 +98,14 @@ class BackupReconciler:
                 await self._finalizers.release(item, names.BACKUP_FINALIZER)
             elif not await self._finalizers.hold(item, names.BACKUP_FINALIZER):
                 return LOOKING_S  # it has changed since it was read
-            return await self._advance(self._inventory.item("Backup", key) or item, backup)
+            item = self._inventory.item("Backup", key) or item
+            try:
+                return await self._advance(item, backup)
+            except RetryLaterError:
+                raise
+            except ApiError as error:
+                await self._writer.not_ready(item, error.condition, str(error))
+                raise
 
     async def _advance(self, item: Item, backup: Backup) -> float | None:
         """Make what is not made yet."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import ForbiddenError
+from orderlymq_operator.kube.api import ApiError, ForbiddenError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
@@ -113,6 +113,23 @@ async def test_a_backup_is_made_once_and_reported(world: World) -> None:
     ]
     assert (found["phase"], found["backupId"], found["verified"]) == ("Complete", ID, True)
     assert found["location"] == "pvc://backups/orderlymq"
+
+
+@pytest.mark.parametrize(("status", "reason"), [(403, "Forbidden"), (422, "ApiRefused")])
+async def test_a_job_that_the_api_server_refuses_is_reported(
+    world: World, status: int, reason: str
+) -> None:
+    """Law: a quota is a person's to know; the Backup is made when it is gone."""
+    world.put("monday")
+    world.server.refused[JOBS.path(NAMESPACE)] = (status, "exceeded quota: jobs")
+    with pytest.raises(ApiError, match="exceeded quota"):
+        await world.look("monday")
+    told = world.reason("monday")
+    world.server.refused.clear()
+    await world.look("monday")
+
+    assert (told, world.reason("monday")) == (reason, "BackupRunning")
+    assert jobs(world.server) == ["monday-uid-shop-backup"]
 
 
 async def test_nothing_is_stored_for_a_backup_without_its_finalizer(world: World) -> None:
