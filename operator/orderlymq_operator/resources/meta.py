@@ -4,6 +4,7 @@ Common fields of manifests: version, metadata, a reference to its cluster, condi
 Rule: unknown fields are errors and types are exact, because a manifest with a typo must not be half obeyed.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -57,6 +58,20 @@ def set_once(field: str, message: str | None = None) -> dict[str, str]:
     expression = f"has(self.{field}) == has(oldSelf.{field})"
     text = message or f"{field.rpartition('.')[2]} cannot be set or removed later"
     return rule(expression, text, field=f".{field}")
+
+
+# Lists that Kubernetes merges by a key refuse the same one twice.
+BY_NAME: Final[dict[str, Any]] = {
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["name"],
+}
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Raise ValueError when a name is there twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{what} {name!r} is there twice; remove one")
 
 
 IMMUTABLE: Final = rules(rule("self == oldSelf", "this field cannot be changed once it is set"))

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from orderlymq_operator.resources.meta import Model, Name
-from orderlymq_operator.resources.pod.ownership import check_names
+from orderlymq_operator.resources.meta import Model, Name, check_names
 from orderlymq_operator.resources.quantities import Duration
 
 PULL_SECRETS_MAX: Final = 16

@@ -8,9 +8,16 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
-from orderlymq_operator.resources.meta import IMMUTABLE, Model, Name, WireName, rule, rules
-from orderlymq_operator.resources.pod.containers import BY_NAME
-from orderlymq_operator.resources.pod.ownership import check_names
+from orderlymq_operator.resources.meta import (
+    BY_NAME,
+    IMMUTABLE,
+    Model,
+    Name,
+    WireName,
+    check_names,
+    rule,
+    rules,
+)
 from orderlymq_operator.resources.quantities import Quantity
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.meta import BY_NAME, Model, Name, check_names, rule, rules
 from orderlymq_operator.resources.pod.ownership import (
     OWN_PORT_NAMES,
     OWN_PORT_PREFIX,
@@ -13,7 +13,6 @@ from orderlymq_operator.resources.pod.ownership import (
     OWN_VOLUME_PREFIX,
     OWN_VOLUMES,
     OwnedByOperatorError,
-    check_names,
     is_own_volume,
     words,
 )
@@ -24,11 +23,6 @@ _VARIABLES_MAX: Final = 64
 VOLUMES_MAX: Final = 16
 _PORTS_MAX: Final = 16
 _WORDS_MAX: Final = 64  # of a command
-# Lists that Kubernetes merges by a key refuse the same one twice.
-BY_NAME: Final[dict[str, Any]] = {
-    "x-kubernetes-list-type": "map",
-    "x-kubernetes-list-map-keys": ["name"],
-}
 
 
 def _plain(path: str) -> str:

@@ -4,7 +4,7 @@ Parts of a pod that the operator keeps: a template that names it is refused.
 Pure. A test compares the lists with the pods that the operator makes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 OWN_PREFIX: Final = "orderlymq.io/"
@@ -69,13 +69,6 @@ def is_own_volume(name: str) -> bool:
 def is_own_port(name: str) -> bool:
     """Return whether the operator's containers have, or may have, a port of this name."""
     return name in OWN_PORT_NAMES or name.startswith(OWN_PORT_PREFIX)
-
-
-def check_names(what: str, names: Sequence[str]) -> None:
-    """Raise ValueError when a name is there twice."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{what} {name!r} is there twice; remove one")
 
 
 def words(names: Iterable[str | int]) -> str:

@@ -11,14 +11,13 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.meta import BY_NAME, Model, Name, check_names, rule, rules
 from orderlymq_operator.resources.pod.affinity import (
     TERMS_MAX,
     Affinity,
     TopologySpreadConstraint,
 )
 from orderlymq_operator.resources.pod.containers import (
-    BY_NAME,
     MOUNTS_LIST,
     MOUNTS_RULE,
     VOLUMES_MAX,
@@ -42,7 +41,6 @@ from orderlymq_operator.resources.pod.ownership import (
     OWN_VOLUME_PREFIX,
     OWN_VOLUMES,
     OwnedByOperatorError,
-    check_names,
     is_own_port,
     is_own_volume,
     not_own,
