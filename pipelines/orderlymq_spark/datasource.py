@@ -67,7 +67,7 @@ class OrderlyMQDataSource(DataSource):
         """Return the batch writer."""
         if overwrite:
             raise OptionError("a topic cannot be overwritten; write with mode('append')")
-        return OrderedBatchWriter(parse_sink(self.options), _types(schema))
+        return OrderedBatchWriter(parse_sink(self.options), types_of(schema))
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
@@ -75,11 +75,12 @@ class OrderlyMQDataSource(DataSource):
         overwrite: bool,
     ) -> DataSourceStreamWriter:
         """Return the stream writer."""
-        writer = OrderedStreamWriter(parse_sink(self.options), _types(schema))
+        writer = OrderedStreamWriter(parse_sink(self.options), types_of(schema))
         return stream_writer(writer, schema)
 
 
-def _types(schema: StructType) -> dict[str, str]:
+def types_of(schema: StructType) -> dict[str, str]:
+    """Return the types of columns by name, as Spark calls them."""
     return {each.name: each.dataType.simpleString() for each in schema.fields}
 
 

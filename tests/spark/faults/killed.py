@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from orderlymq_spark.datasource import OrderlyMQDataSource
+from orderlymq_spark.datasource import OrderlyMQDataSource, types_of
 from orderlymq_spark.frames import ordered, read_stream
 from orderlymq_spark.jobs import archive, replay
 from orderlymq_spark.jobs.audit import job as audit
@@ -79,7 +79,7 @@ class DyingSink(OrderlyMQDataSource):
     """The format "orderlymq" with a dying sink."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> OrderedStreamWriter:  # noqa: N802 - Spark's name
-        return DyingCopier(parse_sink(self.options), schema.names)
+        return DyingCopier(parse_sink(self.options), types_of(schema))
 
 
 def main(settings: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Identities of rows on their way out: the same rows are the same messages, other rows are others."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta, timezone
 from hashlib import blake2b
@@ -153,7 +153,7 @@ def test_a_key_whose_text_is_not_that_of_other_producers_is_refused(kind: str) -
 )
 def test_a_row_is_the_same_in_whatever_zone_a_session_has_its_times(at: datetime) -> None:
     """The end of the year 9999, which stands for no end, is a time of the year 10000 in Shanghai."""
-    found = []
+    found: list[Mapping[str, Any]] = []
     for zone in ("UTC", "Asia/Shanghai", "America/New_York"):
         kind = pa.timestamp("us", zone)
         inner = pa.map_(pa.string(), pa.list_(pa.struct([("at", kind)])))
