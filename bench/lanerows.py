@@ -13,6 +13,7 @@ from tests.broker.store.memory import MemoryStore
 
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.lanes.planner import Fetch, Round
+from orderlymq_broker.processors.lanes.scan import SCAN_MAX
 from orderlymq_broker.state.lanes.lanerecords import (
     Granted,
     LanesFetched,
@@ -108,6 +109,7 @@ class OneQueue:
                 Now(WALL_MS, 0),
                 self._turn,
                 LaneQueue.due,
+                SCAN_MAX,
             )
             parts = this_round.plan(fetch).records()
             self._turn = this_round.turn

@@ -99,6 +99,10 @@ class Applier(Protocol):
 
     state: BrokerState
 
+    @property
+    def changes(self) -> int:
+        """How many changes were applied, as far as each takes time."""
+
     def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
         """Apply an entry with records and messages; return what became of each record."""
 

@@ -226,7 +226,8 @@ def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
     assert commit((7, 0)) == OffsetsMoved(0, 1)
     replica.take(LocksReleased("g", "b", None))
     assert commit((7, 0)) == OffsetsMoved(1)
-    assert replica.take(OffsetsReset((Commit("g", "t", 0, 2),))) == [OffsetsMoved(1)]
+    moved = OffsetsMoved(1, reset=(("g", "t"),))
+    assert replica.take(OffsetsReset((Commit("g", "t", 0, 2),))) == [moved]
     assert replica.state.offsets.of_group("g") == {"t": {0: 2}}
     assert list(replica.state.offsets.groups()) == ["g"]
 

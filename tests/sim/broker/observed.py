@@ -62,6 +62,10 @@ class ObservedMachine:
         self._machine = Machine(state)
         self._replica = replica
 
+    @property
+    def changes(self) -> int:
+        return self._machine.changes
+
     def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
         outcomes = self._machine.apply(index, term, parts, batch)
         self._replica.world.laws.applied(self._replica, index, term, parts, outcomes)
