@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from orderlymq_broker.core.requestcontext import reads_no_code
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_protocol.codes import LanguageCode, RequestCode, SerializeType
 from orderlymq_protocol.frame import binaryheader
@@ -70,7 +71,8 @@ class Case:
 
     Attributes:
         opaque: the number by which its answer is known.
-        wants_answer: a server that reads it must answer, or close the connection.
+        wants_answer: a server that reads it must answer, or close the connection; where the client would take a refusal for
+            success it need not.
         ends_stream: whatever follows on the same connection may not be read as frames.
     """
 
@@ -172,9 +174,11 @@ class _Draft:
         # A swept request shall pass the gate wherever there is one.
         signer = rng.choice(_SIGNERS) if self._sweep is None else Signer.STRONG
         self._sign(signer, body)
+        language = rng.choice(("JAVA", "PYTHON", "GO", "CPP"))
+        asked = RemotingCommand(self._code, opaque, language=LanguageCode[language])
         command = {
             "code": self._code,
-            "language": rng.choice(("JAVA", "PYTHON", "GO", "CPP")),
+            "language": language,
             "opaque": opaque,
             "flag": flag,
             "extFields": self._ext,
@@ -190,7 +194,7 @@ class _Draft:
             signer,
             frame,
             opaque,
-            wants_answer=not flag and not is_spoiled,
+            wants_answer=not (flag or is_spoiled or reads_no_code(asked)),
             ends_stream=is_spoiled or self._has_odd_fields(),
         )
 
