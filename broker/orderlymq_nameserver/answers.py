@@ -100,17 +100,17 @@ class Answers:
     def awaited(self, broker_name: str) -> frozenset[str]:
         """Return the groups that were restored together with this one and have never registered."""
         broker = self._brokers.get(broker_name)
-        return frozenset() if broker is None else broker.restored_with - self._brokers.keys()
+        return frozenset() if broker is None else broker.awaited
 
     def awaits(self, topic: str) -> bool:
         """Return whether a group that has never registered may have queues of an ordered topic, or this topic alone."""
         if self._awaits_any is None:
-            self._awaits_any = any(self.awaited(name) for name in self._brokers)
+            self._awaits_any = any(broker.awaited for broker in self._brokers.values())
         if not self._awaits_any:
             return False
         holders = self._holders(topic)
         return not holders or any(
-            self._is_ordered(topic, found) and self.awaited(name) for name, _, found in holders
+            self._is_ordered(topic, found) and broker.awaited for _, broker, found in holders
         )
 
     def cluster_info(self) -> ClusterInfo:

@@ -307,6 +307,7 @@ class NameServerCore:
             raise HeaderError(f"at most {BROKERS_MAX} groups are restored together")
         if header.compressed:
             self._make_room(REGISTRATION_SIZE_MAX)
+        is_trusted = self.trusts(who.broker_name)
         self.routes.register(
             who,
             RegisterBrokerBody.decode(request.body, compressed=header.compressed),
@@ -315,7 +316,8 @@ class NameServerCore:
             now_ms=now_ms,
             expiry_ms=header.heartbeat_timeout_millis,
             # A stranger could keep all routes away with a name that nobody has.
-            restored_with=restored if self.trusts(who.broker_name) else frozenset(),
+            is_trusted=is_trusted,
+            restored_with=restored if is_trusted else frozenset(),
         )
         awaited = ";".join(sorted(self.routes.awaited(who.broker_name))) or None
         answer = RegisterBrokerResponseHeader(awaited_groups=awaited)

@@ -79,8 +79,11 @@ class Broker:
     version: DataVersion | None = None
     is_version_of_master: bool = False
     version_connection: int = 0  # who registered it
-    # Groups that were restored together with this one: until each is known, an ordered topic may have more queues.
-    restored_with: frozenset[str] = frozenset()
+    # Of the groups that were restored together with this one, those that have never registered, and those that have:
+    # until the last has, an ordered topic may have more queues.
+    awaited: frozenset[str] = frozenset()
+    heard: frozenset[str] = frozenset()
+    is_trusted: bool = False  # it belongs to the cluster, as far as anybody can know
     size: int = 0  # in bytes, see `capacity`
 
 

@@ -39,7 +39,8 @@ class _Group(msgspec.Struct):
     cluster: str
     addresses: dict[int, str]
     topics: dict[str, _Queues]
-    restored_with: list[str] = []
+    awaited: list[str] = []
+    heard: list[str] = []
 
 
 class RouteFile:
@@ -98,7 +99,8 @@ def _written(brokers: dict[str, Broker]) -> bytes:
                 )
                 for topic, known in broker.topics.items()
             },
-            sorted(broker.restored_with),
+            sorted(broker.awaited),
+            sorted(broker.heard),
         )
         for name, broker in brokers.items()
     }
@@ -118,7 +120,9 @@ def _read(data: bytes) -> dict[str, Broker]:
                 )
                 for topic, found in group.topics.items()
             },
-            restored_with=frozenset(group.restored_with),
+            awaited=frozenset(group.awaited),
+            heard=frozenset(group.heard),
+            is_trusted=True,
         )
         for name, group in msgspec.json.decode(data, type=dict[str, _Group]).items()
     }

@@ -92,7 +92,9 @@ class RouteRegistry(Answers):
                     broker.cluster,
                     last_addresses=broker.last_addresses,
                     topics=topics,
-                    restored_with=broker.restored_with,
+                    awaited=broker.awaited,
+                    heard=broker.heard,
+                    is_trusted=True,
                 )
         return found
 
@@ -111,11 +113,13 @@ class RouteRegistry(Answers):
         connection: int,
         now_ms: int,
         expiry_ms: int | None = None,
+        is_trusted: bool = True,
         restored_with: frozenset[str] = frozenset(),
     ) -> None:
         """Enter or renew a registration; its topics count by the rules of the module.
 
-        Until each of *restored_with* has registered, too, there is no route of an ordered topic.
+        Until each of *restored_with* has registered once, there is no route of an ordered topic. A stranger, who is not
+        *is_trusted*, names none and is none of them.
 
         Raises:
             IdentityConflict: Another cluster has a living broker of this name; nothing has changed.
@@ -138,6 +142,7 @@ class RouteRegistry(Answers):
         replaces = replaces_topics(broker, who, connection, body.topics.data_version)
         topics = self._topics_after(broker, who, body) if replaces else broker.topics
         size = self._size_after(broker, who, topics, body.filter_server_list)
+        size += rows_bytes(restored_with) if is_trusted else 0
         self._check_room(who.broker_name, broker, size)
         before = _published(broker)
         broker.size = size
@@ -154,7 +159,9 @@ class RouteRegistry(Answers):
         self._keep_alive(who, entry, connection, Session(now_ms, expiry_ms or self._expiry_ms))
         entry.ha_address = ha_address
         entry.filter_servers = body.filter_server_list
-        self._await_restored(who.broker_name, broker, restored_with)
+        broker.is_trusted = is_trusted
+        if is_trusted:
+            self._hear_restored(who.broker_name, broker, restored_with)
         self.is_changed |= broker.last_addresses.get(who.broker_id) != who.address
         broker.last_addresses[who.broker_id] = who.address
         if replaces:
@@ -299,13 +306,22 @@ class RouteRegistry(Answers):
 
     # Parts.
 
-    def _await_restored(self, name: str, broker: Broker, groups: frozenset[str]) -> None:
-        """Await *groups*, and those that another replica has named: one that was not restored itself names none."""
-        known = broker.restored_with
-        broker.restored_with |= groups
-        if not self.awaited(name):
-            broker.restored_with = frozenset()
-        self.is_changed |= broker.restored_with != known
+    def _hear_restored(self, name: str, broker: Broker, groups: frozenset[str]) -> None:
+        """Await those of *groups* that have never registered, and await the one that does here no more.
+
+        What another replica has named stays: one that was not restored itself names none.
+        """
+        if groups:
+            here = {each for each, known in self._brokers.items() if known.is_trusted}
+            known = broker.awaited, broker.heard
+            broker.heard |= groups & here
+            broker.awaited = (broker.awaited | groups) - broker.heard
+            self.is_changed |= (broker.awaited, broker.heard) != known
+        for other in self._brokers.values():
+            if name in other.awaited:
+                other.awaited -= {name}
+                other.heard |= {name}
+                self.is_changed = True
 
     def _entry(self, broker: Broker, who: Identity, ha_address: str) -> Entry:
         entry = broker.entries.get(who.broker_id)
@@ -411,4 +427,4 @@ def _published(broker: Broker) -> tuple[object, ...]:
     addresses = dict(living_addresses(broker)), dict(broker.last_addresses)
     ha_addresses = [entry.ha_address for entry in broker.entries.values()]
     answers = addresses, ha_addresses, filter_servers(broker), broker.topics
-    return broker.cluster, broker.restored_with, answers
+    return broker.cluster, broker.awaited, answers

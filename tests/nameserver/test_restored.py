@@ -60,8 +60,21 @@ def test_a_group_that_has_registered_once_is_not_awaited_again() -> None:
     empty = registration(1, topic("logs"))
     register(server, GROUP_A, TOPICS, restored=BOTH)
     register(server, GROUP_B, empty, connection=2, restored=BOTH)
+    server.routes.connection_closed(2)
+
+    assert queues(server, "orders") == {"group-a": 4}
+    # Another name server may not have answered yet: so the groups are still named.
+    reply = register(server, GROUP_A, TOPICS, restored=BOTH)
+    assert "awaitedGroups" not in reply.ext
+    assert queues(server, "orders") == {"group-a": 4}
+
+
+def test_a_group_that_was_there_before_its_fellow_is_not_awaited_again() -> None:
+    server = core()
+    register(server, GROUP_B, registration(1, topic("logs")), connection=2)
     register(server, GROUP_A, TOPICS, restored=BOTH)
     server.routes.connection_closed(2)
+    register(server, GROUP_A, TOPICS, restored=BOTH)
 
     assert queues(server, "orders") == {"group-a": 4}
 
@@ -101,6 +114,25 @@ def test_a_stranger_keeps_no_route_away() -> None:
     assert queues(server, "orders") == {"group-a": 4}
 
 
+def test_a_stranger_is_none_of_the_groups_that_are_awaited() -> None:
+    server = NameServerCore(
+        KvTable(), expiry_ms=EXPIRY_MS, proofs=Proofs(b"k" * 32, allow_unsigned=True)
+    )
+    server.routes.reserve(GROUP_A.broker_name)
+    server.routes.register(
+        GROUP_A,
+        TOPICS,
+        ha_address="",
+        connection=1,
+        now_ms=0,
+        restored_with=frozenset(BOTH.split(";")),
+    )
+    register(server, GROUP_B, TOPICS, connection=2)
+
+    assert server.routes.awaited("group-a") == {"group-b"}
+    assert route(server, "orders") is None
+
+
 @pytest.mark.parametrize(
     "names", ["n" * 256, ";".join(f"g-{number}" for number in range(BROKERS_MAX + 1))]
 )
@@ -124,3 +156,17 @@ def test_a_name_server_that_starts_again_awaits_the_same(tmp_path: Path) -> None
     RouteFile(tmp_path / "routes.json", again)
     assert again.awaits("orders")
     assert again.awaited("group-a") == {"group-b"}
+
+    register(first, GROUP_B, registration(1, topic("logs")), connection=2)
+    kept.save()
+    again = make()
+    RouteFile(tmp_path / "routes.json", again)
+    again.register(
+        GROUP_A,
+        TOPICS,
+        ha_address="",
+        connection=1,
+        now_ms=0,
+        restored_with=frozenset(BOTH.split(";")),
+    )
+    assert not again.awaits("orders"), "it was heard in a former life"

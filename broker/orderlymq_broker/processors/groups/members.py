@@ -10,7 +10,7 @@ queues. The notices to the others: ``rebalance.py``.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from orderlymq_broker.core.bodylimits import read_heartbeat
@@ -444,12 +444,19 @@ def _check_filters(body: HeartbeatData) -> None:
                 )
 
 
+@lru_cache(maxsize=256)  # of 16 KiB at most; heartbeats repeat them
+def _codes_of(expression: str) -> frozenset[int]:
+    try:
+        return TagFilter.parse(expression).codes
+    except TagExpressionError:
+        return frozenset()
+
+
 def _subscription(subscription: SubscriptionData) -> Subscription:
     # Go's client hashes the UTF-8 of a tag, the consume queue has Java's hash. Who gets too much compares the texts.
     codes = set(subscription.code_set)
     if subscription.expression_type == EXPRESSION_TAG:
-        with suppress(TagExpressionError):
-            codes |= TagFilter.parse(subscription.sub_string).codes
+        codes |= _codes_of(subscription.sub_string)
 
     return Subscription(
         subscription.topic,

@@ -23,7 +23,7 @@ from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
 from orderlymq_broker.processors.lanes.leases import LaneLeases
-from orderlymq_broker.processors.lanes.planner import Fetch, Plan, Round
+from orderlymq_broker.processors.lanes.planner import BYTES_READ, Fetch, Plan, Round
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted
@@ -88,7 +88,7 @@ class LaneFetcher:
         self._by_connection: dict[int, set[Waiting]] = {}
         self.waiting_count = 0
         # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
-        self._stuck: set[_Pair] = set()
+        self._stuck: dict[_Pair, None] = {}
         # Groups and topics to plan for, those that have waited longest first, with how many of their fetches, None for all;
         # and what this turn has room for.
         self._to_plan: OrderedDict[_Pair, int | None] = OrderedDict()
@@ -142,7 +142,8 @@ class LaneFetcher:
 
     def tick(self, now: Now) -> list[Effect]:
         """Answer the fetches whose time is up, and hand out parked lanes that are due."""
-        stuck, self._stuck = self._stuck, set()
+        self._begin_turn()  # in case what should have begun one was lost
+        stuck, self._stuck = self._stuck, {}
         over = [_pair(waiting.header) for waiting in self._deadlines.over(now.monotonic_ms + 1)]
         parked = [
             pair
@@ -187,6 +188,7 @@ class LaneFetcher:
         effects = self.release_all()
         self._stuck.clear()
         self._to_plan.clear()
+        self._begin_turn()
 
         return effects
 
@@ -204,8 +206,11 @@ class LaneFetcher:
 
         return effects
 
-    def _next_turn(self, now: Now) -> list[Effect]:
+    def _begin_turn(self) -> None:
         self._goes_on, self._room = False, PLANNED_MAX
+
+    def _next_turn(self, now: Now) -> list[Effect]:
+        self._begin_turn()
 
         return self._plan_on(now)
 
@@ -216,7 +221,7 @@ class LaneFetcher:
             return False
         if context.view.changing[pair[0]]:
             # Messages may have other keys once it is applied.
-            self._stuck.add(pair)
+            self._stuck[pair] = None
             return False
 
         return True
@@ -320,7 +325,7 @@ class LaneFetcher:
             is_void = not any(isinstance(each, LanesGranted) and each.granted for each in outcomes)
             if is_void and self._stands(pair, touched) == before:
                 # The same plan would be made again, and for ever.
-                self._stuck.add(pair)
+                self._stuck[pair] = None
                 for waiting, plan, _ in plans:
                     effects += self._end_overdue(waiting, plan, now)
                 return effects
@@ -330,7 +335,7 @@ class LaneFetcher:
         def lost(refusal: Refusal | None) -> list[Effect]:
             under_way.discard(pair)
             # Those that have come meanwhile are served with the next tick, if this is still the leader.
-            self._stuck.add(pair)
+            self._stuck[pair] = None
             effects: list[Effect] = []
             for waiting, _, _ in plans:
                 if refusal is None:
@@ -363,7 +368,6 @@ class LaneFetcher:
         if not mine:
             return None
         self._context.counters["lanes_repeated"] += len(mine)
-        self._room -= len(mine)
         lanes = [_shown(queue, lane) for queue, lane in mine]
         messages = [
             message
@@ -372,6 +376,7 @@ class LaneFetcher:
                 self._context.reader, topic.queue(queue.place[2]), lane.head[: lane.taken]
             )
         ]
+        self._room -= len(mine) + sum(map(len, filter(None, messages))) // BYTES_READ
 
         return self._answer_lanes(waiting, lanes, messages, mine[0][1].lease_ms)
 

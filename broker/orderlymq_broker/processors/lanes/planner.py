@@ -39,8 +39,9 @@ LANES_OF_GROUP_MAX: Final = 16_384
 OWED_MAX: Final = 10_000_000
 # Lanes that one member has in hand of a topic: more than a process works on within a lease.
 IN_HAND_MAX: Final = 4_096
-# Messages that are looked at, and queues that are gone over, in the time of one lane, which is some 20 us.
+# Messages that are looked at, their bytes, and queues that are gone over, in the time of one lane, which is some 20 us.
 LOOKED_AT: Final = 8
+BYTES_READ: Final = 8 << 10
 GONE_OVER: Final = 32
 # One in so many lanes is looked for among new messages first.
 NEW_SHARE: Final = 4
@@ -191,6 +192,7 @@ class Round:
         first = self.turn % count if count else 0
         order = [(first + step) % count for step in range(count)]
         left = self._budget.messages + self._hands.messages
+        left_bytes = self._budget.size + self._hands.size
         before, after = self.turn // NEW_SHARE, (self.turn + room) // NEW_SHARE
         new = after - before
         ready = self._ready(plan, fetch, order)
@@ -201,7 +203,8 @@ class Round:
         self._in_hand[fetch.client_id] = self._in_hand.get(fetch.client_id, 0) + plan.lanes
         self._note_added(plan)
         left -= self._budget.messages + self._hands.messages
-        plan.work = plan.lanes + left // LOOKED_AT + count // GONE_OVER
+        left_bytes -= self._budget.size + self._hands.size
+        plan.work = plan.lanes + left // LOOKED_AT + left_bytes // BYTES_READ + count // GONE_OVER
 
         return plan
 

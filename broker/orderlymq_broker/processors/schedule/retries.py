@@ -23,6 +23,7 @@ from orderlymq_broker.core.uncommitted import (
     when_known,
 )
 from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.schedule.deadletters import (
     check_retry,
     known_group,
@@ -83,7 +84,10 @@ class RetryProcessor:
             target = self._target(dlq_topic(header.group), 1)
             queue_id = 0
         else:
-            target = self._target(retry_topic(header.group), config.retry_queues)
+            name = retry_topic(header.group)
+            if name not in context.state.topics.by_name:
+                refuse_by_key(config)  # before it is made
+            target = self._target(name, config.retry_queues)
             queue_id = context.view.choose_queue(target)
         draft = copy_of_failed(context, message, target, queue_id)
         own = own_identity(draft, message)

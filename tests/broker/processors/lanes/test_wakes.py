@@ -1,5 +1,6 @@
 """What else ends the wait of a fetch than a message or an attempt that is over."""
 
+from orderlymq_broker.processors.lanes.fetch import PLANNED_MAX
 from orderlymq_broker.state.records import Commit, OffsetsReset
 from orderlymq_protocol.body.lanes import Lane
 from tests.broker.processors.driver import TOOL, Shell
@@ -56,3 +57,19 @@ def test_a_renewal_that_completes_what_has_stopped_a_queue_serves_who_waits() ->
 
     assert keys(given(shell, waiting)) == ["y"]
     shell.replay()
+
+
+def test_the_next_tick_serves_who_waits_where_a_turn_was_lost() -> None:
+    """Law: an error in another part of the core, which takes what was to be done with it, stops no fetch for good."""
+    shell = lead()
+    a = Member(shell)
+    a.wait()
+    for _ in range(PLANNED_MAX + 1):
+        waiting = a.submit()
+        shell.later.clear()
+    produce(shell, "x")
+
+    shell.pass_time(200)
+    shell.settle()
+
+    assert keys(given(shell, waiting)) == ["x"]
