@@ -106,6 +106,7 @@ _SPARK: Final = (
     "spark.ui.showConsoleProgress",
 )
 # Names that end so hold a class, which Spark or pyiceberg makes an object of.
+_OWN_CLASSES: Final = "pyiceberg."
 _CLASS: Final = re.compile(r"(class|classes|listeners|plugins|impl)$", re.IGNORECASE)
 
 
@@ -159,9 +160,12 @@ def _violations(
             f"spec.storage.claimName {claim!r} is not allowed: brokers and name servers have claims of this form; "
             "name another claim, or leave it out to get one"
         )
-    for name in sorted(spec.catalog.properties if spec.catalog is not None else ()):
-        if _CLASS.search(name):
-            yield f"spec.catalog.properties: {name!r} is not allowed, because it names a class; take it out"
+    for name, value in sorted(spec.catalog.properties.items() if spec.catalog is not None else ()):
+        if _CLASS.search(name) and not value.startswith(_OWN_CLASSES):
+            yield (
+                f"spec.catalog.properties: {name!r} is not allowed, because it names a class that is not "
+                f"pyiceberg's own ({_OWN_CLASSES}...); take it out"
+            )
     reserved = {name for each in clusters for name in _secrets_of(each.spec)}
     yield from _secret_violations(spec, reserved)
 

@@ -192,9 +192,11 @@ def _check_types(table: DeltaTable, root: Location, rows: pa.Table) -> None:
 def _check_cast(values: pa.Array, there: pa.DataType) -> None:
     """Raise as Arrow does where a cast would change a value, however deep it is; Arrow's own check knows some casts alone."""
     here, kinds = values.type, pa.types
-    if here == there:
+    if here == there or kinds.is_null(here):
         return
-    if kinds.is_struct(here) and kinds.is_struct(there):
+    if kinds.is_string(here) or kinds.is_large_string(here):
+        values.cast(there)  # one value has several spellings
+    elif kinds.is_struct(here) and kinds.is_struct(there):
         for field, inner in zip(here, values.flatten(), strict=True):
             at = there.get_field_index(field.name)
             if at >= 0:  # another one is added to the table's

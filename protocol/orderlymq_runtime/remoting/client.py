@@ -365,7 +365,8 @@ class _Link:
         while self.queued and conn is not None and conn.has_room:
             opaque, (parts, oneway) = self.queued.popitem(last=False)
             conn.send_bytes(parts)
-            if oneway is not None and not (sent := self.waiting[opaque]).done():
+            sent = self.waiting.get(opaque)  # a peer may answer what it has not got
+            if oneway is not None and sent is not None and not sent.done():
                 sent.set_result(oneway)
 
     def note_silence(self, asked_at: float, silence_max_s: float) -> None:
