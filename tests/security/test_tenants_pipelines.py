@@ -56,7 +56,15 @@ GUARDED: dict[str, Any] = {
     },
     "imagePullSecrets": ["registry"],
 }
+
+
 # The spec that is asked for, and the words that the sentence must have.
+def iceberg(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return what makes an archive a table of a catalogue."""
+    catalog = {"name": "lake", "properties": properties}
+    return {"path": None, "format": "iceberg", "table": "shop.orders", "catalog": catalog}
+
+
 ATTACKS: list[tuple[dict[str, Any], str]] = [
     ({"image": "registry.example.com/evil:1"}, "registry.example.com/evil:1"),
     ({"image": "spark:1-evil"}, "spark:1-evil"),
@@ -75,12 +83,7 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
     (secret("mine", "AWS_PROFILE"), "AWS_PROFILE"),
     (secret("mine", "PYICEBERG_CATALOG__KEY__PY_IO_IMPL"), "PYICEBERG_CATALOG__KEY__PY_IO_IMPL"),
     (
-        {
-            "path": None,
-            "format": "iceberg",
-            "table": "shop.orders",
-            "catalog": {"name": "lake", "properties": {"py-catalog-impl": "evil.Catalog"}},
-        },
+        iceberg({"py-catalog-impl": "evil.Catalog"}),
         "py-catalog-impl",
     ),
     ({"spark": {"master": "k8s://https://kubernetes.default.svc"}}, "k8s://"),
@@ -161,6 +164,7 @@ STORES = re.findall(r"`((?:AWS|GOOGLE|AZURE|PYICEBERG)_[A-Z_]+)`", PAGE.read_tex
         secret("shop-app", "ORDERLYMQ_SECRET_KEY"),
         *(secret("shop-app", name) for name in STORES),
         {"imagePullSecrets": ["registry"]},
+        iceberg({"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}),
         {"spark": {"master": "local[2]"}},
         {"backend": "kubernetes", **setting("spark.kubernetes.executor.request.cores", "500m")},
         setting("spark.sql.shuffle.partitions", "8"),

@@ -161,7 +161,7 @@ def _violations(
             "name another claim, or leave it out to get one"
         )
     for name, value in sorted(spec.catalog.properties.items() if spec.catalog is not None else ()):
-        if _CLASS.search(name) and not value.startswith(_OWN_CLASSES):
+        if _CLASS.search(name) and not str(value).startswith(_OWN_CLASSES):
             yield (
                 f"spec.catalog.properties: {name!r} is not allowed, because it names a class that is not "
                 f"pyiceberg's own ({_OWN_CLASSES}...); take it out"
