@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from tests import turns
 
 from e2e.installed import Operator
 from e2e.machine import ROOT, Machine, MachineError, find, say
@@ -18,11 +19,13 @@ _OPERATOR_SPACE: Final = "orderlymq-e2e"
 _STORY_S: Final = 600
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # behind the selection by marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give scenarios the time that a real cluster takes, and a second try: they wait in real time on any machine.
 
     Those of the API server alone come first: an operator would start pods for each of their objects.
     """
+    turns.take(config, items, _module)
     items.sort(key=lambda item: "operator" in getattr(item, "fixturenames", ()))
     reruns = int(os.environ.get("ORDERLYMQ_E2E_RERUNS", "1"))
     for item in items:

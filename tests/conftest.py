@@ -94,8 +94,7 @@ REAL_TIME = (
 
 @pytest.hookimpl(trylast=True)  # behind the selection by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if turn := os.environ.get("ORDERLYMQ_TURN"):
-        _take_turns(config, items, turns.turn_of(turn))
+    turns.take(config, items, _unit)
     waiting = set()
     for item in items:
         marked = any(item.get_closest_marker(name) for name in ("cluster", "spark"))
@@ -108,16 +107,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (_length(item.nodeid), item not in waiting))
 
 
-def _take_turns(config: pytest.Config, items: list[pytest.Item], turn: tuple[int, int]) -> None:
-    """Leave only the tests of this turn in *items*."""
-
-    def unit(item: pytest.Item) -> str:
-        shares = item.nodeid.startswith(WITH_OTHERS)
-        return item.nodeid.partition("::")[0] if shares else item.nodeid
-
-    played = turns.chosen(map(unit, items), turn)
-    config.hook.pytest_deselected(items=[item for item in items if unit(item) not in played])
-    items[:] = [item for item in items if unit(item) in played]
+def _unit(item: pytest.Item) -> str:
+    shares = item.nodeid.startswith(WITH_OTHERS)
+    return item.nodeid.partition("::")[0] if shares else item.nodeid
 
 
 def pytest_collection_finish() -> None:

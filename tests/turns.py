@@ -2,12 +2,15 @@
 Which tests take their turn in a run that is too short for all of them.
 
 ORDERLYMQ_TURN is `K/N`: of what is selected otherwise, the run plays each N-th unit, from the K-th on (0 is the first). The runs
-0/N to N-1/N together play everything once. A unit is one test; with programs of others it is a module, whose tests
-share what takes long to start. Without the variable everything is played.
+0/N to N-1/N together play everything once. A unit is one test; with programs of others and on Kubernetes it is a module, whose
+tests share what takes long to start. Without the variable everything is played.
 """
 
+import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import pytest
 
 
 def turn_of(text: str) -> tuple[int, int]:
@@ -28,3 +31,15 @@ def chosen(units: Iterable[str], turn: tuple[int, int]) -> frozenset[str]:
     first, count = turn
     tests = Counter(units)
     return frozenset(sorted(tests, key=lambda unit: (-tests[unit], unit))[first::count])
+
+
+def take(
+    config: pytest.Config, items: list[pytest.Item], unit: Callable[[pytest.Item], str]
+) -> None:
+    """Leave only the tests of this turn in *items*."""
+    turn = os.environ.get("ORDERLYMQ_TURN")
+    if not turn:
+        return
+    played = chosen(map(unit, items), turn_of(turn))
+    config.hook.pytest_deselected(items=[item for item in items if unit(item) not in played])
+    items[:] = [item for item in items if unit(item) in played]
