@@ -108,8 +108,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _unit(item: pytest.Item) -> str:
-    shares = item.nodeid.startswith(WITH_OTHERS)
-    return item.nodeid.partition("::")[0] if shares else item.nodeid
+    alone = item.nodeid.startswith(
+        "tests/sim/test_defects.py"
+    )  # its tests take minutes and share nothing
+    return item.nodeid if alone else item.nodeid.partition("::")[0]
 
 
 def pytest_collection_finish() -> None:

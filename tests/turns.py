@@ -2,8 +2,8 @@
 Which tests take their turn in a run that is too short for all of them.
 
 ORDERLYMQ_TURN is `K/N`: of what is selected otherwise, the run plays each N-th unit, from the K-th on (0 is the first). The runs
-0/N to N-1/N together play everything once. A unit is one test; with programs of others and on Kubernetes it is a module, whose
-tests share what takes long to start. Without the variable everything is played.
+0/N to N-1/N together play everything once. A unit is a module, whose tests may share what takes
+long to start; where they share nothing and take minutes it is one test. Without the variable everything is played.
 """
 
 import os
