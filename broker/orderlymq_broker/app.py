@@ -156,9 +156,9 @@ class BrokerProcess:
         self._registration = Registration(
             self.instance.state,
             settings,
+            RestoredGroups(lambda: self._replica.store, map(str, settings.name_servers)),
             lambda: self._clock.now().wall_ms,
             self._supervisor,
-            RestoredGroups(lambda: self._replica.store, map(str, settings.name_servers)),
         )
         stack.push_async_callback(self._registration.close)
         await self._listen()

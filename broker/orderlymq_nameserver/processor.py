@@ -307,7 +307,6 @@ class NameServerCore:
             raise HeaderError(f"at most {BROKERS_MAX} groups are restored together")
         if header.compressed:
             self._make_room(REGISTRATION_SIZE_MAX)
-        is_trusted = self.trusts(who.broker_name)
         self.routes.register(
             who,
             RegisterBrokerBody.decode(request.body, compressed=header.compressed),
@@ -315,16 +314,15 @@ class NameServerCore:
             connection=connection,
             now_ms=now_ms,
             expiry_ms=header.heartbeat_timeout_millis,
-            # A stranger could keep all routes away with a name that nobody has.
-            is_trusted=is_trusted,
-            restored_with=restored if is_trusted else frozenset(),
+            is_trusted=self.trusts(who.broker_name),
+            restored_with=restored,
         )
-        awaited = ";".join(sorted(self.routes.awaited(who.broker_name))) or None
-        answer = RegisterBrokerResponseHeader(awaited_groups=awaited)
-        if who.broker_id != MASTER_ID and (master := self.routes.master(who.broker_name)):
-            answer = RegisterBrokerResponseHeader(
-                master_addr=master[0], ha_server_addr=master[1], awaited_groups=awaited
-            )
+        master = self.routes.master(who.broker_name) if who.broker_id != MASTER_ID else None
+        address, ha_address = master or (None, None)
+        awaited = ";".join(sorted(self.routes.awaited(who.broker_name)))
+        answer = RegisterBrokerResponseHeader(
+            master_addr=address, ha_server_addr=ha_address, awaited_groups=awaited or None
+        )
         order_conf = self.kv.table(ORDER_NAMESPACE)
         body = KVTable(order_conf).to_json() if order_conf else b""
         return request.reply(ext=answer.to_ext(), body=body)

@@ -126,7 +126,7 @@ def named_groups(text: str) -> frozenset[str]:
 
 def listed_groups(order_conf: str) -> frozenset[str]:
     """Return the groups that a queue list names, such as `group-a:4;group-b:4`."""
-    return frozenset(part.partition(":")[0] for part in order_conf.split(";") if part)
+    return frozenset(part.partition(":")[0] for part in named_groups(order_conf))
 
 
 def as_listed(queue: QueueData, listed: Container[str]) -> QueueData:

@@ -119,7 +119,7 @@ class RouteRegistry(Answers):
         """Enter or renew a registration; its topics count by the rules of the module.
 
         Until each of *restored_with* has registered once, there is no route of an ordered topic. A stranger, who is not
-        *is_trusted*, names none and is none of them.
+        *is_trusted*, names none, because nobody may have that name, and is none of them.
 
         Raises:
             IdentityConflict: Another cluster has a living broker of this name; nothing has changed.

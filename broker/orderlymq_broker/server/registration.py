@@ -104,16 +104,16 @@ class Registration:
     Life cycle: `start`, then `announce` whenever something has changed, `close` at the end.
 
     With a secret of the cluster it signs what it registers, with the time of day of *clock_ms*. *restored* are the groups that were
-    restored together with this one, if it was.
+    restored together with this one.
     """
 
     def __init__(
         self,
         state: BrokerState,
         settings: BrokerSettings,
+        restored: RestoredGroups,
         clock_ms: Callable[[], int],
         supervisor: Supervisor | None = None,
-        restored: RestoredGroups | None = None,
     ) -> None:
         self._restored = restored
         self._supervisor = supervisor or Supervisor()
@@ -186,7 +186,7 @@ class Registration:
         async with self._turn:
             await asyncio.sleep(0)
             state, settings = self.state, self._settings
-            restored = None if self._restored is None else self._restored.names
+            restored = self._restored.names
             made_of = DataVersion(state.topics_version, state.topics_timestamp), restored
             if self._command is not None and self._command[0] == made_of:
                 return self._command[1]
@@ -231,8 +231,6 @@ class Registration:
         return 0.0
 
     def _hear(self, name_server: str, reply: RemotingCommand) -> None:
-        if self._restored is None:
-            return
         try:
             awaited = RegisterBrokerResponseHeader.from_ext(reply.ext).awaited_groups
         except HeaderError as error:

@@ -97,7 +97,12 @@ async def make_registration() -> AsyncIterator[MakeRegistration]:
             name_servers=[Address("127.0.0.1", port) for port in ports],
             cluster_secret=secret,
         )
-        keeper = Registration(state, settings, lambda: machine_ms() + ahead_ms, restored=restored)
+        keeper = Registration(
+            state,
+            settings,
+            restored or RestoredGroups(MemoryStore, ()),
+            lambda: machine_ms() + ahead_ms,
+        )
         keeper.start()
         made.append(keeper)
         return keeper
