@@ -14,7 +14,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+# No arithmetic of it rounds.
+EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
 class ValueMisfit(ValueError):  # noqa: N818 - says what happened
@@ -112,7 +113,7 @@ def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
         raise ValueError
     if not given:
         return Decimal(0)
-    kept = _EXACT.normalize(given)
+    kept = EXACT.normalize(given)
     if (
         int(kept.as_tuple().exponent) < -kind.scale
         or kept.adjusted() >= kind.precision - kind.scale

@@ -11,9 +11,11 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final, Literal
+
+from orderlymq_spark.values.conversion import EXACT
 
 Format = Literal["debezium", "canal", "maxwell"]
 
@@ -34,7 +36,6 @@ _UNAVAILABLE: Final = b"__debezium_unavailable_value"
 _UNAVAILABLE_TEXTS: Final = frozenset((_UNAVAILABLE.decode(), b64encode(_UNAVAILABLE).decode()))
 _UNAVAILABLE_NUMBERS: Final = list(_UNAVAILABLE)
 _INTEGER_DIGITS: Final = 4300  # that Python reads and writes
-_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 _NO_NAME: Final = frozenset("`\0")  # in a name they end Delta's expressions, or the name
 
 
@@ -303,7 +304,7 @@ def _comparable(value: object) -> object:
     if not isinstance(value, float | Number):
         return value
     try:
-        exact = _EXACT.normalize(Decimal(value.text if isinstance(value, Number) else repr(value)))
+        exact = EXACT.normalize(Decimal(value.text if isinstance(value, Number) else repr(value)))
     except InvalidOperation:  # an exponent beyond all numbers
         return value
     if not exact.is_finite():
