@@ -19,16 +19,10 @@ def balanced(space: Space) -> Iterator[IPv4Network]:
 
     They are the last of the network that the nodes are in, and this machine sends what is for them to a node.
     """
-    node = IPv4Address(
-        next(
-            str(address["address"])
-            for address in space.items("nodes")[0]["status"]["addresses"]
-            if address["type"] == "InternalIP"
-        )
-    )
+    node = node_address(space)
     network = IPv4Network(f"{node}/16", strict=False)
     places = IPv4Network(f"{network.broadcast_address - _PLACES + 1}/27")
-    _route("replace", places, node)
+    lead("replace", places, node)
     ends = threading.Event()
     giver = threading.Thread(target=_give, args=(space, places, ends), name="balancers")
     giver.start()
@@ -37,10 +31,22 @@ def balanced(space: Space) -> Iterator[IPv4Network]:
     finally:
         ends.set()
         giver.join()
-        _route("delete", places, node)
+        lead("delete", places, node)
 
 
-def _route(what: str, places: IPv4Network, node: IPv4Address) -> None:
+def node_address(space: Space) -> IPv4Address:
+    """Return the address of a node in the network that this machine shares with the nodes."""
+    return IPv4Address(
+        next(
+            str(address["address"])
+            for address in space.items("nodes")[0]["status"]["addresses"]
+            if address["type"] == "InternalIP"
+        )
+    )
+
+
+def lead(what: str, places: IPv4Network, node: IPv4Address) -> None:
+    """Let this machine send what is for *places* to a node (`replace`), or no longer (`delete`)."""
     subprocess.run(["ip", "route", what, str(places), "via", str(node)], check=True)
 
 

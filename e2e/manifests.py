@@ -28,6 +28,13 @@ def part(kind: str, name: str, cluster: str, **spec: object) -> str:
     return made(kind, name, clusterRef={"name": cluster}, **spec)
 
 
+def secret(name: str, texts: dict[str, str]) -> str:
+    """Return a Secret."""
+    return yaml.safe_dump(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": texts}
+    )
+
+
 def storage_class(name: str, like: Json, *, expandable: bool) -> str:
     """Return a StorageClass with the provisioner of another one."""
     return yaml.safe_dump(

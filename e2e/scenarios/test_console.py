@@ -1,6 +1,5 @@
 """The console of a Cluster: it comes with TLS and accounts, names what stands still, acts, outlives a leader, and goes."""
 
-import base64
 import functools
 import http.client
 import http.cookiejar
@@ -25,7 +24,7 @@ from e2e import guides
 from e2e.ingress import PROTOCOL, served
 from e2e.installed import Operator
 from e2e.machine import MachineError
-from e2e.manifests import part
+from e2e.manifests import part, secret
 from e2e.person import Person
 from e2e.space import Json, Space
 
@@ -309,13 +308,13 @@ def _secrets(space: Space, person: Person) -> Path:
     assert made.certificate is not None
     assert made.key is not None
     pair = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": authority}
-    space.apply(_secret("demo-tls", {key: path.read_text() for key, path in pair.items()}))
+    space.apply(secret("demo-tls", {key: path.read_text() for key, path in pair.items()}))
     shown = make_certificate(authority, "console", host=HOST)
     assert shown.certificate is not None
     assert shown.key is not None
     pair = {"tls.crt": shown.certificate, "tls.key": shown.key}
     space.apply(
-        _secret(
+        secret(
             f"{HOST.replace('.', '-')}-tls", {key: path.read_text() for key, path in pair.items()}
         )
     )
@@ -323,11 +322,6 @@ def _secrets(space: Space, person: Person) -> Path:
     space.kubectl("delete", "secret", "console-accounts", "--ignore-not-found")
     person.types("howto/console", "kubectl create secret")
     return authority
-
-
-def _secret(name: str, texts: dict[str, str]) -> str:
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-    return _object("Secret", name, data=data)
 
 
 def _object(kind: str, name: str, **more: Json) -> str:

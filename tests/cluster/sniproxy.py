@@ -1,11 +1,14 @@
 """A gateway that chooses by the name in a client's TLS greeting and passes all bytes on, as Gateway API's TLSRoute says."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 HOST: Final = "127.0.0.1"
 _GREETING_MAX: Final = 1 << 14
@@ -82,3 +85,14 @@ async def gateway(routes: Mapping[str, tuple[str, int]]) -> AsyncIterator[Gatewa
     made.port = server.sockets[0].getsockname()[1]
     async with server:
         yield made
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, domain: str) -> None:
+    """Let the names of *domain* be those of the gateway, as an entry of DNS would."""
+    look_up = socket.getaddrinfo
+
+    def answer(host: Any, *words: Any, **more: Any) -> Any:
+        named = isinstance(host, str) and host.endswith(f".{domain}")
+        return look_up(HOST if named else host, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)

@@ -24,7 +24,7 @@ from tests.client.fakecluster import until
 from tests.cluster.orderedload import ordered_load
 from tests.cluster.outside import OUTSIDE, bootstrap, called, listen_outside, tell_addresses
 from tests.cluster.processes import Group
-from tests.cluster.sniproxy import gateway
+from tests.cluster.sniproxy import gateway, resolve
 
 DOMAIN: Final = "mq.test"
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -84,7 +84,7 @@ async def test_order_is_kept_through_a_gateway_while_the_leader_is_killed(
         f"shop-0.{DOMAIN}": (OUTSIDE, group.port),
         f"shop-nameserver.{DOMAIN}": (OUTSIDE, group.name_server_port),
     }
-    _resolve(monkeypatch)
+    resolve(monkeypatch, DOMAIN)
     async with gateway(routes) as made:
         tell_addresses(group, {"g": f"shop-0.{DOMAIN}:{made.port}"})
         settings = ClientSettings(use_tls=True, tls_ca_file=str(group.directory / "ca.pem"))
@@ -92,17 +92,6 @@ async def test_order_is_kept_through_a_gateway_while_the_leader_is_killed(
             seen = set(made.seen)
 
     assert seen == set(routes)
-
-
-def _resolve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the names of DOMAIN be those of the gateway, as an entry of DNS would."""
-    look_up = socket.getaddrinfo
-
-    def answer(host: Any, *words: Any, **more: Any) -> Any:
-        named = isinstance(host, str) and host.endswith(f".{DOMAIN}")
-        return look_up("127.0.0.1" if named else host, *words, **more)
-
-    monkeypatch.setattr(socket, "getaddrinfo", answer)
 
 
 async def test_a_route_waits_for_the_address_of_its_group(

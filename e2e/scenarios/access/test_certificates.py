@@ -1,11 +1,11 @@
 """Replicas show each other certificates; the authority and every certificate are replaced while messages flow."""
 
-import base64
 from datetime import UTC, datetime
 
 import pytest
 import yaml
 
+from e2e.manifests import secret
 from e2e.orders import Orders, kept
 from e2e.space import Json, Space
 from orderlymq_operator.kube.certificates.authority import make_authority
@@ -28,7 +28,7 @@ def test_an_authority_is_replaced_under_load(space: Space, orders: Orders) -> No
     orders.start()
 
     issuer = make_authority("shop", datetime.now(UTC))
-    secret(space, "shop-issuer", {"tls.crt": issuer.certificate, "tls.key": issuer.key})
+    space.apply(secret("shop-issuer", {"tls.crt": issuer.certificate, "tls.key": issuer.key}))
     space.patch("cluster/demo", {"security": {"internalIssuer": {"secretName": "shop-issuer"}}})
 
     space.until(lambda: notes(space) == {note("enforcing", 4, 2, 2)}, "the issuer is alone", 600)
@@ -76,10 +76,3 @@ def _said(text: str) -> tuple[object, ...]:
         return ()
     found = yaml.safe_load(text)
     return (found["mode"], found["number"], found["signer"], tuple(found["trusts"]))
-
-
-def secret(space: Space, name: str, texts: dict[str, str]) -> None:
-    """Make a Secret."""
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-    made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
-    space.apply(yaml.safe_dump(made))

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.cluster.sniproxy import resolve
+from tests.runtime.certificates import make_authority, make_certificate
 
-from e2e.manifests import made, part
+from e2e.gateways import served
+from e2e.manifests import made, part, secret
 from e2e.person import Person
 from e2e.space import Property, Space
 from orderlymq import (
     AdminClient,
+    ClientSettings,
     Consumer,
     OrderedContext,
     OrderedResult,
@@ -23,6 +27,14 @@ from orderlymq.errors import OrderlyMQError
 pytestmark = pytest.mark.ci
 
 LISTENER = {"name": "public", "type": "NodePort", "port": 9094}
+DOMAIN = "mq.test"
+SNI = {
+    "name": "sni",
+    "type": "TLSRoute",
+    "port": 9096,
+    "advertisedHost": f"{{service}}.{DOMAIN}",
+    "tls": {"secretName": "sni-tls"},
+}
 KEYS = [f"order-{number}" for number in range(8)]
 KILLS = 3
 
@@ -47,13 +59,9 @@ def test_the_sdk_keeps_order_from_outside_while_leaders_are_killed(
     outside = _Outside(space, bootstrap)
     asyncio.run(outside.run())
 
+    _judge(outside, record_property)
     assert {place.rpartition(":")[0] for place in bootstrap.split(";")} <= nodes
     assert {place.rpartition(":")[0] for place in outside.brokers.values()} <= nodes
-    for key in KEYS:
-        # A listener call that ran at the moment of a crash may be repeated; order allows no more.
-        assert list(dict.fromkeys(outside.delivered[key])) == outside.acknowledged[key]
-    record_property("longest_gap_ms", str(round(1000 * outside.longest_gap_s)))
-
     pods = space.uids("orderlymq.io/cluster=demo")
     (told,) = outside.brokers.values()
     other = sorted(nodes - {told.rpartition(":")[0]})[0]
@@ -66,6 +74,49 @@ def test_the_sdk_keeps_order_from_outside_while_leaders_are_killed(
     record_property("new_address_s", str(round(took_s, 1)))
     assert space.uids("orderlymq.io/cluster=demo") == pods
     assert _bootstrap(space).startswith(f"{other}:")
+
+
+def test_the_sdk_keeps_order_through_a_gateway_while_leaders_are_killed(
+    space: Space, record_property: Property, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One address for all: the gateway knows no more than the TLSRoutes, and reads none of the bytes."""
+    if not space.machine.kind:
+        pytest.skip("the addresses of Services may not be reached from here")
+    authority = make_authority(tmp_path)
+    made_for = make_certificate(authority, "sni", host=f"*.{DOMAIN}")
+    pair = {"tls.crt": made_for.certificate, "tls.key": made_for.key}
+    space.apply(secret("sni-tls", {key: path.read_text() for key, path in pair.items() if path}))
+    resolve(monkeypatch, DOMAIN)
+    with served(space) as port:
+        gateway = {"name": "edge", "namespace": "ingress", "sectionName": "mq", "port": port}
+        space.apply(
+            made(
+                "Cluster",
+                "demo",
+                groups=1,
+                replicasPerGroup=3,
+                listeners=[SNI | {"gateway": gateway}],
+            ),
+            part("Topic", "orders", "demo", type="Ordered", queues=4),
+            part(
+                "ConsumerGroup", "billing", "demo", ordering="Ordered", topics=[{"name": "orders"}]
+            ),
+        )
+        space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
+        space.says("cluster/demo", "AddressesKnown", "ListenersReady")
+        settings = ClientSettings(use_tls=True, tls_ca_file=str(authority))
+        outside = _Outside(space, _bootstrap(space), settings)
+        asyncio.run(outside.run())
+
+    assert outside.brokers == {"demo-0": f"demo-0.{DOMAIN}:{port}"}
+    _judge(outside, record_property)
+
+
+def _judge(outside: "_Outside", record_property: Property) -> None:
+    for key in KEYS:
+        # A listener call that ran at the moment of a crash may be repeated; order allows no more.
+        assert list(dict.fromkeys(outside.delivered[key])) == outside.acknowledged[key]
+    record_property("longest_gap_ms", str(round(1000 * outside.longest_gap_s)))
 
 
 def _bootstrap(space: Space) -> str:
@@ -82,9 +133,9 @@ def _addresses_of_nodes(space: Space) -> set[str]:
     }
 
 
-async def _brokers(bootstrap: str) -> dict[str, str]:
+async def _brokers(bootstrap: str, settings: ClientSettings | None = None) -> dict[str, str]:
     try:
-        async with AdminClient(bootstrap) as admin:
+        async with AdminClient(bootstrap, client_settings=settings) as admin:
             return await admin.brokers()
     except OrderlyMQError:
         return {}
@@ -93,9 +144,12 @@ async def _brokers(bootstrap: str) -> dict[str, str]:
 class _Outside:
     """A producer and a consumer on this machine, and what they received."""
 
-    def __init__(self, space: Space, bootstrap: str) -> None:
+    def __init__(
+        self, space: Space, bootstrap: str, settings: ClientSettings | None = None
+    ) -> None:
         self._space = space
         self._bootstrap = bootstrap
+        self._settings = settings or ClientSettings()
         self.acknowledged: dict[str, list[str]] = defaultdict(list)
         self.delivered: dict[str, list[str]] = defaultdict(list)
         self.brokers: dict[str, str] = {}
@@ -104,9 +158,9 @@ class _Outside:
 
     async def run(self) -> None:
         """Send and consume while leaders are killed, and until everything has come."""
-        self.brokers = await _brokers(self._bootstrap)
+        self.brokers = await _brokers(self._bootstrap, self._settings)
         async with (
-            Producer("p", self._bootstrap) as producer,
+            Producer("p", self._bootstrap, client_settings=self._settings) as producer,
             Consumer(
                 "billing",
                 self._bootstrap,
@@ -114,6 +168,7 @@ class _Outside:
                 ordered=True,
                 consume_from="first",
                 listener=self._listen,
+                client_settings=self._settings,
             ),
             asyncio.TaskGroup() as tasks,
         ):

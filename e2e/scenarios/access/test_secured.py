@@ -1,6 +1,5 @@
 """A cluster that serves only signed requests over TLS, and an account that may send to one topic and no more."""
 
-import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 import yaml
 from tests.runtime.certificates import make_authority, make_certificate
 
+from e2e.manifests import secret
 from e2e.space import Json, Space
 
 SECRET, ANOTHER = "not-to-be-guessed", "nor-this-one"
@@ -50,9 +50,9 @@ def test_signed_requests_over_tls_are_served_and_others_refused(
     assert made.certificate is not None
     assert made.key is not None
     pair = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": authority}
-    _secret(space, "guarded-tls", {key: path.read_text() for key, path in pair.items()})
+    space.apply(secret("guarded-tls", {key: path.read_text() for key, path in pair.items()}))
     space.says("user/shop-app", "SecretMissing", timeout_s=180)
-    _secret(space, "shop-app", {"secretKey": SECRET})
+    space.apply(secret("shop-app", {"secretKey": SECRET}))
     space.ready("cluster/guarded", "topic/guarded-orders", "user/shop-app", timeout_s=240)
 
     with _client(space) as client:
@@ -61,7 +61,7 @@ def test_signed_requests_over_tls_are_served_and_others_refused(
         assert "signature" in client.send(ANOTHER)
         assert not client.send(SECRET, tls=False).startswith("OK ")
 
-        _secret(space, "shop-app", {"secretKey": ANOTHER})
+        space.apply(secret("shop-app", {"secretKey": ANOTHER}))
         space.until(lambda: client.send(ANOTHER).startswith("OK "), "the new secret counts", 90)
         assert client.send(SECRET).startswith("OK ")
         space.patch("user/shop-app", {"secretRotation": {"overlapSeconds": 0}})
@@ -86,11 +86,6 @@ def _client(space: Space) -> Iterator[Client]:
     space.kubectl("wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
     yield Client(space, "client")
     space.kubectl("delete", "pod", "client", "--wait=false")
-
-
-def _secret(space: Space, name: str, texts: dict[str, str]) -> None:
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-    space.apply(_object("Secret", name, data=data))
 
 
 def _object(kind: str, name: str, **more: Json) -> str:

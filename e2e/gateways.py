@@ -1,0 +1,87 @@
+"""
+A gateway for a cluster without one: it takes up the TLSRoutes of a namespace, as a controller of Gateway API does.
+
+It listens on this machine, chooses by the name in a client's TLS greeting, passes the encrypted bytes on to the Service of the
+route, and writes into the status of each route that it has taken it up.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from ipaddress import IPv4Network
+from typing import Final
+
+from tests.cluster.sniproxy import gateway
+
+from e2e.balancers import lead, node_address
+from e2e.machine import ROOT
+from e2e.space import Json, Space
+
+_DEFINITION: Final = ROOT / "tests" / "operator" / "kube" / "objects" / "tlsroutes.yaml"
+_CONTROLLER: Final = "orderlymq.io/e2e"
+_EVERY_S: Final = 1.0
+
+
+@contextmanager
+def served(space: Space) -> Iterator[int]:
+    """Serve the TLSRoutes of *space* while the block runs; yield the gateway's port on this machine."""
+    space.kubectl("apply", "--server-side", "-f", str(_DEFINITION))
+    space.kubectl("wait", "--for=condition=Established", f"-f={_DEFINITION}", "--timeout=30s")
+    taken: dict[str, tuple[str, int]] = {}
+    port: Future[int] = Future()
+    ends = threading.Event()
+
+    async def serve() -> None:
+        async with gateway(taken) as made:
+            port.set_result(made.port)
+            while not await asyncio.to_thread(ends.wait, _EVERY_S):
+                await asyncio.to_thread(_take_up, space, taken)
+
+    server = threading.Thread(target=lambda: asyncio.run(serve()), name="gateway")
+    server.start()
+    try:
+        yield port.result(timeout=10)
+    finally:
+        ends.set()
+        server.join()
+        for address, _ in set(taken.values()):
+            lead("delete", IPv4Network(address), node_address(space))
+        space.kubectl("delete", "-f", str(_DEFINITION), "--wait=false")
+
+
+def _take_up(space: Space, taken: dict[str, tuple[str, int]]) -> None:
+    for route in space.items("tlsroutes"):
+        (backend,) = route["spec"]["rules"][0]["backendRefs"]
+        service = space.must(f"service/{backend['name']}")
+        address = str(service["spec"]["clusterIP"])
+        for host in route["spec"]["hostnames"]:
+            if host not in taken:
+                # A node's kube-proxy leads to the pods of a Service whoever comes.
+                lead("replace", IPv4Network(address), node_address(space))
+                taken[host] = (address, int(backend["port"]))
+        if "status" not in route:
+            space.kubectl(
+                *("patch", "tlsroute", str(route["metadata"]["name"]), "--subresource=status"),
+                *("--type=merge", "-p", json.dumps({"status": _accepted(route)})),
+            )
+
+
+def _accepted(route: Json) -> Json:
+    facts = {
+        "status": "True",
+        "message": "",
+        "observedGeneration": route["metadata"]["generation"],
+        "lastTransitionTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+    conditions = [
+        {"type": "Accepted", "reason": "Accepted", **facts},
+        {"type": "ResolvedRefs", "reason": "ResolvedRefs", **facts},
+    ]
+    (parent,) = route["spec"]["parentRefs"]
+    return {
+        "parents": [{"parentRef": parent, "controllerName": _CONTROLLER, "conditions": conditions}]
+    }
