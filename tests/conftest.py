@@ -52,7 +52,7 @@ WITH_OTHERS = ("tests/clients/", "tests/spark/")
 # Modules that take longest, longest first; `--durations=0` shows them.
 LONGEST = (
     "tests/sim/test_defects.py",
-    "tests/release/test_chart.py",
+    "tests/release/chart/",
     "tests/docs/test_sections.py",
     "tests/docs/test_guides.py",
     "tests/docs/test_tutorials.py",

@@ -12,9 +12,6 @@ from release.distributions import ROOT, project
 
 from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.rights import of_file, of_rules
-from tests.release.test_chart import helm
-
-__all__ = ["helm"]
 
 pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
 

@@ -1,0 +1,1 @@
+"""The chart as Helm itself reads it. Begin with `test_chart`; `rendering` asks Helm."""
