@@ -57,10 +57,10 @@ class GroupReconciler:
         if self._reconciled_ms is not None and now_ms - self._reconciled_ms < RECONCILE_PAUSE_MS:
             return
         self._reconciled_ms = now_ms
-        known = {group.group_name for group in desired.groups}
+        known = {group.group_name for group in desired.consumer_groups}
         for name in self._assigners.keys() - known:
             del self._assigners[name]
-        if not desired.groups:
+        if not desired.consumer_groups:
             return
         try:
             # One table holds the locks of all groups.
@@ -73,7 +73,7 @@ class GroupReconciler:
             for lock in table:
                 queue = MessageQueue(lock.topic, place, lock.queue)
                 locks.setdefault(lock.group, {})[queue] = lock
-        for group in desired.groups:
+        for group in desired.consumer_groups:
             held = locks.get(group.group_name, {})
             try:
                 await self._reconcile_one(group, addresses, queues, held, now_ms, zones or {})

@@ -195,7 +195,7 @@ class DataDirectory:
             "cluster": desired.cluster.metadata.name,
             "manifests": resources_of(desired),
             "deleted_topics": sorted(desired.deleted_topics),
-            "deleted_groups": sorted(desired.deleted_groups),
+            "deleted_groups": sorted(desired.deleted_consumer_groups),
             "deleted_users": sorted(desired.deleted_users),
             "replicas": {
                 group: [{"node": node, "join": join} for node, join in sorted(nodes.items())]

@@ -262,12 +262,12 @@ class Supervisor:
     def _settle(self) -> None:
         state = self._state
         desired = state.desired
-        if desired.deleted_topics or desired.deleted_groups or desired.deleted_users:
+        if desired.deleted_topics or desired.deleted_consumer_groups or desired.deleted_users:
             # The plan is empty, so what had to be deleted is gone and need not be remembered.
             kept = replace(
                 desired,
                 deleted_topics=frozenset(),
-                deleted_groups=frozenset(),
+                deleted_consumer_groups=frozenset(),
                 deleted_users=frozenset(),
             )
             self._directory.save(replace(state, desired=kept))

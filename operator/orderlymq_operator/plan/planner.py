@@ -79,7 +79,7 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
     about: dict[Subject, list[Action]] = {}
     for topic in desired.topics:
         about[_subject(topic)] = list(_topic(topic, desired, observed))
-    for group in desired.groups:
+    for group in desired.consumer_groups:
         about[_subject(group)] = list(_group(group, desired, observed))
     for user in desired.users:
         about[_subject(user)] = list(_user(user, desired, observed))
@@ -118,8 +118,8 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
         desired = replace(
             desired,
             topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
-            groups=tuple(
-                g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out
+            consumer_groups=tuple(
+                g for g in desired.consumer_groups if ("ConsumerGroup", g.metadata.name) not in out
             ),
         )
     return [], refused
@@ -301,7 +301,7 @@ def user_config(user: User, secret: str) -> UserConfig:
 
 
 def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
-    for name in sorted(desired.deleted_groups):
+    for name in sorted(desired.deleted_consumer_groups):
         for group, found in sorted(observed.groups.items()):
             if name in (found.consumer_groups or {}):
                 yield DeleteGroup(name, group)

@@ -24,11 +24,11 @@ def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
         if not found:  # what nobody may do needs no confirmation
             found += _unconfirmed(before.cluster, desired.cluster)
         topics = {topic.metadata.name: topic for topic in before.topics}
-        groups = {group.metadata.name: group for group in before.groups}
+        groups = {group.metadata.name: group for group in before.consumer_groups}
         for topic in desired.topics:
             if (old_topic := topics.get(topic.metadata.name)) is not None:
                 found += _topic_changes(old_topic, topic)
-        for group in desired.groups:
+        for group in desired.consumer_groups:
             if (old_group := groups.get(group.metadata.name)) is not None:
                 found += _group_changes(old_group, group)
     named = {(refusal.kind, refusal.name) for refusal in found}

@@ -63,7 +63,7 @@ class Desired:
 
     Attributes:
         deleted_topics: topics (wire names) to delete because their manifest went with policy Delete.
-        deleted_groups: consumer groups likewise.
+        deleted_consumer_groups: consumer groups likewise.
         deleted_users: access keys of accounts whose manifest went.
         draining: raft groups that are to go when nothing in them is needed any more.
         canary_groups: raft groups in which a topic of the canary stands.
@@ -73,9 +73,9 @@ class Desired:
 
     cluster: Cluster
     topics: tuple[Topic, ...] = ()
-    groups: tuple[ConsumerGroup, ...] = ()
+    consumer_groups: tuple[ConsumerGroup, ...] = ()
     deleted_topics: frozenset[str] = frozenset()
-    deleted_groups: frozenset[str] = frozenset()
+    deleted_consumer_groups: frozenset[str] = frozenset()
     users: tuple[User, ...] = ()
     deleted_users: frozenset[str] = frozenset()
     draining: frozenset[str] = frozenset()
@@ -86,7 +86,7 @@ class Desired:
         """Yield every resource: the cluster, then topics, groups and users."""
         yield self.cluster
         yield from self.topics
-        yield from self.groups
+        yield from self.consumer_groups
         yield from self.users
 
 

@@ -26,7 +26,7 @@ def allows(said: Forecast, wanted: Desired, fact: Fact) -> bool:
             return what in said.targets("MovesLead")
     names = {
         "topic": {t.topic_name: t.metadata.name for t in wanted.topics},
-        "group": {g.group_name: g.metadata.name for g in wanted.groups},
+        "group": {g.group_name: g.metadata.name for g in wanted.consumer_groups},
         "user": {u.access_key: u.metadata.name for u in wanted.users},
     }
     of = "topic" if kind in ("fence", "list") else kind

@@ -112,8 +112,8 @@ def _wanted(manifests: Manifests, before: Desired | None = None) -> Desired:
         deleted_topics=frozenset(
             {t.topic_name for t in before.topics} - {t.topic_name for t in topics}
         ),
-        deleted_groups=frozenset(
-            {g.group_name for g in before.groups} - {g.group_name for g in groups}
+        deleted_consumer_groups=frozenset(
+            {g.group_name for g in before.consumer_groups} - {g.group_name for g in groups}
         ),
         deleted_users=frozenset(
             {u.access_key for u in before.users} - {u.access_key for u in users}

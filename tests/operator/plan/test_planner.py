@@ -315,7 +315,7 @@ def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
     """Topics nobody declared, and those with policy Retain, stay."""
     world = _settled(desired(topic("keep"), topic("drop"), group("gone")))
     wanted = replace(
-        desired(), deleted_topics=frozenset({"drop"}), deleted_groups=frozenset({"gone"})
+        desired(), deleted_topics=frozenset({"drop"}), deleted_consumer_groups=frozenset({"gone"})
     )
 
     assert _work(world.settle(wanted)) == [

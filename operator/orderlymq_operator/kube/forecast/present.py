@@ -132,7 +132,7 @@ def _layout(parts: Iterable[Json]) -> dict[str, int]:
 def _consumer_groups(present: DesiredState) -> dict[str, GroupConfig]:
     return {
         group.group_name: group_config(group)
-        for group in present.desired.groups
+        for group in present.desired.consumer_groups
         if is_effective(present.subjects[Subject("ConsumerGroup", group.metadata.name)])
     }
 

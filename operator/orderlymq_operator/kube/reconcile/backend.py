@@ -218,7 +218,9 @@ class KubeBackend:
         ]
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        keyed = {it.group_name for it in self.desired.groups if it.spec.concurrency == "Key"}
+        keyed = {
+            it.group_name for it in self.desired.consumer_groups if it.spec.concurrency == "Key"
+        }
 
         async def see(name: str, places: Mapping[str, str]) -> ObservedConsumerGroup:
             at, admin = places.values(), self.admin

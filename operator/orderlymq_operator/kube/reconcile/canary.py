@@ -122,7 +122,7 @@ def with_canary(desired: Desired) -> Desired:
     topics = {canary_topic(group) for group in left}
     topics -= declared
     groups = set() if enabled else {CANARY_PREFIX}
-    groups -= {group.group_name for group in desired.groups}
+    groups -= {group.group_name for group in desired.consumer_groups}
     stay = {
         group
         for group in cluster.group_names
@@ -132,7 +132,7 @@ def with_canary(desired: Desired) -> Desired:
         desired,
         canary_groups=frozenset(stay),
         deleted_topics=desired.deleted_topics | topics,
-        deleted_groups=desired.deleted_groups | groups,
+        deleted_consumer_groups=desired.deleted_consumer_groups | groups,
     )
 
 

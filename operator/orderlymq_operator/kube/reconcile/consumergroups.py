@@ -54,7 +54,7 @@ def target_of(
         if leaders[name] is None or group.topics is None:
             return None
         queues[name] = {topic: config.queues for topic, config in group.topics.items()}
-    if not groups or not desired.groups:
+    if not groups or not desired.consumer_groups:
         return None
     leading = {name: pod for name, pod in leaders.items() if pod is not None}
     addresses = {name: join_address(pod.ip, names.BROKER_PORT) for name, pod in leading.items()}

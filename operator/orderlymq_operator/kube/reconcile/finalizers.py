@@ -190,7 +190,7 @@ def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
     name = item.declared
     wanted = {
         "Topic": state.desired.deleted_topics,
-        "ConsumerGroup": state.desired.deleted_groups,
+        "ConsumerGroup": state.desired.deleted_consumer_groups,
         "User": state.desired.deleted_users,
     }[item.kind]
     if name not in wanted:

@@ -97,7 +97,7 @@ class Report:
         """Observe the members of all consumer groups, unless that was done a moment ago."""
         key = (scope.item.namespace, scope.item.name)
         now = time.monotonic()
-        names = [group.group_name for group in scope.state.desired.groups]
+        names = [group.group_name for group in scope.state.desired.consumer_groups]
         if not names or now - self._observed_at.get(key, -CONSUMER_GROUPS_S) < CONSUMER_GROUPS_S:
             return {}
         found = await scope.backend.consumer_groups(names, self._zone_of)

@@ -55,7 +55,9 @@ class LastScopes(dict[ClusterKey, Scope]):
                 join_address(pod.ip, names.BROKER_PORT) for pod in leaders if pod is not None
             )
             complete = len(addresses) == len(leaders)
-            groups = tuple(sorted({each.group_name for each in scope.state.desired.groups}))
+            groups = tuple(
+                sorted({each.group_name for each in scope.state.desired.consumer_groups})
+            )
             found.append(Target(key, scope.backend.admin, addresses, complete, groups))
         return found
 

@@ -76,7 +76,7 @@ def consequences(
         lane = lanes.pop(("Topic", topic.topic_name), [])
         found = [*_unknown(silent), *_topic(topic, desired, before, lane)]
         yield ResourceForecast(Subject("Topic", topic.metadata.name), tuple(found))
-    for group in desired.groups:
+    for group in desired.consumer_groups:
         lane = lanes.pop(("ConsumerGroup", declared_name(group)), [])
         found = [*_unknown(silent), *_consumer_group(declared_name(group), before, lane)]
         yield ResourceForecast(Subject("ConsumerGroup", group.metadata.name), tuple(found))

@@ -34,7 +34,9 @@ def forecast(desired: Desired, observed: Observed, *, whole: bool = True) -> For
     kept = replace(
         desired,
         topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
-        groups=tuple(g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out),
+        consumer_groups=tuple(
+            g for g in desired.consumer_groups if ("ConsumerGroup", g.metadata.name) not in out
+        ),
     )
     ideal = IdealCluster(kept, observed)
     before = replace(ideal.observed(), conditions=observed.conditions, accepted=observed.accepted)

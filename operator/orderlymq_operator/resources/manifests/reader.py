@@ -177,7 +177,9 @@ def combine(
         )
     wanted = {manifest.identity: manifest for manifest in manifests}
     kept: tuple[Resource, ...] = (
-        () if present is None or prune else (*present.topics, *present.groups, *present.users)
+        ()
+        if present is None or prune
+        else (*present.topics, *present.consumer_groups, *present.users)
     )
     resources: list[Manifest] = [Manifest(resource, "(applied before)", 0) for resource in kept]
     resources = [known for known in resources if known.identity not in wanted]
@@ -204,7 +206,9 @@ def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
     return replace(
         desired,
         deleted_topics=_gone(present.topics, present.deleted_topics, desired.topics),
-        deleted_groups=_gone(present.groups, present.deleted_groups, desired.groups),
+        deleted_consumer_groups=_gone(
+            present.consumer_groups, present.deleted_consumer_groups, desired.consumer_groups
+        ),
         # An account that nobody declares any more must not open anything.
         deleted_users=_gone(present.users, present.deleted_users, desired.users),
     )

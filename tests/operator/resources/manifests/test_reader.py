@@ -48,7 +48,7 @@ def test_the_quickstart_is_what_the_readme_promises() -> None:
     assert [(item.topic_name, item.spec.queues, item.ordered) for item in wanted.topics] == [
         ("orders", 8, True)
     ]
-    assert [(item.group_name, item.spec.ordering) for item in wanted.groups] == [
+    assert [(item.group_name, item.spec.ordering) for item in wanted.consumer_groups] == [
         ("billing", "Ordered")
     ]
 
