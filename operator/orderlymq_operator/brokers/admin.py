@@ -211,7 +211,7 @@ class Admin:
                 ext |= {"action": "abort", "attempt": str(step.attempt), "reason": step.reason}
             case SwitchTopic():
                 ext |= {"action": "switch", "attempt": str(step.attempt), "total": str(step.total)}
-                ext |= {"queues": str(step.queues), "perm": str(step.permission)}
+                ext |= {"queues": str(step.config.queues), "perm": str(step.config.permission)}
                 body = orjson.dumps({"groups": step.readers})
             case PublishTopic():
                 ext |= {"action": "publish", "total": str(step.total)}

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, assert_never
 
-from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.kinds import Desired, Topic
 from orderlymq_operator.resources.quotas import UNLIMITED, Limits
+from orderlymq_operator.resources.topic import PERMISSION_BITS
 from orderlymq_protocol.message.properties import SHARDING_KEY
 
 Member: TypeAlias = Literal["outside", "learner", "voter"]
@@ -20,11 +21,19 @@ Truth: TypeAlias = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicConfig:
-    """A topic in one group: number of read and write queues, permission bits, order flag."""
+    """A topic in one group: number of read and write queues, permission bits, order flag.
+
+    Rule: every step and every table of topics holds it whole, so that no place has to list its fields.
+    """
 
     queues: int
     permission: int
     order: bool
+
+
+def topic_config(topic: Topic, queues: int) -> TopicConfig:
+    """Return the settings of *topic* where *queues* of its queues stand."""
+    return TopicConfig(queues, PERMISSION_BITS[topic.spec.permission], topic.ordered)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -228,8 +237,7 @@ class SwitchTopic:
     group: str
     attempt: int
     total: int
-    queues: int
-    permission: int
+    config: TopicConfig
     readers: tuple[str, ...]
 
 

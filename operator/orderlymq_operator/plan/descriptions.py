@@ -65,8 +65,8 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
             return f"fence writes to {topic} on {group}: expansion {attempt}, to {total} queues"
         case AbortExpansion(topic, group, attempt, reason):
             return f"let writes to {topic} in again on {group}, expansion {attempt} is aborted: {reason}"
-        case SwitchTopic(topic, group, _, total, queues):
-            return f"switch {topic} to {total} queues, {queues} of them on {group}"
+        case SwitchTopic(topic, group, _, total, config):
+            return f"switch {topic} to {total} queues, {config.queues} of them on {group}"
         case PublishTopic(topic, group, total):
             return f"notify {group} that {topic} is published with {total} queues"
         case SetGroup(consumer_group, group):

@@ -12,7 +12,7 @@ expansion writes stay open for a while before the next attempt.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from orderlymq_operator.plan.actions import (
@@ -25,12 +25,13 @@ from orderlymq_operator.plan.actions import (
     PublishTopic,
     PutOrderConfig,
     SwitchTopic,
+    TopicConfig,
+    topic_config,
 )
 from orderlymq_operator.plan.placement import order_text, parse_order_text, spread
 from orderlymq_operator.plan.refusals import expands, published_layout
 from orderlymq_operator.resources.kinds import Desired, Topic
 from orderlymq_operator.resources.topic import (
-    PERMISSION_BITS,
     ExpansionBlocker,
     ExpansionStatus,
     QueueBarrier,
@@ -48,13 +49,21 @@ _BARRIERS_SHOWN_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ExpansionRequest:
-    """Expansion policy in the manifest of a topic."""
+    """Expansion policy in the manifest of a topic.
+
+    Attributes:
+        config: of the whole topic, with all its queues.
+    """
 
     topic: str
-    queues: int
-    permission: int
+    config: TopicConfig
     limit_ms: int
     propagation_ms: int
+
+    @property
+    def queues(self) -> int:
+        """The number of queues that the topic is to have."""
+        return self.config.queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +151,7 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
         routes.append(None if server is None else server.routes.get(name))
     request = ExpansionRequest(
         name,
-        topic.spec.queues,
-        PERMISSION_BITS[topic.spec.permission],
+        topic_config(topic, topic.spec.queues),
         topic.spec.drain_timeout.milliseconds,
         topic.spec.route_propagation_time.milliseconds,
     )
@@ -339,9 +347,8 @@ def _switches(
         if name not in done:
             found = world.groups.get(name)
             number = attempt if found is None else found.attempt
-            yield SwitchTopic(
-                request.topic, name, number, target.total, queues, request.permission, readers
-            )
+            config = replace(request.config, queues=queues)
+            yield SwitchTopic(request.topic, name, number, target.total, config, readers)
 
 
 def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) -> _Layout:

@@ -34,6 +34,7 @@ from orderlymq_operator.plan.actions import (
     TopicConfig,
     UpdateTopic,
     UserConfig,
+    topic_config,
 )
 from orderlymq_operator.plan.canary import canary_actions
 from orderlymq_operator.plan.expansion import (
@@ -54,7 +55,6 @@ from orderlymq_operator.resources.kinds import (
     Topic,
     User,
 )
-from orderlymq_operator.resources.topic import PERMISSION_BITS
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 __all__ = ["TEMPLATE", "plan", "plan_accepted"]
@@ -179,7 +179,7 @@ def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Actio
         ):
             yield PutOrderConfig(name, text)
     for group, queues in sorted(layout.items()):
-        config = TopicConfig(queues, PERMISSION_BITS[topic.spec.permission], topic.ordered)
+        config = topic_config(topic, queues)
         if group not in existing:
             yield CreateTopic(name, group, config)
         elif existing[group] != config:

@@ -1,11 +1,18 @@
 import json
 from collections.abc import AsyncIterator
+from dataclasses import fields, replace
 
 import pytest
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
-from orderlymq_operator.plan.actions import GroupConfig, SetGroup, TopicConfig, UserConfig
+from orderlymq_operator.plan.actions import (
+    GroupConfig,
+    SetGroup,
+    SwitchTopic,
+    TopicConfig,
+    UserConfig,
+)
 from orderlymq_operator.resources.quotas import Limits
 from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
 from orderlymq_protocol.codes import ResponseCode
@@ -113,6 +120,57 @@ async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None
             "g": GroupConfig(False, True, 5, 1, 15),
             "h": GroupConfig(False, True, 16, 1, 15, concurrent=True),
         }
+
+
+def _other(value: object) -> object:
+    """Return another value of the same type."""
+    assert isinstance(value, int), "say here how a field of this type changes"
+    return value + 1 if type(value) is int else not value
+
+
+def _as_stored(ext: dict[str, str]) -> dict[str, object]:
+    """Return how a broker lists what a request with these fields has set."""
+    values = {"true": True, "false": False}
+    return {
+        key: values.get(value, int(value) if value.isdecimal() else value)
+        for key, value in ext.items()
+    }
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(TopicConfig)])
+async def test_every_field_of_a_topic_is_set_and_read(admin: Admin, field: str) -> None:
+    """Law: what one way forgets is set again and again, or never."""
+    topics: dict[str, object] = {}
+    table = {"topicConfigTable": topics}
+    answers: dict[int, Answer] = {
+        21: lambda request: request.reply(body=json.dumps(table).encode())
+    }
+    plain = TopicConfig(8, 5, order=True)
+    wanted = replace(plain, **{field: _other(getattr(plain, field))})
+
+    async with serving(answers) as (broker, address):
+        await admin.set_topic(address, "orders", wanted)
+        topics["orders"] = {"topicName": "orders"} | _as_stored(broker.asked[0][1])
+
+        assert await admin.topics(address) == {"orders": wanted}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(TopicConfig)])
+async def test_a_switch_gives_a_raft_group_every_field_of_the_topic(
+    admin: Admin, field: str
+) -> None:
+    """Law: a raft group that gets a topic by an expansion has no default in it. Only ordered topics switch."""
+    if field == "order":
+        return
+    plain = TopicConfig(8, 5, order=True)
+    other = replace(plain, **{field: _other(getattr(plain, field))})
+
+    async with serving({}) as (broker, address):
+        for config in (plain, other):
+            await admin.change_queues(address, SwitchTopic("orders", "b", 1, 16, config, ()))
+
+        (_, first, _), (_, second, _) = broker.asked
+        assert first != second
 
 
 async def test_lanes_are_read_where_the_group_is_known(admin: Admin) -> None:

@@ -97,7 +97,7 @@ class Broker:
                 if self.attempt != attempt or self.phase not in ("fenced", "open"):
                     raise Refused(str(action))
                 self.lift(reason, now_ms)
-            case SwitchTopic(_, _, attempt, total, queues):
+            case SwitchTopic(_, _, attempt, total, config):
                 if self.total >= total:
                     return
                 if self.writes and (
@@ -106,7 +106,7 @@ class Broker:
                     or self.lag()
                 ):
                     raise Refused(str(action))
-                self.grow(queues)
+                self.grow(config.queues)
                 self.total, self.attempt = total, attempt
                 self.next_total = self.next_queues = 0
                 self.move("switched", now_ms)

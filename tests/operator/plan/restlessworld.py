@@ -26,7 +26,6 @@ from orderlymq_operator.plan.actions import (
     SetUser,
     StartNameServer,
     SwitchTopic,
-    TopicConfig,
     UserConfig,
 )
 from orderlymq_operator.plan.expansion import expanding_topics
@@ -173,7 +172,7 @@ class RestlessWorld(World):
         broker = self._broker(action.group, action.topic)
         broker.perform(action, self.now_ms)
         if isinstance(action, SwitchTopic):
-            config = TopicConfig(broker.writes, action.permission, order=True)
+            config = replace(action.config, queues=broker.writes)
             self.groups[action.group].topics[action.topic] = config
 
     # -- what the world does

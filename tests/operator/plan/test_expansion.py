@@ -1,5 +1,6 @@
 """Expanding ordered topics: each step, and whole expansions in worlds where anything may happen in between."""
 
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -14,6 +15,7 @@ from orderlymq_operator.plan.actions import (
     PublishTopic,
     PutOrderConfig,
     SwitchTopic,
+    TopicConfig,
 )
 from orderlymq_operator.plan.expansion import (
     LAG_MAX,
@@ -25,7 +27,13 @@ from tests.operator.plan.expandingworld import LIMIT_MS, PROPAGATION_MS, Expandi
 
 A, B = "broker-a", "broker-b"
 OLD, NEW = {A: 2, B: 2}, {A: 4, B: 4}
-REQUEST = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
+
+
+def config(queues: int) -> TopicConfig:
+    return TopicConfig(queues, 6, order=True)
+
+
+REQUEST = ExpansionRequest("orders", config(8), LIMIT_MS, PROPAGATION_MS)
 LAG = ObservedBlocker("billing", 1, 3, "group billing lacks 3 messages of queue 1, 1 member online")
 
 
@@ -50,7 +58,7 @@ def world(
 def test_nothing_is_done_while_the_topic_has_as_many_queues_as_are_wanted() -> None:
     """Also not when it has more: an ordered topic never shrinks."""
     for queues in (1, 4):
-        request = ExpansionRequest("orders", queues, 6, LIMIT_MS, PROPAGATION_MS)
+        request = ExpansionRequest("orders", config(queues), LIMIT_MS, PROPAGATION_MS)
         assert plan_expansion(request, world(expansion(), expansion())).status is None
 
 
@@ -101,9 +109,29 @@ def test_all_switch_when_all_are_drained() -> None:
     )
 
     assert plan.actions == (
-        SwitchTopic("orders", A, 1, 8, 4, 6, ("audit", "billing")),
-        SwitchTopic("orders", B, 1, 8, 4, 6, ("audit", "billing")),
+        SwitchTopic("orders", A, 1, 8, config(4), ("audit", "billing")),
+        SwitchTopic("orders", B, 1, 8, config(4), ("audit", "billing")),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LaterConfig(TopicConfig):
+    """As a later version may have it."""
+
+    compacted: bool = False
+
+
+def test_a_switch_has_the_topic_whole() -> None:
+    """Law: a raft group that gets a topic by an expansion has its settings and no defaults."""
+    wanted = LaterConfig(8, 4, order=True, compacted=True)
+    request = ExpansionRequest("orders", wanted, LIMIT_MS, PROPAGATION_MS)
+
+    plan = plan_expansion(request, world(expansion("fenced"), expansion("fenced")))
+
+    assert [action.config for action in plan.actions if isinstance(action, SwitchTopic)] == [
+        replace(wanted, queues=4),
+        replace(wanted, queues=4),
+    ]
 
 
 def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
@@ -126,7 +154,7 @@ def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
     assert plan.actions == (FenceTopic("orders", B, 2, 8, 4, LIMIT_MS),)
 
     fenced = plan_expansion(REQUEST, world(expansion("switched"), expansion("fenced", attempt=2)))
-    assert fenced.actions == (SwitchTopic("orders", B, 2, 8, 4, 6, ("billing",)),)
+    assert fenced.actions == (SwitchTopic("orders", B, 2, 8, config(4), ("billing",)),)
 
 
 def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
@@ -151,7 +179,7 @@ def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
 
 def test_a_fence_is_lifted_when_another_number_is_wanted_by_now() -> None:
     """Nothing has switched, so the manifest may still change its mind."""
-    request = ExpansionRequest("orders", 16, 6, LIMIT_MS, PROPAGATION_MS)
+    request = ExpansionRequest("orders", config(16), LIMIT_MS, PROPAGATION_MS)
     plan = plan_expansion(request, world(expansion("fenced"), expansion("fenced")))
 
     assert [type(action) for action in plan.actions] == [AbortExpansion, AbortExpansion]
@@ -166,7 +194,7 @@ def run(
     """
     random = Random(seed)
     world = ExpandingWorld(random, groups, old)
-    request = ExpansionRequest("orders", new, 6, LIMIT_MS, PROPAGATION_MS)
+    request = ExpansionRequest("orders", config(new), LIMIT_MS, PROPAGATION_MS)
     for step in range(1_200):
         peace = step > 700
         if step == leaves_at:
@@ -199,9 +227,11 @@ def test_a_group_that_is_to_go_and_has_nothing_of_a_topic_gets_nothing() -> None
 
     assert steps(expansion()) == (FenceTopic("orders", A, 1, 8, 8, LIMIT_MS),)
     assert steps(expansion("fenced", queues=8)) == (
-        SwitchTopic("orders", A, 1, 8, 8, 6, ("billing",)),
+        SwitchTopic("orders", A, 1, 8, config(8), ("billing",)),
     )
-    assert steps(expansion("switched")) == (SwitchTopic("orders", B, 1, 8, 4, 6, ("billing",)),)
+    assert steps(expansion("switched")) == (
+        SwitchTopic("orders", B, 1, 8, config(4), ("billing",)),
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -228,7 +258,7 @@ def test_keys_keep_their_order_through_any_growth(
 def test_a_growth_in_peace_refuses_senders_who_know_the_list_only_while_it_drains() -> None:
     """A sender that says from which list it chose is served as soon as the list is published."""
     world = ExpandingWorld(Random(1), 2, 4)
-    request = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
+    request = ExpansionRequest("orders", config(8), LIMIT_MS, PROPAGATION_MS)
     phases: list[str | None] = []
     waits: dict[bool, int] = {True: 0, False: 0}
     for producer in world.producers * 10:
@@ -262,7 +292,7 @@ def test_the_worlds_oracle_notices_a_growth_that_forgets_to_wait(forgotten: str)
             for broker in world.brokers.values():
                 broker.lag = list  # type: ignore[method-assign]  # on purpose: nobody ever lags
         request = ExpansionRequest(
-            "orders", 7, 6, LIMIT_MS, 0 if forgotten == "settle" else PROPAGATION_MS
+            "orders", config(7), LIMIT_MS, 0 if forgotten == "settle" else PROPAGATION_MS
         )
         consumer = ExpandingWorld.consume
         for producer in world.producers * 20:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.plan.actions import Action, Observed, SwitchTopic
+from orderlymq_operator.plan.actions import (
+    Action,
+    Observed,
+    ObservedGroup,
+    SwitchTopic,
+    UpdateTopic,
+)
+from orderlymq_operator.plan.forecast.consequences import consequences
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous
@@ -15,6 +22,7 @@ from orderlymq_protocol.plurals import counted
 from tests.operator.examples import desired, group, topic
 from tests.operator.plan.foretold import allows
 from tests.operator.plan.restlessworld import RestlessWorld
+from tests.operator.plan.test_expansion import LaterConfig
 
 CHANGES = 200  # the issue's number of random changes, of each law
 
@@ -230,6 +238,22 @@ def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
         "MovesLead: the lead of demo-0 goes from 2 to 1",
         "Restarts: demo-0 restarts one replica at a time, each when the others are healthy: 1, then 3, then 2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("field", "found"), [("queues", 4), ("permission", 4), ("order", False), ("compacted", True)]
+)
+def test_no_changed_field_of_a_topic_goes_unsaid(field: str, found: object) -> None:
+    """Law: a step that changes a topic has a sentence for each field that it changes, also for one that comes later."""
+    wanted = LaterConfig(8, 6, order=True)
+    before = {"demo-0": replace(wanted, **{field: found}), "demo-1": wanted}
+    groups = {name: ObservedGroup(1, {}, {"orders": config}) for name, config in before.items()}
+    step = UpdateTopic("orders", "demo-0", wanted)
+
+    said = consequences(desired(topic(), groups=2), Observed(groups=groups), [step])
+
+    (effects,) = (each.effects for each in said if each.subject.kind == "Topic")
+    assert [(each.kind, each.targets) for each in effects] == [("Changes", ("demo-0",))]
 
 
 def test_the_only_replica_of_a_group_pauses_it() -> None:

@@ -18,6 +18,7 @@ from orderlymq_operator.plan.actions import (
     PublishTopic,
     PutOrderConfig,
     SwitchTopic,
+    TopicConfig,
 )
 from orderlymq_operator.plan.expansion import ExpansionRequest, ExpansionState, plan_expansion
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -38,6 +39,10 @@ LIMIT_MS: Final = 4_000
 SETTLE_MS: Final = 3_000
 
 
+def _config(queues: int) -> TopicConfig:
+    return TopicConfig(queues, 6, order=True)
+
+
 class Grower(Client):
     """One operator process; a later one has a greater *token*."""
 
@@ -45,12 +50,14 @@ class Grower(Client):
         super().__init__(world, f"operator-{token}", f"10.0.7.{token}")
         self.account = OPERATOR
         self._token = token
-        self._request = ExpansionRequest(world.topic, world.plan.queues, 6, LIMIT_MS, SETTLE_MS)
+        self._request = ExpansionRequest(
+            world.topic, _config(world.plan.queues), LIMIT_MS, SETTLE_MS
+        )
 
     def start(self, queues: int) -> None:
         """Begin to want *queues* queues."""
         self.begin()
-        self._request = ExpansionRequest(self.world.topic, queues, 6, LIMIT_MS, SETTLE_MS)
+        self._request = ExpansionRequest(self.world.topic, _config(queues), LIMIT_MS, SETTLE_MS)
         self._look()
 
     def crash(self) -> None:
@@ -103,8 +110,8 @@ class Grower(Client):
                     "action": "switch",
                     "attempt": str(action.attempt),
                     "total": str(action.total),
-                    "queues": str(action.queues),
-                    "perm": str(action.permission),
+                    "queues": str(action.config.queues),
+                    "perm": str(action.config.permission),
                 }
                 body = json.dumps({"groups": action.readers}).encode()
             case PublishTopic():

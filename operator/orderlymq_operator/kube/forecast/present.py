@@ -6,6 +6,7 @@ is. A pod that is ready is healthy, the pod with the leader's label leads, and a
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from orderlymq_operator.brokers.status import Peer, ReplicaStatus
@@ -23,6 +24,7 @@ from orderlymq_operator.plan.actions import (
     Subject,
     TopicConfig,
     UserConfig,
+    topic_config,
 )
 from orderlymq_operator.plan.placement import order_text
 from orderlymq_operator.plan.planner import TEMPLATE, group_config, user_config
@@ -33,6 +35,8 @@ from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 # Secrets are not read: an account whose rights stay keeps its secret, too.
 _FINGERPRINT: Final = "as it is"
+# Of a topic that is deleted only the queues count.
+_LEAVING: Final = TopicConfig(0, PERMISSION_BITS["ReadWrite"], order=False)
 
 
 def observed_state(
@@ -48,8 +52,8 @@ def observed_state(
         form = environment.groups[name]
         topics = {AUTO_CREATE_TOPIC: TEMPLATE}  # no status has it
         topics |= {
-            topic: TopicConfig(layout[name], permission, order)
-            for topic, (layout, permission, order) in layouts.items()
+            topic: replace(config, queues=layout[name])
+            for topic, (layout, config) in layouts.items()
             if name in layout
         }
         tables: Tables = (topics, consumers, accounts, {})
@@ -63,7 +67,9 @@ def observed_state(
             current=environment.revision,
             wanted=revision(cluster),
         )
-    lists = {topic: order_text(layout) for topic, (layout, _, order) in layouts.items() if order}
+    lists = {
+        topic: order_text(layout) for topic, (layout, config) in layouts.items() if config.order
+    }
     return Observed(
         name_servers=with_forms(
             {
@@ -108,20 +114,19 @@ def _is_ready(pod: PodFacts) -> bool:
     return pod.ready_since is not None and not pod.deleting
 
 
-def _layouts(present: DesiredState) -> dict[str, tuple[dict[str, int], int, bool]]:
-    """Return every topic that has queues: how many by group, its permission bits, and whether it is ordered."""
+def _layouts(present: DesiredState) -> dict[str, tuple[dict[str, int], TopicConfig]]:
+    """Return every topic that has queues: how many by group, and its settings as a whole."""
     found = {}
     for topic in present.desired.topics:
         item = present.subjects[Subject("Topic", topic.metadata.name)]
         layout = _layout(item.status.get("queueLayout") or [])
         if layout:
-            permission = PERMISSION_BITS[topic.spec.permission]
-            found[topic.topic_name] = (layout, permission, topic.ordered)
+            found[topic.topic_name] = (layout, topic_config(topic, sum(layout.values())))
     for item in present.leaving:
         layout = _layout(item.status.get("queueLayout") or [])
         name = item.status.get("topicName")
         if layout and name:
-            found.setdefault(name, (layout, PERMISSION_BITS["ReadWrite"], False))
+            found.setdefault(name, (layout, _LEAVING))
     return found
 
 

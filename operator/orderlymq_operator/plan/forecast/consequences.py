@@ -5,6 +5,8 @@ Pure. Rule: every step stands in an effect of a resource, and the effect names w
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
@@ -219,15 +221,21 @@ def _changes(
         before = existing.get(group)
         if before is None:
             continue
-        if before.permission != config.permission:
-            was, now = _permission(before.permission), _permission(config.permission)
-            text = f"its permission on {group} changes from {was} to {now}"
-            yield Effect("Changes", text, (group,))
-        if before.order != config.order:
-            yield Effect("Changes", f"is marked as ordered again on {group}", (group,))
-        if ordered and before.queues != config.queues:
-            text = f"gets back its {counted(config.queues, 'queue')} on {group}"
-            yield Effect("Changes", text, (group,))
+        for field in fields(config):
+            was, now = getattr(before, field.name), getattr(config, field.name)
+            if was != now and (ordered or field.name != "queues"):
+                yield Effect("Changes", _setting_change(field.name, group, was, now), (group,))
+
+
+def _setting_change(field: str, group: str, was: Any, now: Any) -> str:
+    match field:
+        case "queues":
+            return f"gets back its {counted(now, 'queue')} on {group}"
+        case "order":
+            return f"is marked as {'ordered' if now else 'not ordered'} again on {group}"
+        case "permission":
+            was, now = _permission(was), _permission(now)
+    return f"its {field} on {group} changes from {was} to {now}"
 
 
 def _expansion(
@@ -255,7 +263,7 @@ def _expansion(
     )
     yield Effect("PausesWrites", text, (topic.topic_name,))
     old = sum((published_layout(topic.topic_name, before) or {}).values())
-    layout = {step.group: step.queues for step in switches}
+    layout = {step.group: step.config.queues for step in switches}
     puts = [step.value for step in lane if isinstance(step, PutOrderConfig)]
     if puts:
         layout = parse_order_text(puts[-1])
@@ -300,7 +308,7 @@ def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iter
         yield Effect("Creates", f"is created on {_listed(targets)}", targets)
         return
     changed = [step for step in steps if step.group in present]
-    fields = sorted(
+    differing = sorted(
         {
             field
             for step in changed
@@ -309,7 +317,7 @@ def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iter
         }
     )
     if changed:
-        text = f"its rules change on {_listed([s.group for s in changed])}: {', '.join(fields)}"
+        text = f"its rules change on {_listed([s.group for s in changed])}: {', '.join(differing)}"
         yield Effect("Changes", text, tuple(step.group for step in changed))
     added = [step.group for step in steps if step.group not in present]
     if added:

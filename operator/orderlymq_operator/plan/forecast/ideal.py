@@ -263,11 +263,15 @@ class IdealCluster:
                 )
             case AbortExpansion(_, _, attempt, reason):
                 found = replace(found, phase="open", attempt=attempt, reason=reason, age_ms=0)
-            case SwitchTopic(topic, _, attempt, total, queues, permission, readers):
+            case SwitchTopic(topic, _, attempt, total, config, readers):
                 found = ObservedExpansion(
-                    "switched", total=total, write_queues=queues, attempt=attempt, readers=readers
+                    "switched",
+                    total=total,
+                    write_queues=config.queues,
+                    attempt=attempt,
+                    readers=readers,
                 )
-                group.topics[topic] = TopicConfig(queues, permission, order=True)
+                group.topics[topic] = config
             case PublishTopic():
                 found = replace(found, phase="settling", age_ms=0)
         group.expansion[action.topic] = found
