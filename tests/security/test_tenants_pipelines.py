@@ -81,6 +81,11 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
     (secret("mine", "PYTHONPATH"), "PYTHONPATH"),
     (secret("mine", "SPARK_CONF_DIR"), "SPARK_CONF_DIR"),
     (secret("mine", "AWS_PROFILE"), "AWS_PROFILE"),
+    (secret("mine", "SSLKEYLOGFILE"), "SSLKEYLOGFILE"),
+    (secret("mine", "PYTHON_KEYRING_BACKEND"), "PYTHON_KEYRING_BACKEND"),
+    (secret("mine", "PYSPARK_GATEWAY_SECRET"), "PYSPARK_GATEWAY_SECRET"),
+    (secret("mine", "SPARK_JAVA_OPT_KEY"), "SPARK_JAVA_OPT_KEY"),
+    (secret("mine", "_SPARK_AUTH_SECRET"), "_SPARK_AUTH_SECRET"),
     (secret("mine", "PYICEBERG_CATALOG__KEY__PY_IO_IMPL"), "PYICEBERG_CATALOG__KEY__PY_IO_IMPL"),
     (
         iceberg({"py-catalog-impl": "evil.Catalog"}),

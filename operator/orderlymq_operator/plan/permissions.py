@@ -22,6 +22,9 @@ _CLUSTER_CLAIM: Final = re.compile(r"^data-.+-([0-9]+|nameserver)-[0-9]+$")
 _VARIABLE: Final = re.compile(
     r"^(ORDERLYMQ_\w+|\w*(SECRET|KEY|PASSWORD|TOKEN)\w*|PYICEBERG_CATALOG__\w+__(CREDENTIAL|URI))$"
 )
+# Those of programs that have one, all the same: OpenSSL writes session keys there, and Python, pyspark and Spark load code or
+# read Java's options by some of theirs.
+_OBEYED: Final = ("SSLKEYLOGFILE", "PYTHON", "PYSPARK_", "SPARK_", "_SPARK_")
 # Where an object store is, and who asks; an AWS_PROFILE may name a program.
 _STORES: Final = (
     *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT", "AWS_ENDPOINT_URL"),
@@ -175,7 +178,7 @@ def _secret_violations(spec: PipelineSpec, reserved: Set[str | None]) -> Iterato
         if not _allows_variable(each.name):
             yield (
                 f"spec.env: a variable {each.name!r} is not allowed, because programs obey some variables; choose a "
-                "name that begins with ORDERLYMQ_ or has SECRET, KEY, PASSWORD or TOKEN in it"
+                "name that begins with ORDERLYMQ_, or one of your own that has SECRET, KEY, PASSWORD or TOKEN in it"
             )
     secrets = [each.secret.name for each in spec.env]
     for field, named in (("env", secrets), ("imagePullSecrets", spec.image_pull_secrets)):
@@ -204,7 +207,9 @@ def _allows_image(policy: DriverPolicy, image: str | None) -> bool:
 
 
 def _allows_variable(name: str) -> bool:
-    return name in _STORES or (bool(_VARIABLE.match(name)) and not _CLASS.search(name))
+    if name in _STORES:
+        return True
+    return bool(_VARIABLE.match(name)) and not (_CLASS.search(name) or name.startswith(_OBEYED))
 
 
 def _allows_setting(policy: DriverPolicy, name: str) -> bool:

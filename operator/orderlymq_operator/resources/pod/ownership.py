@@ -28,9 +28,13 @@ OWN_VOLUMES: Final = (
 # Of listeners: their ports and their key pairs.
 OWN_PORT_PREFIX: Final = "outside-"
 OWN_VOLUME_PREFIX: Final = "listener-"
-# HOME and PATH are the image's; Python's own would change how the programs run.
-OWN_VARIABLES: Final = ("POD_NAME", "HOME", "PATH")
-OWN_VARIABLE_PREFIXES: Final = ("ORDERLYMQ_", "PYTHON", "KUBERNETES_")
+# HOME and PATH are the image's; those of Python, glibc and OpenSSL would change which code the programs run, or would have
+# session keys of TLS written to a file.
+OWN_VARIABLES: Final = ("POD_NAME", "HOME", "PATH", "GCONV_PATH", "SSLKEYLOGFILE")
+OWN_VARIABLE_PREFIXES: Final = (
+    *("ORDERLYMQ_", "PYTHON", "KUBERNETES_"),
+    *("LD_", "GLIBC_", "OPENSSL_"),
+)
 # With everything below them; and nothing may be mounted over them.
 OWN_PATHS: Final = (
     "/var/lib/orderlymq",

@@ -21,6 +21,13 @@ _OWN: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"env": [{"name": "POD_NAME", "value": "x"}]}, "env", "variable 'POD_NAME'"),
     ({"env": [{"name": "PYTHONOPTIMIZE", "value": "1"}]}, "env", "variable 'PYTHONOPTIMIZE'"),
+    *(
+        ({"env": [{"name": name, "value": "x"}]}, "env", f"variable '{name}'")
+        for name in (
+            *("SSLKEYLOGFILE", "GCONV_PATH", "LD_PRELOAD", "LD_AUDIT"),
+            *("GLIBC_TUNABLES", "OPENSSL_CONF"),
+        )
+    ),
     ({"volumes": [{"name": "data", "emptyDir": {}}]}, "volumes", "volume 'data'"),
     ({"volumes": [{"name": "listener-x", "emptyDir": {}}]}, "volumes", "volume 'listener-x'"),
     (
