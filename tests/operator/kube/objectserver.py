@@ -73,7 +73,7 @@ class ObjectServer:
 
     Attributes:
         asked: verb and path of each request, in order; deletions with their propagation.
-        refused: answers by the beginning of a path: status and sentence.
+        refused: answers by the beginning of a path, a method may stand before it: status and sentence.
         budgets: what a disruption budget says, by the pod that it keeps.
         terminating: its namespaces are being deleted, so that nothing can be created.
         rights: what the operator may do.
@@ -218,7 +218,7 @@ class ObjectServer:
         if right not in self.rights:
             return web.json_response({"message": f"the chart grants no {right}"}, status=403)
         for begin, (status, message) in self.refused.items():
-            if path.startswith(begin):
+            if f"{method} {path}".startswith(begin) or path.startswith(begin):
                 return web.json_response({"message": message}, status=status)
         return None
 

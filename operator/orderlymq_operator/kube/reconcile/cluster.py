@@ -289,7 +289,7 @@ class ClusterReconciler:
         try:
             applied = await scope.backend.ensure()
         except RetryLaterError as error:
-            if self._failures.stays(key, error.status, str(error)):
+            if self._failures.stays(key, error):
                 await self._write_problem(item, error.condition, str(error))
                 await self._serve_parts(scope)
             raise

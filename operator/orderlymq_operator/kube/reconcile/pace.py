@@ -8,6 +8,8 @@ while waits for a person, whose change wakes the worker anyway.
 from collections.abc import Hashable
 from typing import Final
 
+from orderlymq_operator.kube.api import ApiError, RetryLaterError
+
 FIRST_S: Final = 1.0
 MAX_S: Final = 15.0
 # More than it takes to be sure that a replica is lost, or for one that was restarted to be back.
@@ -42,10 +44,13 @@ class Failures:
     def __init__(self) -> None:
         self._same: dict[Hashable, tuple[str, int]] = {}
 
-    def stays(self, key: Hashable, status: int, text: str) -> bool:
-        """Return whether an answer of 500 has come so often that it is no passing one."""
-        if status != 500:  # others say by themselves that they pass
+    def stays(self, key: Hashable, error: ApiError) -> bool:
+        """Return whether an error does not pass: the API server has refused, or answered 500 so often."""
+        if not isinstance(error, RetryLaterError):
+            return True
+        if error.status != 500:  # others say by themselves that they pass
             return False
+        text = str(error)
         before, times = self._same.get(key, ("", 0))
         times = times + 1 if before == text else 1
         self._same[key] = text, times

@@ -14,7 +14,7 @@ from typing import Final
 import aiohttp
 
 from orderlymq_operator.brokers.pages import read_page
-from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
+from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import changes, quantity, stamped
@@ -188,8 +188,7 @@ class PipelineReconciler:
             try:
                 due_s = await self._steps(key, item, item.manifest)
             except ApiError as error:
-                later = isinstance(error, RetryLaterError)
-                if not later or self._failures.stays(key, error.status, str(error)):
+                if self._failures.stays(key, error):
                     await self._writer.not_ready(item, error.condition, str(error))
                 raise
             self._failures.forget(key)

@@ -201,7 +201,7 @@ REASONS: Final = (
     ),
     Reason(
         "Forbidden",
-        (*_PODS, BACKUP),
+        (*_PODS, BACKUP, SCHEDULED_BACKUP),
         READY,
         "False",
         "The operator lacks a right in the API server.",
@@ -217,7 +217,7 @@ REASONS: Final = (
     ),
     Reason(
         "ApiRefused",
-        (*_PODS, BACKUP),
+        (*_PODS, BACKUP, SCHEDULED_BACKUP),
         READY,
         "False",
         "The API server refused an object that is made for this one.",

@@ -14,7 +14,6 @@ from orderlymq_operator.kube.api import (
     ApiError,
     ConflictError,
     ForbiddenError,
-    RetryLaterError,
 )
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
@@ -33,6 +32,7 @@ from orderlymq_operator.kube.observe.jobs import job_facts
 from orderlymq_operator.kube.reconcile.accepted import read_in_force
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
+from orderlymq_operator.kube.reconcile.pace import Failures
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import JOBS, PODS, Json
@@ -74,6 +74,7 @@ class BackupReconciler:
         self._defaults = defaults
         self._writer = StatusWriter(api, inventory, metrics)
         self._finalizers = Finalizers(api, inventory)
+        self._failures = Failures()
 
     async def reconcile(self, key: BackupKey) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
@@ -85,6 +86,7 @@ class BackupReconciler:
             await self._inventory.refresh(key)
             item = self._inventory.item("Backup", key)
             if item is None:
+                self._failures.forget(key)
                 return None
             backup = item.manifest
             if not isinstance(backup, Backup):
@@ -100,12 +102,13 @@ class BackupReconciler:
                 return LOOKING_S  # it has changed since it was read
             item = self._inventory.item("Backup", key) or item
             try:
-                return await self._advance(item, backup)
-            except RetryLaterError:
-                raise
+                due_s = await self._advance(item, backup)
             except ApiError as error:
-                await self._writer.not_ready(item, error.condition, str(error))
+                if self._failures.stays(key, error):
+                    await self._writer.not_ready(item, error.condition, str(error))
                 raise
+            self._failures.forget(key)
+            return due_s
 
     async def _advance(self, item: Item, backup: Backup) -> float | None:
         """Make what is not made yet."""

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.api import Api, ApiError, ConflictError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
+from orderlymq_operator.kube.reconcile.pace import Failures
 from orderlymq_operator.kube.reconcile.status import previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import BACKUPS, Json
@@ -53,6 +54,7 @@ class ScheduleReconciler:
         self._metrics = metrics
         self._now = now
         self._writer = StatusWriter(api, inventory, metrics)
+        self._failures = Failures()
 
     async def reconcile(self, key: ScheduleKey) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
@@ -64,6 +66,7 @@ class ScheduleReconciler:
             await self._inventory.refresh(key)
             item = self._inventory.item("ScheduledBackup", key)
             if item is None or item.deleting_since is not None:
+                self._failures.forget(key)
                 return None
             wanted = item.manifest
             if not isinstance(wanted, ScheduledBackup):
@@ -76,7 +79,14 @@ class ScheduleReconciler:
             except ScheduleInvalid as error:
                 await self._writer.not_ready(item, "Invalid", str(error))
                 return None
-            return await self._advance(item, wanted, schedule)
+            try:
+                due_s = await self._advance(item, wanted, schedule)
+            except ApiError as error:
+                if self._failures.stays(key, error):
+                    await self._writer.not_ready(item, error.condition, str(error))
+                raise
+            self._failures.forget(key)
+            return due_s
 
     async def _advance(
         self, item: Item, wanted: ScheduledBackup, schedule: Schedule

@@ -464,6 +464,18 @@ async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World, has_ro
     assert jobs(world.server) == []
 
 
+async def test_a_failure_that_stays_is_reported(world: World) -> None:
+    """Law: a broken admission hook answers 500 for ever, and a Backup that waits for it says so."""
+    world.put("monday")
+    world.server.refused[f"POST {JOBS.path(NAMESPACE)}"] = (500, "failed calling webhook")
+    for _ in range(4):
+        with pytest.raises(ApiError):
+            await world.look("monday")
+
+    told = condition_of(world.status("monday"), "Ready") or {}
+    assert (told["reason"], told["message"]) == ("ApiRefused", "failed calling webhook")
+
+
 async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
     """Law: what is stored would stay for ever, so the API server is asked again for a minute."""
     put_deleted(world, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))

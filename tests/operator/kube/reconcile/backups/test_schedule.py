@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleReconciler
@@ -188,6 +189,30 @@ async def test_an_invalid_schedule_is_reported(world: World, spec: Json) -> None
 
     assert world.reason() == "Invalid"
     assert world.backups() == []
+
+
+@pytest.mark.parametrize(
+    ("status", "looks", "reason"),
+    [(403, 1, "Forbidden"), (422, 1, "ApiRefused"), (500, 4, "ApiRefused")],
+)
+async def test_a_backup_that_the_api_server_refuses_is_reported(
+    world: World, status: int, looks: int, reason: str
+) -> None:
+    """Law: a schedule that makes nothing is not Ready; the sentence is the API server's own."""
+    await world.look()
+    world.server.refused[f"POST {BACKUPS.path(NAMESPACE)}"] = (status, "exceeded quota: backups")
+    told: list[str] = []
+    for _ in range(looks):
+        with pytest.raises(ApiError):
+            await world.look(days=0 if told else 1)
+        told.append(world.reason())
+    message = (condition_of(world.status(), "Ready") or {})["message"]
+    world.server.refused.clear()
+    await world.look()
+
+    assert told == ["Scheduled"] * (looks - 1) + [reason]
+    assert "exceeded quota: backups" in message
+    assert (world.reason(), len(world.backups())) == ("Scheduled", 1)
 
 
 async def test_what_a_former_schedule_of_the_name_has_stored_stays(world: World) -> None:
