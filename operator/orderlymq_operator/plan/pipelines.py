@@ -45,6 +45,7 @@ class DriverPod:
         revision: the form that a StatefulSet gave it; empty where that is not known.
         trouble: why it does not run.
         word: what its driver says, or said last; None when that is not known.
+        unread: why what it says is not read; empty when it is.
     """
 
     name: str
@@ -58,6 +59,12 @@ class DriverPod:
     revision: str = ""
     trouble: ConditionReport | None = None
     word: DriverReport | None = None
+    unread: str = ""
+
+    @property
+    def runs(self) -> str:
+        """That it runs, as a sentence."""
+        return f"{self.name} runs; {self.unread}" if self.unread else f"{self.name} runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +323,7 @@ def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Outcome:
     if present is None or pod is None:
         return _starting("the driver is being made")
     if pod.ready:
-        return "Running", ConditionReport(_READY, "DriverRunning", f"{pod.name} runs")
+        return "Running", ConditionReport(_READY, "DriverRunning", pod.runs)
     return _trouble(pod) or _starting(f"{pod.name} starts")
 
 
@@ -338,7 +345,7 @@ def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Outcome:
         trouble = _trouble(pod)
         if trouble is not None:
             return trouble
-        return "Running", ConditionReport(_READY, "Scheduled", f"{pod.name} runs")
+        return "Running", ConditionReport(_READY, "Scheduled", pod.runs)
     if pod is not None and not pod.succeeded:
         return _found(pod.word) or _failed(pod.word, f"{pod.name} has failed")
     return "Scheduled", ConditionReport(_READY, "Scheduled", "waits for its time")
@@ -348,7 +355,9 @@ def _of_application(present: Workload | None, pod: DriverPod | None) -> _Outcome
     if present is None:
         return _starting("the SparkApplication is being made")
     if present.state in _SPARK_RUNS:
-        return "Running", ConditionReport(_READY, "DriverRunning", "the SparkApplication runs")
+        said = f"; {pod.unread}" if pod is not None and pod.unread else ""
+        text = f"the SparkApplication runs{said}"
+        return "Running", ConditionReport(_READY, "DriverRunning", text)
     word = None if pod is None else pod.word
     if present.state in _SPARK_ENDED:
         return _ended_well(word)
@@ -364,7 +373,7 @@ def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Outcome:
     if pod.succeeded:
         return _starting(f"{pod.name} has ended")  # the Job has not noticed yet
     if pod.ready and not pod.ended:
-        return "Running", ConditionReport(_NOT, "Progressing", f"{pod.name} runs")
+        return "Running", ConditionReport(_NOT, "Progressing", pod.runs)
     trouble = None if pod.ended else _trouble(pod)
     if trouble is None and before is not None:
         # Until another attempt runs, the last one is what there is to say.

@@ -328,6 +328,9 @@ class PipelineReconciler:
         await asyncio.wait({asked[uid]}, timeout=_SOON_S)
         # What a previous container said is no news of this one.
         said = asked.pop(uid).result() if asked[uid].done() else b""
+        if len(said) > _PAGE_MAX:
+            unread = f"its figures are not read, because its report has more than {_PAGE_MAX} bytes"
+            return replace(pod, word=None, unread=unread)
         return replace(pod, word=read_report(said.decode(errors="replace")))
 
     async def _read(self, url: str) -> bytes:

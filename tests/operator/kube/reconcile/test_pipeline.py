@@ -12,6 +12,7 @@ from orderlymq_operator.kube.reconcile.pipeline import (
     AT_WORK_S,
     WAITING_S,
 )
+from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import (
     CLUSTERS,
     PIPELINES,
@@ -111,6 +112,23 @@ async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
 
     assert (world.status["phase"], world.status["lastBatch"]) == ("Running", 7)
     assert world.reason == ("True", "DriverRunning")
+
+
+async def test_a_report_that_is_too_long_to_be_read_is_not_passed_over(world: World) -> None:
+    """Law: figures that stand still have a reason, which the condition names; a shorter report ends it."""
+    await world.hear()
+    queues = {str(queue): 10**12 + queue for queue in range(30_000)}
+    world.driver.report = {**WORD, "offsets": {"orders": {"demo-0": queues}}}
+    await world.settle()
+    long = (condition_of(world.status, "Ready") or {})["message"]
+    world.driver.report = WORD
+    await world.settle()
+
+    assert (
+        long
+        == f"{OBJECT}-0 runs; its figures are not read, because its report has more than 524288 bytes"
+    )
+    assert (condition_of(world.status, "Ready") or {})["message"] == f"{OBJECT}-0 runs"
 
 
 async def test_a_driver_that_does_not_answer_holds_nobody_up(
