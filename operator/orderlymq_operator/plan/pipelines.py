@@ -43,6 +43,7 @@ class DriverPod:
         ended: it has succeeded or failed and runs no more.
         ending: Kubernetes is about to end it.
         revision: the form that a StatefulSet gave it; empty where that is not known.
+        maker: the UID of what it goes with; empty where that is not known.
         trouble: why it does not run.
         word: what its driver says, or said last; None when that is not known.
         unread: why what it says is not read; empty when it is.
@@ -57,6 +58,7 @@ class DriverPod:
     ready: bool = False
     ending: bool = False
     revision: str = ""
+    maker: str = ""
     trouble: ConditionReport | None = None
     word: DriverReport | None = None
     unread: str = ""
@@ -77,6 +79,7 @@ class Workload:
         former: it was made for another Pipeline, which had the same name and is gone.
         ended: it makes no more pods: the Job or SparkApplication is complete or has given up.
         revision: the form of the pods that a StatefulSet makes now; empty where that is not known.
+        uid: what its pods name as their maker.
         state: what it says of itself: of a SparkApplication its state, otherwise Complete or Failed.
     """
 
@@ -89,6 +92,7 @@ class Workload:
     deleting: bool = False
     ended: bool = False
     revision: str = ""
+    uid: str = ""
     state: str = ""
     error: str = ""
 
@@ -230,9 +234,12 @@ def _is_own(each: Workload, form: Form, work: str) -> bool:
 
 
 def _keeps_former_pod(each: Workload, pods: Sequence[DriverPod]) -> bool:
-    """Return whether a StatefulSet has a pod of a former form that is not ready: Kubernetes replaces none but ready ones."""
+    """Return whether a StatefulSet has a pod of a former form that is not ready: Kubernetes replaces none but ready ones.
+
+    A pod of one that is gone is not its own: the garbage collector ends it, sooner or later.
+    """
     return each.revision != "" and any(
-        pod.form == each.form
+        (pod.form, pod.maker) == (each.form, each.uid)
         and not (pod.ready or pod.ended or pod.ending)
         and pod.revision not in ("", each.revision)
         for pod in pods

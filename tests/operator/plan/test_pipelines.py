@@ -92,6 +92,17 @@ def test_a_stream_whose_pod_never_ran_is_made_again_in_another_form(
     assert steps(plan(wanted, ObservedPipeline((), pods))) == [ApplyDriver("StatefulSet")]
 
 
+def test_a_stream_that_is_made_again_waits_for_the_garbage_collector() -> None:
+    """Law: a pod of the StatefulSet that was deleted is no reason to delete the next one, however late it goes."""
+    wanted = pipeline(**STREAM)
+    left = (driver(wanted, revision="a", maker="former"),)
+    own = (driver(wanted, revision="a", maker="corrected"),)
+    corrected = present(wanted, revision="b", uid="corrected")
+
+    assert steps(plan(wanted, ObservedPipeline((corrected,), left))) == []
+    assert steps(plan(wanted, ObservedPipeline((corrected,), own))) != []
+
+
 @pytest.mark.parametrize("reason", ["ImageUnavailable", "Unschedulable", "PodFailing"])
 @pytest.mark.parametrize(
     ("facts", "pod", "stops"),
@@ -414,7 +425,8 @@ class World:
 
     def seen(self) -> ObservedPipeline:
         found = tuple(
-            replace(each, current=self.is_current(each)) for each in self.workloads.values()
+            replace(each, current=self.is_current(each), uid=self.uids[form])
+            for form, each in self.workloads.items()
         )
         runs = tuple(replace(each, current=self.is_current(each)) for each in self.runs.values())
         return ObservedPipeline(found, tuple(self.pods.values()), definition_found=True, runs=runs)
@@ -471,7 +483,8 @@ class World:
 
     def pass_time_of_pods(self) -> None:
         for name, pod in list(self.pods.items()):
-            if self.owners[name] not in self.uids.values():
+            # The collector takes its time.
+            if self.owners[name] not in self.uids.values() and self.happens(0.3):
                 self.end(name)
             if self.pods[name].ending and self.happens(0.4):
                 del self.pods[name]
@@ -486,7 +499,9 @@ class World:
         image = self.images[name] = self.images[maker.name]
         self.owners[name] = self.uids[maker.name]
         trouble = None if image == GOOD else TROUBLE
-        self.pods[name] = DriverPod(name, form, maker.work, name, trouble=trouble, **facts)
+        self.pods[name] = DriverPod(
+            name, form, maker.work, name, maker=self.owners[name], trouble=trouble, **facts
+        )
 
     def keep_one(self, each: Workload) -> None:
         revision = f"{each.work} {self.images[each.name]}"
@@ -547,11 +562,14 @@ def test_two_drivers_never_live_at_once_whatever_is_edited_when(seed: int) -> No
         world.pass_time()
         assert len(world.drivers()) <= 1, world
 
+    stops = 0
     for _ in range(100):
         for action in world.plan():
+            stops += isinstance(action, StopDriver) and action.form == "StatefulSet"
             world.perform(action)
         world.pass_time()
 
+    assert stops <= 1, "a stream is made again once"
     assert steps(world.plan()) == []
     (only,) = world.workloads.values()
     assert (only.form, only.work) == (form_of(world.wanted.spec), world.work)

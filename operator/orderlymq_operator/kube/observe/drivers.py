@@ -70,6 +70,7 @@ def driver_pod(pod: Json) -> DriverPod:
         ready=facts.ready_since is not None and not facts.deleting,
         ending=facts.deleting,
         revision=(meta.get("labels") or {}).get(_LABEL_REVISION, ""),
+        maker=next((str(each["uid"]) for each in meta.get("ownerReferences") or []), ""),
         trouble=None
         if trouble is None
         else ConditionReport("False", trouble.reason, trouble.text[:_TEXT_MAX]),
@@ -160,6 +161,7 @@ def workload_of(live: Json, wanted: Json | None) -> Workload:
         deleting="deletionTimestamp" in meta,
         ended=ended,
         revision=revision,
+        uid=meta.get("uid", ""),
         state=state,
         error=error[:_TEXT_MAX],
     )

@@ -113,6 +113,7 @@ class World:
         made["apiVersion"] = "v1"
         made["metadata"] |= {
             "labels": {names.LABEL_PIPELINE: NAME, names.LABEL_FORM: form},
+            "ownerReferences": [{"kind": form, "uid": workload["metadata"]["uid"]}],
             "annotations": {
                 names.ANNOTATION_WORK: workload["metadata"]["annotations"][names.ANNOTATION_WORK]
             },
