@@ -120,11 +120,11 @@ class LocalBackend:
                 await self._name_servers[index].stop()
                 self._start_name_server(index)
             case StartReplica(group, node, join):
-                self._start_replica(group, node, join=join)
+                await self._start_replica(group, node, join=join)
             case RestartReplica(group, node):
                 name = replica_name(group, node)
                 await self._keepers[name].stop()
-                self._start_replica(group, node, join=self._state.replicas[group][node])
+                await self._start_replica(group, node, join=self._state.replicas[group][node])
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
             case ReportCondition(subject, condition):
@@ -166,15 +166,15 @@ class LocalBackend:
         keeper.start()
         return keeper
 
-    def _start_replica(self, group: str, node: int, *, join: bool) -> None:
+    async def _start_replica(self, group: str, node: int, *, join: bool) -> None:
         nodes = self._state.replicas.get(group)
         if nodes is None:
             # All first members are written down before the first of them starts: each begins with the
             # same list of voters, also when a crash comes in between.
             first = range(1, self._cluster.spec.replicas_per_group + 1)
-            nodes = self._record(group, dict.fromkeys(first, False))
+            nodes = await self._record(group, dict.fromkeys(first, False))
         elif node not in nodes:
-            nodes = self._record(group, {**nodes, node: join})
+            nodes = await self._record(group, {**nodes, node: join})
             for other in nodes:
                 if (keeper := self._keepers.get(replica_name(group, other))) is not None:
                     keeper.renew(self._replica_program(group, other))
@@ -182,10 +182,10 @@ class LocalBackend:
         self._keepers[name] = self._keep(self._replica_program(group, node))
         self._made_of[name] = self._cluster
 
-    def _record(self, group: str, nodes: dict[int, bool]) -> dict[int, bool]:
+    async def _record(self, group: str, nodes: dict[int, bool]) -> dict[int, bool]:
         """Write down the replicas of a group; what cannot be written does not count."""
         replicas = {**self._state.replicas, group: nodes}
-        self._directory.save(replace(self._state, replicas=replicas))
+        await self._directory.save_beside(replace(self._state, replicas=replicas))
         self._state.replicas[group] = nodes
         return nodes
 
@@ -218,7 +218,7 @@ class LocalBackend:
             await keeper.stop()
         place = self._directory.set_aside(name)
         self._state.replicas[group].pop(node, None)
-        self._directory.save(self._state)
+        await self._directory.save_beside(self._state)
         self._report(name, f"was removed; its data is kept in {place}")
 
     # -- observing -------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ at all; one supervisor at a time, held by a file lock that the kernel gives back
     restoring        stands while replicas are made from a backup
 """
 
+import asyncio
 import fcntl
 import json
 import os
@@ -186,6 +187,15 @@ class DataDirectory:
             return _state_from(_with_new_names(data))
         except (AttributeError, KeyError, TypeError, ValueError, ValidationError) as error:
             raise _damaged(file, error) from error
+
+    async def save_beside(self, state: State) -> None:
+        """Save in a thread: thousands of topics take long. A caller that is cancelled waits, so that no later save is overtaken."""
+        saving = asyncio.create_task(asyncio.to_thread(self.save, state))
+        try:
+            await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            await asyncio.wait({saving})
+            raise
 
     def save(self, state: State) -> None:
         """Replace what stands on disk; durable when this returns."""

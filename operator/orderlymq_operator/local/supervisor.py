@@ -218,7 +218,7 @@ class Supervisor:
             for resource in self.desired.resources()
         )
         if ready and not self.settled:
-            self._settle()
+            await self._settle()
         return ready
 
     def _is_waited_for(self) -> bool:
@@ -259,7 +259,7 @@ class Supervisor:
             return False
         return True
 
-    def _settle(self) -> None:
+    async def _settle(self) -> None:
         state = self._state
         desired = state.desired
         if desired.deleted_topics or desired.deleted_consumer_groups or desired.deleted_users:
@@ -270,7 +270,7 @@ class Supervisor:
                 deleted_consumer_groups=frozenset(),
                 deleted_users=frozenset(),
             )
-            self._directory.save(replace(state, desired=kept))
+            await self._directory.save_beside(replace(state, desired=kept))
             state.desired = kept
         self._settled_generation = self._generation
         self.event("everything is as the manifests want it")
@@ -293,7 +293,7 @@ class Supervisor:
             if refusals:
                 raise RefusedChange(refusals)
             lives = [text for _, text in live_changes(self.desired.cluster, desired.cluster)]
-            self._accept(desired)
+            await self._accept(desired)
             for text in lives:
                 self.event(text)
         steps = [describe(step) for step in actions if not isinstance(step, ReportCondition)]
@@ -313,10 +313,10 @@ class Supervisor:
             observed = await self._running_backend().observe()
             return forecast(desired, replace(observed, secrets=fingerprints(desired.users)))
 
-    def _accept(self, desired: Desired) -> None:
+    async def _accept(self, desired: Desired) -> None:
         if desired != self.desired:
             # On disk first: what cannot be written is not accepted.
-            self._directory.save(replace(self._state, desired=desired))
+            await self._directory.save_beside(replace(self._state, desired=desired))
             self._state.desired = desired
             self._generation += 1
             self.event("new manifests accepted")

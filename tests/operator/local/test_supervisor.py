@@ -2,6 +2,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -323,6 +324,31 @@ async def test_a_file_that_cannot_be_written_ends_no_process_and_is_written_late
 
         assert json.loads(file.read_text())["storage"]["body_size_max"] == 1 << 20
         assert [item["pid"] for item in _group(supervisor)["replicas"]] == before
+
+
+async def test_the_loop_turns_while_what_is_wanted_is_written_down(
+    directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: neither many topics nor a slow disk keep the supervisor from its brokers and from other commands."""
+    begun, turned, sync = threading.Event(), threading.Event(), os.fsync
+    turns: list[bool] = []
+
+    def sync_slowly(descriptor: int) -> None:
+        begun.set()
+        turns.append(turned.wait(5.0))
+        sync(descriptor)
+
+    async with _running(directory, ports, replicas=1) as supervisor:
+        with monkeypatch.context() as slow:
+            slow.setattr(os, "fsync", sync_slowly)
+            found = parse(text(ports, replicas=1, extra=normal_topic(4)), "test.yaml")
+            applied = asyncio.create_task(supervisor.apply(found, prune=False))
+            await _until(begun.is_set)
+            turned.set()
+            await applied
+
+    assert turns
+    assert all(turns)
 
 
 async def test_changed_settings_reach_name_servers_too(
