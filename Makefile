@@ -22,6 +22,8 @@ GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_set
 help: ## List what can be run
 	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
+# The cluster takes the shell's place, so that a signal for `make` ends it. The compilation has a group of its own, which looks
+# whether the cluster still runs.
 .PHONY: run
 run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the order demo, stay up until Ctrl-C
 	@mkdir -p build; \
@@ -29,11 +31,11 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 	  echo "Compiled modules of build/compiled"; export PYTHONPATH="$(CURDIR)/build/compiled"; \
 	elif type $${CC:-cc} >/dev/null 2>&1; then \
 	  echo "Sources; meanwhile the hot modules are compiled for the next \`make run\` (minutes; build/compiled.log)"; \
-	  set -m; nice -n 19 $(MAKE) -s compiled >build/compiled.log 2>&1 & set +m; \
-	  trap "kill -- -$$! 2>/dev/null" EXIT; \
+	  set -m; ( set +m; nice -n 19 $(MAKE) -s compiled & \
+	    while kill -0 $$$$ && kill -0 $$!; do sleep 1; done 2>/dev/null; kill 0 ) >build/compiled.log 2>&1 & set +m; \
 	else \
 	  echo "Sources, not compiled: there is no C compiler"; \
-	fi; $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
+	fi; exec $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
 
 # What starts whole processes or a browser, or takes tens of seconds, waits most of the time: `make test-long` has it.
 SLOW := long or cluster or chromium

@@ -154,6 +154,9 @@ def up(
     Without a file the cluster of the data directory goes on as it was. It runs until Ctrl-C, or with
     --detach until `orderlymq down`.
     """
+    given = click.get_current_context().get_parameter_source("timeout_s")
+    if given is not click.core.ParameterSource.DEFAULT and not detach:
+        raise click.UsageError("--timeout goes with --detach; without it the command waits")
     if with_console and detach:
         raise click.UsageError(
             "the console of --console ends with this command; run `orderlymq console`"

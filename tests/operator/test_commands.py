@@ -164,6 +164,13 @@ def test_bad_manifests_are_reported_without_asking_anybody(
     assert not directory.path.exists()
 
 
+def test_a_cluster_in_the_foreground_has_no_time_out(directory: DataDirectory) -> None:
+    """Law: an option that would do nothing is refused, and the sentence says with what it goes."""
+    result = _answer("up", "--timeout", "5s", "--data-dir", str(directory))
+
+    assert (result.exit_code, "--timeout goes with --detach" in result.stderr) == (2, True)
+
+
 def test_up_without_a_file_needs_a_directory_with_a_cluster(directory: DataDirectory) -> None:
     """It says how to begin."""
     result = _answer("up", "--data-dir", str(directory))

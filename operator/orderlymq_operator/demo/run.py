@@ -251,18 +251,10 @@ class _Run:
 
     async def _kill_leader(self) -> None:
         """Kill the leader of the first group without warning."""
-        snapshot = await asyncio.to_thread(self._control.status)
-        group = snapshot["groups"][0]
-        for replica in group["replicas"]:
-            if replica["node"] == group["leader"] and replica["pid"]:
-                os.kill(replica["pid"], signal.SIGKILL)
-                self._recorder.record(Kind.FAULT, detail="leader killed")
-                self._board.event(
-                    f"SIGKILL to the leader of {group['name']} (node {replica['node']}, "
-                    f"process {replica['pid']})"
-                )
-                return
-        raise FailedError(f"{group['name']} has no leader to kill; see `orderlymq status`")
+        group, node, pid = await leader_of_first(self._control, self._log)
+        os.kill(pid, signal.SIGKILL)
+        self._recorder.record(Kind.FAULT, detail="leader killed")
+        self._board.event(f"SIGKILL to the leader of {group} (node {node}, process {pid})")
 
     async def _wait_until_ready(self, members: list[_Member]) -> None:
         async with _deadline(_READY_TIMEOUT_S, "the consumers did not get their queues", self._log):
@@ -294,6 +286,22 @@ class _Run:
             code = member.process.returncode
             if code is not None:
                 raise FailedError(f"{member.name} ended with code {code}; see {self._log}")
+
+
+async def leader_of_first(control: ControlClient, log: Path) -> tuple[str, int, int]:
+    """Return name, node and process of the leader of the first group; an election is waited for.
+
+    Raises:
+        FailedError: nobody leads for long.
+    """
+    async with _deadline(_READY_TIMEOUT_S, "no leader to kill was found", log):
+        while True:
+            snapshot = await asyncio.to_thread(control.status)
+            group = snapshot["groups"][0]
+            for replica in group["replicas"]:
+                if replica["node"] == group["leader"] and replica["pid"]:
+                    return group["name"], replica["node"], replica["pid"]
+            await asyncio.sleep(_REFRESH_S)
 
 
 async def _end(member: _Member) -> None:
