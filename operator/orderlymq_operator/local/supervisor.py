@@ -3,7 +3,8 @@ The supervisor: it observes, plans and acts, again and again, until it is stoppe
 
 Rules: one reconcile at a time, and a change of the manifests waits for the action that runs. The first action that fails ends
 its reconcile, and the next one decides again. A change is judged as a whole before anything is written or touched.
-`control` makes the supervisor reachable for commands, `session` prepares what it needs.
+What takes long for thousands of topics is done in threads, so that brokers are looked after meanwhile. `control` makes the
+supervisor reachable for commands, `session` prepares what it needs.
 """
 
 import asyncio
@@ -198,7 +199,7 @@ class Supervisor:
         backend = self._running_backend()
         self._observed = await backend.observe()
         backend.renew_live()
-        actions, refused = plan_accepted(self.desired, self._observed)
+        actions, refused = await asyncio.to_thread(plan_accepted, self.desired, self._observed)
         self._report_refused(refused)
         work = [action for action in actions if not isinstance(action, ReportCondition)]
         begun = time.monotonic()
@@ -285,9 +286,9 @@ class Supervisor:
             RefusedChange: something is not allowed; nothing was touched.
         """
         async with self._turn_for_change():
-            desired = combine(manifests, self.desired, prune=prune)
+            desired = await asyncio.to_thread(combine, manifests, self.desired, prune=prune)
             observed = await self._running_backend().observe()
-            actions = plan(desired, observed)
+            actions = await asyncio.to_thread(plan, desired, observed)
             refusals = unusable_files(desired.cluster, manifests)
             refusals += [action for action in actions if isinstance(action, Refuse)]
             if refusals:
@@ -306,12 +307,13 @@ class Supervisor:
             ManifestError: the manifests do not fit together.
         """
         async with self._turn_for_change():
-            desired = combine(manifests, self.desired, prune=prune)
+            desired = await asyncio.to_thread(combine, manifests, self.desired, prune=prune)
             unusable = unusable_files(desired.cluster, manifests)
             if unusable:
                 return Forecast(refusals=tuple(unusable))
             observed = await self._running_backend().observe()
-            return forecast(desired, replace(observed, secrets=fingerprints(desired.users)))
+            observed = replace(observed, secrets=fingerprints(desired.users))
+            return await asyncio.to_thread(forecast, desired, observed)
 
     async def _accept(self, desired: Desired) -> None:
         if desired != self.desired:

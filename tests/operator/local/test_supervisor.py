@@ -2,10 +2,12 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -349,6 +351,30 @@ async def test_the_loop_turns_while_what_is_wanted_is_written_down(
 
     assert turns
     assert all(turns)
+
+
+async def test_nothing_that_many_topics_make_long_is_done_on_the_loop(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: ten thousand topics are planned for seconds, in which brokers are asked and commands answered."""
+    on_loop: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            on_loop.add(frame.f_code.co_qualname)
+
+    async with _running(directory, ports, replicas=1) as supervisor:
+        found = parse(text(ports, replicas=1, extra=normal_topic(4)), "test.yaml")
+        sys.setprofile(note)  # of this thread alone
+        try:
+            await supervisor.forecast(found, prune=False)
+            await supervisor.apply(found, prune=False)
+            await _until(lambda: supervisor.settled)
+        finally:
+            sys.setprofile(None)
+
+    assert "Supervisor.apply" in on_loop
+    assert not on_loop & {"combine", "plan", "plan_accepted", "forecast", "DataDirectory.save"}
 
 
 async def test_changed_settings_reach_name_servers_too(
