@@ -1,6 +1,7 @@
 import json
 from collections.abc import AsyncIterator
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None
         }
 
 
-def _other(value: object) -> object:
+def _other(value: Any) -> Any:
     """Return another value of the same type."""
     assert isinstance(value, int), "say here how a field of this type changes"
     return value + 1 if type(value) is int else not value

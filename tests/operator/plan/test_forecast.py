@@ -243,7 +243,7 @@ def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
 @pytest.mark.parametrize(
     ("field", "found"), [("queues", 4), ("permission", 4), ("order", False), ("compacted", True)]
 )
-def test_no_changed_field_of_a_topic_goes_unsaid(field: str, found: object) -> None:
+def test_no_changed_field_of_a_topic_goes_unsaid(field: str, found: Any) -> None:
     """Law: a step that changes a topic has a sentence for each field that it changes, also for one that comes later."""
     wanted = LaterConfig(8, 6, order=True)
     before = {"demo-0": replace(wanted, **{field: found}), "demo-1": wanted}
