@@ -333,6 +333,8 @@ def plan(
     For each resource: what restarts, what moves, how long writes pause, what is deleted, and what is refused. Exit code 0:
     nothing to do, 6: something will happen, 3: something is refused or not confirmed.
     """
+    if not kubernetes and (context is not None or namespace is not None):
+        raise click.UsageError("--context and --namespace go with --kubernetes")
     if kubernetes and prune:
         raise click.UsageError("--prune is for this machine; kubectl deletes what no file mentions")
     if kubernetes:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from orderlymq_operator.commands import apply, demo, down, up
+from orderlymq_operator.commands import apply, demo, down, plan, up
 from orderlymq_operator.local.directory import DataDirectory
 from tests.operator.local.conftest import directory, ports, stub_brokers
 from tests.operator.local.manifests import normal_topic, text
@@ -40,7 +40,7 @@ def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def _answer(*arguments: str) -> Result:
     """Run a command that starts nothing in this process: an interpreter takes a second of a CPU to come so far."""
-    return CliRunner().invoke(click.Group(commands=[up, down, apply, demo]), arguments)
+    return CliRunner().invoke(click.Group(commands=[up, down, plan, apply, demo]), arguments)
 
 
 @pytest.fixture
@@ -164,11 +164,21 @@ def test_bad_manifests_are_reported_without_asking_anybody(
     assert not directory.path.exists()
 
 
-def test_a_cluster_in_the_foreground_has_no_time_out(directory: DataDirectory) -> None:
-    """Law: an option that would do nothing is refused, and the sentence says with what it goes."""
-    result = _answer("up", "--timeout", "5s", "--data-dir", str(directory))
+@pytest.mark.parametrize(
+    ("words", "companion"),
+    [
+        (("up", "--timeout", "5s"), "--detach"),
+        (("plan", "--context", "kind"), "--kubernetes"),
+        (("plan", "-n", "shop"), "--kubernetes"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    directory: DataDirectory, manifest: Path, words: tuple[str, ...], companion: str
+) -> None:
+    """Law: the sentence says with what it goes."""
+    result = _answer(*words, "-f", str(manifest), "--data-dir", str(directory))
 
-    assert (result.exit_code, "--timeout goes with --detach" in result.stderr) == (2, True)
+    assert (result.exit_code, f"with {companion}" in result.stderr) == (2, True)
 
 
 def test_up_without_a_file_needs_a_directory_with_a_cluster(directory: DataDirectory) -> None:
