@@ -180,9 +180,14 @@ class OffsetsCommitted(Struct, frozen=True, array_like=True, tag=20):
 
 
 class OffsetsReset(Struct, frozen=True, array_like=True, tag=21):
-    """Offsets are set, also backwards: an administrator's decision."""
+    """Offsets are set, also backwards: an administrator's decision.
+
+    Attributes:
+        fences: give the locks of these queues another epoch: a holder that goes on under the former one has not heard of it.
+    """
 
     commits: tuple[Commit, ...]
+    fences: bool = False
 
 
 # -- membership and assignment ----------------------------------------------------------------------

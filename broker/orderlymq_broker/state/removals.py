@@ -53,6 +53,10 @@ def reset_offsets(
     )
     state.parked.reset(record.commits, writes)
     state.lanes.reset(record.commits, writes)
+    if record.fences:
+        state.locks.raise_epochs(
+            ((each.group, each.topic, each.queue_id) for each in record.commits), writes
+        )
     return state.offsets.reset(record.commits, state.topics.by_name, writes)
 
 

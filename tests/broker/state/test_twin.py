@@ -1,5 +1,6 @@
 """Locks and offsets against a twin that keeps everything it ever received, and searches it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -72,6 +73,8 @@ class Twin:
                         by = lock.client if isinstance(record, LocksReleased) else ""
                         lock.client, lock.stamp, lock.since_ms, lock.released_by = "", 0, 0, by
             case OffsetsCommitted() | OffsetsReset():
+                for lock in self._fenced(record):
+                    lock.epoch, lock.released_by = lock.epoch + 1, ""
                 for commit in record.commits:
                     self._commit(commit, is_reset=isinstance(record, OffsetsReset))
 
@@ -95,6 +98,11 @@ class Twin:
                 lock = Held(lock.epoch + 1, record.client_id, since_ms=wall_ms)
             lock.stamp = index
             self.locks[place] = lock
+
+    def _fenced(self, record: OffsetsCommitted | OffsetsReset) -> Iterator[Held]:
+        if isinstance(record, OffsetsReset) and record.fences:
+            places = ((each.group, each.topic, each.queue_id) for each in record.commits)
+            yield from (self.locks[place] for place in places if place in self.locks)
 
     def _commit(self, commit: Commit, *, is_reset: bool) -> None:
         place = commit.group, commit.topic, commit.queue_id
@@ -159,7 +167,7 @@ _records: st.SearchStrategy[Record] = st.one_of(
         st.integers(1, 12),
     ),
     st.builds(OffsetsCommitted, _commits),
-    st.builds(OffsetsReset, _commits),
+    st.builds(OffsetsReset, _commits, st.booleans()),
     st.builds(ClientDead, _clients),
     st.builds(TopicDeleted, st.sampled_from(TOPICS)),
     st.builds(GroupDeleted, _groups, st.booleans()),

@@ -80,6 +80,8 @@ class Committer:
             group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
         )
         if not verdict.passes:
+            if self._is_stored_reset((group, name, queue_id), header.commit_offset, now):
+                return answer(request, peer)
             refuse_by_key(context.state.groups.get(group))
             context.counters["fenced_commits"] += 1
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, verdict.refusal)
@@ -175,7 +177,7 @@ class Committer:
             self._resets.pop(key, None)
             self._resets[key] = (commit.offset, now.monotonic_ms + RESET_ECHO_MS)
 
-        return OffsetsReset(tuple(commits))
+        return OffsetsReset(tuple(commits), fences=True)
 
     def check_staying(self, group: str, topics: Iterable[str]) -> None:
         """Refuse offsets that would come behind a deletion: they would count in what has the name next.
@@ -252,6 +254,13 @@ class Committer:
         pending = self._pending.get(key)
         if pending is None or offset > pending.offset or epoch != pending.epoch:
             self._pending[key] = Commit(group, topic.name, queue_id, offset, epoch)
+
+    def _is_stored_reset(self, key: _Key, offset: int, now: Now) -> bool:
+        """Return whether a holder of before repeats a reset, which is stored: it asks for its lock next."""
+        wanted, until_ms = self._resets.get(key, (-1, 0))
+        stored = self._context.state.offsets.get(*key)
+
+        return until_ms > now.monotonic_ms and offset == wanted == stored
 
     def _is_reset(
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer, now: Now

@@ -3,7 +3,7 @@ Queue locks: which client may pull and commit a queue of an ordered group.
 
 States of (group, queue): Free -> Held(client, epoch, lease) -> Free.
 
-The rules: at most one holder; the epoch rises whenever the holder changes, never falls, and outlives
+The rules: at most one holder; the epoch rises whenever the holder changes or offsets are reset, never falls, and outlives
 the lock: a free lock stays in the table for its epoch until its topic or its group is deleted, and then one
 number, the floor of all epochs that went so, stays for all of them. Time is not known here: that a lease is over
 is a record of the leader, and it names the last renewal it had seen (*stamp*), so that it cannot
@@ -240,6 +240,14 @@ class LockTable:
         }
 
         return self._free(over, "lease over", writes)
+
+    def raise_epochs(self, queues: Iterable[tuple[str, str, int]], writes: TableWrites) -> None:
+        """Let who holds a queue keep it under another epoch, and let who gave one back commit no more."""
+        for queue in queues:
+            lock = self._last(*queue)
+            if lock is not None:
+                raised = msgspec.structs.replace(lock, epoch=lock.epoch + 1, released_by="")
+                self._set(raised, writes)
 
     def free_client(self, client_id: str, reason: str, writes: TableWrites) -> LocksFreed:
         """Free everything a client holds, in every group."""

@@ -22,7 +22,9 @@ from tests.broker.processors.requests import (
     heartbeat_body,
     lock,
     offset_of,
+    pull,
     send,
+    unlock,
 )
 
 
@@ -179,6 +181,46 @@ def test_a_tool_resets_a_queue_that_a_member_holds_by_15(admin: AdminShell, offs
     assert [connection for connection, _ in told] == [ALICE.connection, BOB.connection]
     assert fastjson.loads(told[0][1].body) == {"offsetTable": {queue(0): offset}}
     assert reset(admin, 0, force=False, queueId=0, offset=offset).code == 0
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_holder_asks_for_its_lock_again_after_a_reset_before_it_moves_the_offset(
+    admin: AdminShell, hears: bool
+) -> None:
+    """Law: what was answered to the administrator stands, though the holder was between two connections."""
+    history(admin)
+    heartbeat(admin, "alice")
+    lock(admin, "alice", 0)
+    commit(admin, 2, 1)
+
+    def commits(offset: int, epoch: int) -> int:
+        named = {"omqClientId": "alice", "omqEpoch": str(epoch)}
+        return admin.call(15, commit_ext(offset, **named)).code
+
+    assert reset(admin, 0).code == 0
+    if hears:
+        assert commits(0, 1) == 0
+    assert (commits(3, 1), pull(admin, offset=3, omqClientId="alice", omqEpoch="1").code) == (1, 1)
+    assert offset_of(admin) == 0
+
+    assert lock(admin, "alice", 0) == {0: 2}
+    assert (commits(1, 2), offset_of(admin)) == (0, 1)
+
+
+def test_who_gave_a_queue_back_does_not_undo_a_reset(admin: AdminShell) -> None:
+    """Java unlocks before it stores its offsets."""
+    history(admin)
+    heartbeat(admin, "alice")
+    lock(admin, "alice", 0)
+    commit(admin, 2, 1)
+    unlock(admin, "alice", 0)
+
+    assert reset(admin, 0).code == 0
+    admin.ask(15, commit_ext(3), oneway=True)
+    admin.pass_time(200)
+
+    assert offset_of(admin) == 0
+    assert lock(admin, "alice", 0) == {0: 3}
 
 
 def test_a_member_that_repeats_the_reset_is_heard_and_a_late_commit_is_not_final(
