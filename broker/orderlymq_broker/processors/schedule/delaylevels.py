@@ -130,15 +130,16 @@ class DelayService:
         self._served = queue.queue_id
         counters, handing_on = self._context.counters, self._context.view.handing_on
         records: list[Record | Draft] = []
-        keys = [message_key(entry.physical) for entry in due]
-        for stored in self._context.reader.multi_get(Family.MESSAGES, keys):
-            draft = released(self._context, stored)
+        drafts = handed_on(self._context, [entry.physical for entry in due])
+        if not drafts:
+            return []
+        for draft in drafts:
             if draft is None:
                 counters["delayed_dropped"] += 1
                 continue
             records.append(draft)
         count = len(records)
-        records.append(DelayProgress(queue.queue_id, start, start + len(due)))
+        records.append(DelayProgress(queue.queue_id, start, first + len(drafts)))
         handing_on.add(queue.queue_id)
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
@@ -201,7 +202,22 @@ def count_within(context: Context, topic: str, offsets: Sequence[int]) -> int:
     return len(offsets)
 
 
-def released(context: Context, stored: bytes | None) -> Draft | None:
+def handed_on(context: Context, places: Sequence[int]) -> list[Draft | None]:
+    """Return the messages at these physical offsets as they go to where they belong, None for what is gone.
+
+    They end before the first whose topic may have fewer queues by then: it waits until that is applied.
+    """
+    drafts: list[Draft | None] = []
+    for stored in context.reader.multi_get(Family.MESSAGES, [message_key(each) for each in places]):
+        draft = _released(context, stored)
+        if draft is not None and draft.topic.name in context.view.fencing:
+            break
+        drafts.append(draft)
+
+    return drafts
+
+
+def _released(context: Context, stored: bytes | None) -> Draft | None:
     """Return a message that has waited as it goes to where it belongs; None when that is gone."""
     if stored is None:
         return None

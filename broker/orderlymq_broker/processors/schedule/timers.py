@@ -17,7 +17,7 @@ from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.fetch.read import read_message
-from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, count_within, released
+from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, count_within, handed_on
 from orderlymq_broker.state.records import Append, Outcome, Record
 from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
 from orderlymq_broker.state.schedule.timers import decode_timer
@@ -90,7 +90,7 @@ class TimerService:
             return []
 
         first_ms = min(self._seen_ms, now.wall_ms) if whole else self._first_ms
-        return [self._hand_on(due, now, first_ms)]
+        return self._hand_on(due, now, first_ms)
 
     def appended(self, records: Sequence[Append]) -> None:
         """Learn what was stored: a large batch is proposed when its last message is read, its first may be due by then."""
@@ -213,14 +213,16 @@ class TimerService:
 
         return due, len(pairs) < limit
 
-    def _hand_on(self, due: list[TimerRef], now: Now, first_ms: int) -> Propose:
+    def _hand_on(self, due: list[TimerRef], now: Now, first_ms: int) -> list[Effect]:
         context = self._context
         view = context.view
         records: list[Record | Draft] = []
         ended = due[: count_within(context, TIMER_TOPIC, [timer.offset for timer in due])]
-        keys = [message_key(timer.physical) for timer in ended]
-        for stored in context.reader.multi_get(Family.MESSAGES, keys):
-            draft = released(context, stored)
+        drafts = handed_on(context, [timer.physical for timer in ended])
+        if not drafts:
+            return []
+        del ended[len(drafts) :]
+        for draft in drafts:
             if draft is None:
                 context.counters["timers_dropped"] += 1
             elif TIMER_DEL_UNIQKEY not in draft.properties.by_name:
@@ -249,4 +251,4 @@ class TimerService:
                     self._first_ms = first_ms
             return settled()
 
-        return Propose([*records, end], applied, lost)
+        return [Propose([*records, end], applied, lost)]

@@ -227,6 +227,12 @@ class TransactionProcessor:
                 f"topic[{half.opened.topic}] not exist, it was deleted while the transaction was "
                 "open; create it and commit again, or roll back",
             )
+        if topic.name in context.view.fencing:
+            # It may have fewer queues when the copy is in the log; nobody would read one beyond them.
+            raise RequestRefused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"topic[{topic.name}] is being changed; end the transaction again",
+            )
         draft = self._draft(half, topic, decode_record(stored))
 
         return put(context, draft, wait_of(context, draft.properties, now.wall_ms))

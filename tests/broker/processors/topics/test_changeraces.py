@@ -5,7 +5,8 @@ import pytest
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
 from orderlymq_protocol.codes import RequestCode
 from tests.broker.processors.driver import ALICE, TOOL, Shell
-from tests.broker.processors.requests import create, send_ext
+from tests.broker.processors.halves import COMMIT, begin, end, end_ext, found
+from tests.broker.processors.requests import create, properties, send, send_ext
 from tests.broker.processors.topics.test_expansionraces import said
 
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -133,3 +134,33 @@ def test_nothing_is_sent_to_a_topic_that_is_losing_queues(shell: Shell, queue: i
     again = shell.submit(310, send_ext("orders", e=1), b"paid")
     shell.settle()
     assert said(shell, again)[0] == 0
+
+
+WAITS = {"level": {"DELAY": "1"}, "time": {"TIMER_DELAY_SEC": "1"}}
+
+
+@pytest.mark.parametrize("wait", ["level", "time", "half"])
+def test_what_has_waited_goes_to_no_queue_that_its_topic_is_losing(shell: Shell, wait: str) -> None:
+    """It was laid out by the numbers from before, and stands behind the change in the log: nobody would ever read it."""
+    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
+    half = (0, 0)
+    if wait == "half":
+        half = begin(shell, queue=3)
+    else:
+        send(shell, props=properties(**WAITS[wait]), e=3)
+        shell.pass_time(900)
+
+    made = shell.submit(CREATE, creation(2), peer=TOOL)
+    if wait == "half":
+        shell.submit(37, end_ext(half, COMMIT))
+    shell.wall_ms += 200
+    shell.run(shell.core.tick(shell.now))
+    shell.settle()
+    if wait == "half":
+        assert end(shell, half, COMMIT).code == 0
+    shell.pass_time(200)
+
+    assert said(shell, made)[0] == 0
+    assert {number: found(shell, queue=number) for number in (0, 1)} == {0: [b"paid"], 1: []}
+    assert 3 not in shell.state.topics.by_name["orders"].queues
+    shell.replay()
