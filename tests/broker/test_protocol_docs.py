@@ -38,6 +38,7 @@ TO_CLIENTS: Final = {
     RequestCode.CHECK_TRANSACTION_STATE: "oneway, to one live producer of the group, in turn",
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "to the client that asked, from 324 and 325",
 }
+_ALL_OR_NONE: Final = "all or none as far as they are judged when they come; where the log changes that for one, the answer names what was changed"
 _LANES: Final = "[lanes](../explanation/lanes.md#wire-contract)"
 REMARKS: Final = {
     RequestCode.SEND_MESSAGE_V2: (
@@ -59,7 +60,7 @@ REMARKS: Final = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: (
         "an ordered topic keeps its queues and stays ordered; `message.type=FIFO` makes one"
     ),
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "all or none",
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _ALL_OR_NONE,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
         "creates a topic with the queues that the header counts for this group; as all topics here, it keeps them: "
         "a topic that exists with other numbers answers 1"
@@ -68,7 +69,7 @@ REMARKS: Final = {
     RequestCode.UPDATE_BROKER_CONFIG: (
         "through the log, so a fail-over keeps it; which keys: [settings](settings.md); others answer 1"
     ),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "all or none",
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _ALL_OR_NONE,
     RequestCode.GET_BROKER_RUNTIME_INFO: "keys of 4.9 and 5.x; what does not exist here is 0",
     RequestCode.LOCK_BATCH_MQ: "`leaseMillis` in the body, `epochs` in the answer are our own; a replica that does not lead answers 1",
     RequestCode.END_TRANSACTION: (

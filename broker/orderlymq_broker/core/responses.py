@@ -20,7 +20,13 @@ from orderlymq_broker.core.requestcontext import (
     answer_lost,
     unanswered,
 )
-from orderlymq_broker.state.records import Outcome, Record, Refused
+from orderlymq_broker.state.records import (
+    GroupChanged,
+    Outcome,
+    Record,
+    Refused,
+    TopicChanged,
+)
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import GROUP_LENGTH_MAX
@@ -30,6 +36,9 @@ NOT_LEADER: Final = (
     "Can't modify topic or subscription group from slave broker, please execute it from master "
     "broker: this replica does not lead group {group}; send it to {address}"
 )
+
+# Topics and groups that one answer names.
+NAMES_SHOWN: Final = 8
 
 
 def answer_list(
@@ -103,13 +112,18 @@ def change(
 ) -> list[Effect]:
     """Propose an administrator's change, answered with *body* and *remark* when it is applied.
 
-    *before* makes effects that go before the answer.
+    *before* makes effects that go before the answer. Of several topics or groups one may be refused for what came into the log
+    since the request was judged; the answer says that the others were changed.
     """
 
     def then(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
         refused = next((each for each in outcomes if isinstance(each, Refused)), None)
         if refused is not None:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
+            changes = [each for each in outcomes if isinstance(each, TopicChanged | GroupChanged)]
+            made = [each.name for each in changes if each.changed]
+            more = f"; changed by this request: {', '.join(made[:NAMES_SHOWN])}" if made else ""
+            more += f" and {len(made) - NAMES_SHOWN} more" if len(made) > NAMES_SHOWN else ""
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason + more)
         context.counters["administrative_changes"] += 1
         return [*before(), *answer(request, peer, body=body, remark=remark)]
 

@@ -138,7 +138,7 @@ class GroupAdministration:
         return self._change(self._judge(body, only), request, peer)
 
     def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 225: create or change several groups, all or none."""
+        """Serve 225: create or change several groups, all or none as far as they are judged here."""
         body = fastjson.loads_standard(request.body)
         listed = body.get("groupConfigList") if isinstance(body, Mapping) else None
         if not isinstance(listed, list) or not listed:

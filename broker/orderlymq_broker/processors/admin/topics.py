@@ -88,7 +88,7 @@ class TopicAdministration:
         return self._set(CreateTopicHeader.from_ext(request.ext), request, peer)
 
     def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 18: create or change topics together, all or none."""
+        """Serve 18: create or change topics together, all or none as far as they are judged here."""
         body = fastjson.loads_standard(request.body)
         configs = TopicConfigList.from_json_value(body).topic_config_list
         if len(configs) > TOPICS_AT_ONCE_MAX:

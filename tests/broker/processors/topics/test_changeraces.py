@@ -3,6 +3,7 @@
 import pytest
 
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
 from tests.broker.processors.driver import ALICE, TOOL, Shell
 from tests.broker.processors.halves import COMMIT, begin, end, end_ext, found
@@ -117,6 +118,26 @@ def test_a_queue_stays_that_a_message_comes_into_before_it_would_go(shell: Shell
     assert (code, "queue 3 of topic[orders] has messages that group" in (remark or "")) == (1, True)
     assert shell.state.topics.by_name["orders"].queue_count == 4
     shell.replay()
+
+
+def test_a_list_that_is_refused_in_part_names_what_was_changed(shell: Shell) -> None:
+    """A tool that takes it for nothing would not look again."""
+    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
+    create(shell, OffsetsReset(tuple(Commit("billing", "orders", queue, 0) for queue in range(4))))
+    wanted = [
+        {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+        for name in ("invoices", "orders")
+    ]
+
+    shell.submit(310, send_ext("orders", e=3), b"paid")
+    body = fastjson.dumps({"topicConfigList": wanted})
+    refused = shell.submit(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body, peer=TOOL)
+    shell.settle()
+
+    code, remark = said(shell, refused)
+    assert (code, (remark or "").partition("; changed")[2]) == (1, " by this request: invoices")
+    topics = shell.state.topics.by_name
+    assert [topics[name].queue_count for name in ("invoices", "orders")] == [2, 4]
 
 
 @pytest.mark.parametrize("queue", [1, 3])
