@@ -8,7 +8,8 @@ publish the list. Senders that do not name the list they chose from wait until e
 Rules: pure and level-based like `planner`; every state in which a crash can leave raft groups and name servers leads on.
 No client learns the new list before every raft group has switched. When a leader lifts its fence the expansion is aborted
 on all raft groups, unless one has switched already: then the raft group is fenced again and follows. After an aborted
-expansion writes stay open for a while before the next attempt.
+expansion writes stay open for a while before the next attempt. A raft group beside the list stays beside it. A list is
+fenced for, switched to or published only with as many queues as its total says: senders are refused for the total.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,7 @@ from orderlymq_operator.resources.topic import (
     ExpansionStatus,
     QueueBarrier,
 )
+from orderlymq_protocol.plurals import counted
 
 # With more than this to consume a fence would likely be in vain: writes stay open until the groups are nearer.
 LAG_MAX: Final = 10_000
@@ -96,6 +98,10 @@ class ExpansionPlan:
         """Return whether nothing else may touch the topic now."""
         begun = self.status is not None and self.status.phase not in ("Waiting", "Aborted")
         return begun or bool(self.actions)
+
+
+class _MisfitError(Exception):
+    """The queues that exist cannot stand in a list of the wanted total."""
 
 
 @dataclass(slots=True)
@@ -168,6 +174,19 @@ def expansion_reason(plan: ExpansionPlan) -> str:
 
 def plan_expansion(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
     """Return the next steps of a topic's expansion; without actions when there is something to wait for."""
+    world = _without_groups_beside(world)
+    try:
+        return _next_steps(request, world)
+    except _MisfitError as error:
+        found = [found for found in world.groups.values() if found is not None]
+        rests = all(each.phase == "open" for each in found)
+        status = _status(
+            "Waiting" if rests else "Switching", request.queues, world, _published(world)
+        )
+        return ExpansionPlan((), status, str(error))
+
+
+def _next_steps(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
     present = {name: found for name, found in world.groups.items() if found is not None}
     published = _published(world)
     valid = max((found.total for found in present.values()), default=0)
@@ -337,6 +356,20 @@ def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) 
 # -- parts ---------------------------------------------------------------------------------------------
 
 
+def _without_groups_beside(world: ExpansionState) -> ExpansionState:
+    """Leave out the raft groups where a tool made the topic beside its list: they have no part in it, and get none.
+
+    A group that an expansion brought in has the total of its list, or is not open.
+    """
+    listed = {name for found in world.lists for name in found or ()}
+    groups = {
+        name: found
+        for name, found in world.groups.items()
+        if not listed or name in listed or found is None or found.total or found.phase != "open"
+    }
+    return replace(world, groups=groups)
+
+
 def _switches(
     request: ExpansionRequest, world: ExpansionState, target: _Layout, attempt: int, done: set[str]
 ) -> Iterator[SwitchTopic]:
@@ -355,6 +388,9 @@ def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) 
     """Return where *total* queues stand: as raft groups know it already, the rest spread evenly.
 
     A group that is to go gets none, unless what the others know leaves no other place: the expansion began before.
+
+    Raises:
+        _MisfitError: there are more queues than *total* already.
     """
     known: dict[str, int] = {}
     is_settled = True
@@ -369,7 +405,10 @@ def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) 
             known[name] = found.write_queues or published.get(name, 0)
             is_settled = False
     places = [name for name in known if known[name] or is_settled or name not in world.leaving]
-    return _Layout(total, spread(total, places, known))
+    layout = spread(total, places, known)
+    if (count := sum(layout.values())) != total:
+        raise _MisfitError(f"raft groups have {counted(count, 'queue')}, which no list of {total} names")
+    return _Layout(total, layout)
 
 
 def _published(world: ExpansionState) -> Mapping[str, int]:

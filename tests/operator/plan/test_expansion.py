@@ -19,11 +19,12 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.expansion import (
     LAG_MAX,
+    ExpansionPlan,
     ExpansionRequest,
     ExpansionState,
     plan_expansion,
 )
-from tests.operator.plan.expandingworld import LIMIT_MS, PROPAGATION_MS, ExpandingWorld
+from tests.operator.plan.expandingworld import LIMIT_MS, PROPAGATION_MS, Broker, ExpandingWorld
 
 A, B = "broker-a", "broker-b"
 OLD, NEW = {A: 2, B: 2}, {A: 4, B: 4}
@@ -175,6 +176,70 @@ def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
         PublishTopic("orders", A, 8, PROPAGATION_MS),
         PublishTopic("orders", B, 8, PROPAGATION_MS),
     )
+
+
+def test_a_raft_group_beside_the_list_has_no_part_in_any_growth() -> None:
+    """Law: where a tool made the topic beside its list it stays beside: not fenced, no place, not in the list."""
+    grown = expansion(total=8, write_queues=4, attempt=1)
+    beside = expansion(write_queues=4)
+
+    def plan(queues: int, old: dict[str, int], a: ObservedExpansion) -> ExpansionPlan:
+        state = ExpansionState({A: a, B: a, "beside": beside}, (old, old), (old, old))
+        return plan_expansion(replace(REQUEST, config=config(queues)), state)
+
+    assert plan(8, NEW, grown) == ExpansionPlan()
+    assert [(step.group, step.total, step.queues) for step in plan(10, NEW, grown).actions] == [  # type: ignore[union-attr]  # fences
+        (A, 10, 5),
+        (B, 10, 5),
+    ]
+    assert plan(8, OLD, expansion()).actions == (
+        FenceTopic("orders", A, 1, 8, 4, LIMIT_MS),
+        FenceTopic("orders", B, 1, 8, 4, LIMIT_MS),
+    )
+    assert plan(8, OLD, expansion("switched")).actions == (
+        PutOrderConfig("orders", "broker-a:4;broker-b:4"),
+    )
+
+
+def test_nothing_is_done_for_a_list_that_would_not_have_as_many_queues_as_its_total() -> None:
+    """Law: brokers and the SDK name a list by its total, so each send to another list would be refused for ever."""
+    many = expansion(write_queues=6)
+    plan = plan_expansion(REQUEST, world(many, many))
+    assert (plan.actions, plan.holds) == ((), False)
+    assert plan.message == "raft groups have 12 queues, which no list of 8 names"
+
+    switched = expansion("switched", write_queues=6)
+    plan = plan_expansion(REQUEST, world(switched, switched))
+    assert (plan.actions, plan.holds) == ((), True)
+
+
+def test_keys_keep_their_order_when_a_tool_makes_a_grown_topic_beside_its_list() -> None:
+    """Law: the list stays as it is, everybody may send on, and what waits in the queues is not overtaken."""
+    world = ExpandingWorld(Random(1), 2, 8)
+    world.slow = True
+    request = ExpansionRequest("orders", config(12), LIMIT_MS, PROPAGATION_MS)
+
+    def go_on(steps: int, pace: int) -> None:
+        for _ in range(steps):
+            for producer in world.producers:
+                world.send(producer)
+            for _ in range(pace):
+                world.consume()
+            world.look(request)
+            world.pass_time(250)
+            world.check()
+
+    go_on(600, 8)
+    assert world.lists == [{"broker-0": 6, "broker-1": 6}] * 2
+    beside = Broker()
+    beside.grow(6)
+    world.brokers["broker-2"] = beside
+    go_on(20, 0)
+    sent = [producer.sent for producer in world.producers]
+    go_on(200, 5)
+
+    assert world.lists == [{"broker-0": 6, "broker-1": 6}] * 2
+    assert [producer.sent for producer in world.producers] == [count + 200 for count in sent]
 
 
 def test_a_fence_is_lifted_when_another_number_is_wanted_by_now() -> None:
