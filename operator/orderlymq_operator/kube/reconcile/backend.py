@@ -73,6 +73,7 @@ from orderlymq_operator.plan.actions import (
     ConditionReport,
     Observed,
     ObservedGroup,
+    PutOrderConfig,
     Refuse,
     ReportCondition,
     RestartNameServer,
@@ -387,8 +388,22 @@ class KubeBackend:
                 self.reports[subject] = condition
             case Refuse():
                 raise AssertionError("a refused plan is not carried out")
+            case PutOrderConfig():
+                await perform_remote(action, self.admin, self)
+                self._check_name_servers()
             case _:
                 await perform_remote(action, self.admin, self)
+
+    def _check_name_servers(self) -> None:
+        """Hold back the queues of a list that not every name server has: who lacks it would show a part of them.
+
+        Raises:
+            AdminError: a name server does not run at present.
+        """
+        pods = self.live.name_server_pods()
+        for index in range(self.desired.cluster.spec.name_servers.replicas):
+            if (pod := pods.get(index)) is None or not pod.running:
+                raise AdminError(f"name server {index} does not run; it lacks the queue list")
 
     async def start_group(self, group: str) -> None:
         """Make the StatefulSet of a group that has none.

@@ -119,7 +119,7 @@ class Place:
 async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
     """A Cluster with one name server and a group whose first replica leads."""
     server, client = ObjectServer(), RemotingClient()
-    made = cluster()
+    made = cluster(nameServers={"replicas": 1})
     live = Live(
         pods={
             "demo-nameserver-0": pod_facts(_own("demo-nameserver-0", names.NAME_SERVER)),
@@ -168,6 +168,27 @@ async def test_a_queue_list_that_is_not_published_holds_back_its_topic_and_no_ot
     place.mute = False
     assert await place.perform(actions[:2]) == ([], 2)
     assert place.created == ["events", "orders"]
+
+
+async def test_a_queue_list_that_a_name_server_without_a_pod_lacks_holds_back_its_topic(
+    place: Place,
+) -> None:
+    """Law: it comes back without the list, and would show the queues of those groups that register first."""
+    place.backend.desired = Desired(cluster(nameServers={"replicas": 2}))
+    actions: list[Action] = [
+        PutOrderConfig("orders", "demo-0:4"),
+        CreateTopic("orders", "demo-0", ORDERED),
+    ]
+
+    failed, _ = await place.perform(actions)
+    assert place.created == []
+    assert [str(error) for error in failed] == [
+        "name server 1 does not run; it lacks the queue list"
+    ]
+
+    place.put(_own("demo-nameserver-1", names.NAME_SERVER))
+    assert await place.perform(actions) == ([], 2)
+    assert place.created == ["orders"]
 
 
 async def test_a_replica_is_replaced_by_eviction(place: Place) -> None:
