@@ -256,14 +256,14 @@ class NameServer:
     def _answer_held(self, count: int, *, is_changed: bool) -> None:
         """Look at the first *count* questions that wait, some in each turn of the loop."""
         now_ms = _now_ms()
-        waits: dict[str, bool] = {}
+        waits: dict[tuple[str, int], bool] = {}
         for _ in range(min(count, LOOKED_AT_MAX, len(self._held))):
             due_ms, conn, request = self._held.popleft()
-            topic = request.ext["topic"]
-            if is_changed and topic not in waits:
-                waits[topic] = self._core.knows_too_little(request, now_ms)
+            kind = request.ext["topic"], request.language
+            if is_changed and kind not in waits:
+                waits[kind] = self._core.knows_too_little(request, now_ms)
             if conn.id in self._connections:
-                if not waits.get(topic, True):
+                if not waits.get(kind, True):
                     self._answer(conn, request, now_ms)
                 elif now_ms < due_ms:
                     self._held.append((due_ms, conn, request))

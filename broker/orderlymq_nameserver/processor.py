@@ -273,7 +273,8 @@ class NameServerCore:
         A name server that has just begun may not have heard of the topic yet. A client that is answered that a topic
         does not exist asks next for what topics are made after; see `negativecache`. Nor may it have heard
         of every group that the list of an ordered topic names: keys move for a client that gets only some. A topic
-        that is listed exists, for however long none of its groups has registered.
+        that is listed exists, for however long none of its groups has registered. The Go client, which reads no list,
+        gets no part of it for as long: brokers learn of a name server that was added when they restart.
         """
         if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or request.body:
             return False  # no client sends a body, and it would be kept
@@ -283,15 +284,16 @@ class NameServerCore:
         if self._awaits_groups(topic):
             return True
         conf = self.kv.get(ORDER_NAMESPACE, topic)
-        if not self._is_new(now_ms):
+        is_new = self._is_new(now_ms)
+        if not is_new and (conf is None or request.language != LanguageCode.GO):
             return conf is not None and self.routes.encoded_route(topic) is None
         route = self.routes.route(topic)
-        if topic == AUTO_CREATE_TOPIC or route is None:
+        if (topic == AUTO_CREATE_TOPIC and is_new) or route is None:
             return True
         return not listed_groups(conf or "") <= {queue.broker_name for queue in route.queue_datas}
 
     def judges_by(self, now_ms: int) -> tuple[int, bool]:
-        """Return what `knows_too_little` depends on: while it is the same, so is each of its answers."""
+        """Return what `knows_too_little` of a question depends on: while it is the same, so is each of its answers."""
         return self.routes.changes, self._is_new(now_ms)
 
     # Registrations.

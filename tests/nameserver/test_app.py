@@ -28,7 +28,14 @@ from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, request
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.outside import OutsideListener
-from tests.nameserver.registrations import GROUP_A, GROUP_B, register_request, registration, topic
+from tests.nameserver.registrations import (
+    GROUP_A,
+    GROUP_B,
+    register,
+    register_request,
+    registration,
+    topic,
+)
 
 LOOPBACK = Address("127.0.0.1", 0)
 TIMEOUT_S = 20.0
@@ -128,6 +135,27 @@ async def test_a_go_client_asks_elsewhere_for_a_listed_topic_that_nobody_has_reg
         await client.close()
 
     assert sent == 1, "the one that is not of Go"
+
+
+async def test_a_go_client_that_waits_for_a_late_group_keeps_no_other_client_waiting() -> None:
+    """Law: each is answered by what its language makes of the route, whichever asked first."""
+    client = RemotingClient()
+    async with running() as server:
+        await client.invoke(str(server.address), request(106), TIMEOUT_S)
+        (connection,) = server._connections.values()
+        server._core.kv.put("ORDER_TOPIC_CONFIG", "orders", "group-a:8;group-b:8")
+        register(server._core, GROUP_A, registration(1, topic("orders", 8, order=True)))
+        server._core._began_ms = None
+        question = request(105, {"topic": "orders"})
+        go = replace(question, language=LanguageCode.GO)
+        due_ms = 1 << 62
+        server._held = deque((due_ms, connection, each) for each in (go, question))
+        server._answer_held(2, is_changed=True)
+        left = [each.language for _, _, each in server._held]
+        server._held.clear()
+        await client.close()
+
+    assert left == [LanguageCode.GO]
 
 
 async def test_questions_that_wait_keep_little_memory() -> None:

@@ -476,6 +476,29 @@ def test_a_question_waits_while_a_group_that_the_list_of_its_topic_names_has_not
     assert not server.knows_too_little(question, 201)
 
 
+def test_a_go_client_waits_for_every_group_of_a_list_however_late_one_is() -> None:
+    """Law: it reads no list, and would hash its keys over the queues of those that have registered.
+
+    A name server that was added is known to a broker group only when that has restarted.
+    """
+    table = KvTable({"ORDER_TOPIC_CONFIG": {"orders": "group-a:4;group-b:4"}})
+    server = NameServerCore(table, expiry_ms=120_000, began_ms=0)
+    question = request(105, {"topic": "orders"})
+    go = replace(question, language=LanguageCode.GO)
+    body = registration(1, topic("orders", 4, order=True), topic("logs"))
+    late = 100 * KNOWS_ALL_AFTER_MS
+
+    register(server, GROUP_A, body, now_ms=late)
+    assert not server.knows_too_little(question, late)
+    assert server.knows_too_little(go, late)
+    assert not server.knows_too_little(replace(go, ext={"topic": "logs"}), late)
+
+    register(server, GROUP_B, body, connection=2, now_ms=late)
+    assert not server.knows_too_little(go, late)
+    server.routes.connection_closed(2)
+    assert not server.knows_too_little(go, late), "its queues stay in the route"
+
+
 def test_only_who_knows_that_its_topic_does_not_exist_sees_queues_to_make_topics_after() -> None:
     """A producer that was answered too late, or never, asks for them too, and would move keys of its topic."""
     server = core()
