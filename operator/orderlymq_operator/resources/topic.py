@@ -23,10 +23,16 @@ from orderlymq_operator.resources.meta import (
     set_once,
 )
 from orderlymq_operator.resources.quantities import Duration
+from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX
 
 QueueChangePolicy = Literal["Reject", "Expand", "DrainAndSwitch"]
 PERMISSION_BITS: Final = {"ReadOnly": 4, "WriteOnly": 2, "ReadWrite": 6}
 QUEUES_MAX: Final = 1024
+# Below it a fence would end before the operator, which needs a second, has switched to the new list.
+_DRAIN_MIN: Final = Duration("2s")
+_EXPANSION_MAX: Final = Duration(f"{EXPANSION_MS_MAX // 3_600_000}h")
+_DRAIN_RANGE: Final = f"drainTimeout is {_DRAIN_MIN} to {_EXPANSION_MAX}"
+_PROPAGATION_RANGE: Final = f"routePropagationTime is at most {_EXPANSION_MAX}"
 
 
 class TopicSpec(Model):
@@ -58,13 +64,24 @@ class TopicSpec(Model):
     drain_timeout: Duration = Field(
         default=Duration("60s"),
         description="DrainAndSwitch: how long writes may be refused while groups drain the topic; "
-        "then they are let in again under the old list, and the status says who was in the way.",
+        "then they are let in again under the old list, and the status says who was in the way. "
+        f"From {_DRAIN_MIN} to {_EXPANSION_MAX}.",
+        json_schema_extra=rules(
+            rule(
+                f"duration(self) >= duration('{_DRAIN_MIN}') && duration(self) <= duration('{_EXPANSION_MAX}')",
+                _DRAIN_RANGE,
+            )
+        ),
     )
     route_propagation_time: Duration = Field(
         default=Duration("40s"),
         description="DrainAndSwitch: how long after the new list is published the sends of RocketMQ "
         "clients are refused. They ask for it every 30 s (pollNameServerInterval) and may be "
-        "sending by the old one for a send time-out more. The SDK is served immediately.",
+        "sending by the old one for a send time-out more. The SDK is served immediately. "
+        f"At most {_EXPANSION_MAX}.",
+        json_schema_extra=rules(
+            rule(f"duration(self) <= duration('{_EXPANSION_MAX}')", _PROPAGATION_RANGE)
+        ),
     )
     permission: Literal["ReadOnly", "WriteOnly", "ReadWrite"] = Field(
         default="ReadWrite", description="Operations that clients may do."
@@ -87,6 +104,15 @@ class TopicSpec(Model):
                 "queueChangePolicy Expand would move keys between the queues of an Ordered topic; "
                 "use Reject, or type Normal"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _brokers_take_its_times(self) -> Self:
+        drain, propagation = self.drain_timeout, self.route_propagation_time
+        if not _DRAIN_MIN.milliseconds <= drain.milliseconds <= EXPANSION_MS_MAX:
+            raise ValueError(f"{_DRAIN_RANGE}, not {drain}")
+        if propagation.milliseconds > EXPANSION_MS_MAX:
+            raise ValueError(f"{_PROPAGATION_RANGE}, not {propagation}: no broker waits longer")
         return self
 
 

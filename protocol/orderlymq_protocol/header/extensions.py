@@ -18,5 +18,7 @@ EXT_OVERLAP: Final = "omqSecretOverlapSeconds"
 EXT_REQUESTS: Final = "omqRequestsPerSecond"
 EXT_BYTES: Final = "omqBytesPerSecond"
 EXT_CONNECTIONS: Final = "omqConnections"
+# Of a queue expansion: the longest fence, and the longest time in which clients learn the new list.
+EXPANSION_MS_MAX: Final = 60 * 60 * 1_000
 # Of a change of a consumer group: the members of the body that are meant, comma between them; the others stay as they are.
 EXT_MEMBERS: Final = "omqMembers"

@@ -80,6 +80,8 @@ _GUARDED = {
     "Cluster.spec.listeners",
     "Cluster.spec.listeners[]",
     "Topic.spec.clusterRef",
+    "Topic.spec.drainTimeout",
+    "Topic.spec.routePropagationTime",
     "Topic.spec.topicName",
     "Topic.spec.type",
     "ConsumerGroup.spec",

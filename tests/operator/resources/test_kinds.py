@@ -3,7 +3,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from orderlymq_operator.plan.expansion import SWITCH_MARGIN_MS
 from orderlymq_operator.resources.kinds import KINDS, resources_of
+from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX
 from tests.operator.examples import cluster, desired, group, topic
 
 
@@ -68,6 +70,27 @@ def test_an_ordered_topic_cannot_expand() -> None:
         topic(queueChangePolicy="Expand")
 
     assert topic(type="Normal", queueChangePolicy="Expand").spec.queues == 8
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"drainTimeout": "1h1s"},
+        {"drainTimeout": "1s999ms"},
+        {"routePropagationTime": "3600001ms"},
+        {"routePropagationTime": "2h"},
+    ],
+)
+def test_a_topic_waits_no_longer_than_brokers_do_and_long_enough_to_switch(
+    spec: dict[str, str],
+) -> None:
+    """Law: what a broker would refuse amid an expansion, when there is no way back, is refused in the manifest."""
+    with pytest.raises(ValidationError, match=next(iter(spec))):
+        topic(queueChangePolicy="DrainAndSwitch", **spec)
+
+    bounds = topic(drainTimeout="2s", routePropagationTime="60m").spec
+    assert bounds.drain_timeout.milliseconds >= 2 * SWITCH_MARGIN_MS
+    assert bounds.route_propagation_time.milliseconds == EXPANSION_MS_MAX
 
 
 def test_resources_read_back_as_they_were_written() -> None:

@@ -48,13 +48,11 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.config import QUEUES_MAX
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.header.extensions import EXT_QUEUE_TOTAL, EXT_TOKEN
+from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX, EXT_QUEUE_TOTAL, EXT_TOKEN
 from orderlymq_protocol.names import InvalidName, check_topic_name
 from orderlymq_protocol.operatortoken import token_max_at
 from orderlymq_protocol.plurals import counted
 
-# A fence or a settling beyond an hour is a mistake in a manifest, not a plan.
-LIMIT_MS_MAX: Final = 60 * 60 * 1_000
 # An operator counts one on from the greatest number that it sees on any raft group. A greater step than
 # this would use the numbers up, and no expansion could follow.
 ATTEMPTS_AHEAD_MAX: Final = 1_000_000
@@ -157,7 +155,7 @@ class ExpansionProcessor:
             case "switch":
                 record = self._switch(name, request, token)
             case "publish":
-                settle_ms = _number(ext, "settleMillis", LIMIT_MS_MAX)
+                settle_ms = _number(ext, "settleMillis", EXPANSION_MS_MAX)
                 record = ExpansionPropagated(name, _number(ext, "total"), settle_ms, token)
             case _:
                 raise RequestRefused(
@@ -297,7 +295,7 @@ class ExpansionProcessor:
             _number(ext, "attempt", present.attempt + ATTEMPTS_AHEAD_MAX),
             _number(ext, "total", QUEUES_MAX),
             _number(ext, "queues", QUEUES_MAX),
-            _number(ext, "limitMillis", LIMIT_MS_MAX),
+            _number(ext, "limitMillis", EXPANSION_MS_MAX),
             token,
         )
         # What is proposed from now on stands behind the fence in the log.
