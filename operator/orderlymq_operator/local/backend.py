@@ -234,7 +234,12 @@ class LocalBackend:
             }
             tables = {
                 group: tasks.create_task(
-                    read_tables(self._admin, self.group_address(group), self._state.desired)
+                    read_tables(
+                        self._admin,
+                        self.group_address(group),
+                        self._state.desired,
+                        self._expanding,
+                    )
                 )
                 for group in groups
             }

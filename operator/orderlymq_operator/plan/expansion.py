@@ -143,11 +143,38 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
         return None
     if not under_way and topic.spec.effective_queue_change_policy != "DrainAndSwitch":
         return None
+    request = ExpansionRequest(
+        name,
+        topic_config(topic, topic.spec.queues),
+        topic.spec.drain_timeout.milliseconds,
+        topic.spec.route_propagation_time.milliseconds,
+    )
+    world = _state(name, desired, observed)
+    if not any(world.groups.values()):
+        return None  # it is still being created
+    silent = [group for group in _silent(name, world, observed) if under_way]
+    if silent:
+        # Nobody asked, because its manifest allows no growth by now; the next look does.
+        status = _status("Fencing", request.queues, world, _published(world))
+        return ExpansionPlan((), status, f"how far {silent[0]} is, is being asked")
+    plan = plan_expansion(request, world)
+    return plan if plan.status is not None else None
+
+
+def _silent(name: str, world: ExpansionState, observed: Observed) -> list[str]:
+    """Return the raft groups that have a topic and have not said how far its expansion is."""
+    return [
+        group
+        for group, found in world.groups.items()
+        if found is None and name in (observed.groups[group].topics or ())
+    ]
+
+
+def _state(name: str, desired: Desired, observed: Observed) -> ExpansionState:
+    """Return what is observed of one topic."""
     groups = {
         group: observed.groups[group].expansion.get(name) for group in desired.cluster.group_names
     }
-    if not any(groups.values()):
-        return None  # it is still being created
     lists = []
     routes = []
     for index in range(desired.cluster.spec.name_servers.replicas):
@@ -155,15 +182,7 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
         config = server.order_config if server is not None else None
         lists.append(None if config is None else _layout(config.get(name, "")))
         routes.append(None if server is None else server.routes.get(name))
-    request = ExpansionRequest(
-        name,
-        topic_config(topic, topic.spec.queues),
-        topic.spec.drain_timeout.milliseconds,
-        topic.spec.route_propagation_time.milliseconds,
-    )
-    world = ExpansionState(groups, tuple(lists), tuple(routes), desired.draining)
-    plan = plan_expansion(request, world)
-    return plan if plan.status is not None else None
+    return ExpansionState(groups, tuple(lists), tuple(routes), desired.draining)
 
 
 def expansion_reason(plan: ExpansionPlan) -> str:

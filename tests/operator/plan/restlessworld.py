@@ -28,7 +28,7 @@ from orderlymq_operator.plan.actions import (
     SwitchTopic,
     UserConfig,
 )
-from orderlymq_operator.plan.expansion import expanding_topics
+from orderlymq_operator.plan.expansion import expanding_topics, topics_under_way
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.kinds import Desired
 from tests.operator.plan.expandingworld import Broker
@@ -53,11 +53,13 @@ class RestlessWorld(World):
     restarts: list[str] = field(default_factory=list)
     now_ms: int = 0
     told: Desired | None = None
+    expanding: frozenset[str] = frozenset()
 
     # -- what the operator sees
 
     def observed(self) -> Observed:
         groups = {name: self._seen(name) for name in self.groups}
+        self.expanding = topics_under_way(groups)
         routes = {topic: self._route(topic) for _, topic in self.brokers}
         servers = {
             index: ObservedNameServer()
@@ -71,7 +73,8 @@ class RestlessWorld(World):
         found = self.groups[name].observed()
         if found.topics is None or self._trouble(0.1):
             return ObservedGroup(None, found.replicas)
-        asked = set() if self.told is None else set(expanding_topics(self.told.topics))
+        asked = set(() if self.told is None else expanding_topics(self.told.topics))
+        asked |= self.expanding
         expansion: dict[str, ObservedExpansion] = {}
         for (group, topic), broker in self.brokers.items():
             state = broker.observed(self.now_ms, online=True)

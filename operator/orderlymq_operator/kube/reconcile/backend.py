@@ -203,7 +203,7 @@ class KubeBackend:
             address = self.group_address(group)
         except AdminError:
             return SILENT
-        return await read_tables(self.admin, address, self.desired)
+        return await read_tables(self.admin, address, self.desired, self.expanding)
 
     async def consumer_groups(
         self, groups: Sequence[str], zone_of: Callable[[str], str]

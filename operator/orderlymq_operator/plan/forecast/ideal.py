@@ -44,7 +44,7 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
     UserConfig,
 )
-from orderlymq_operator.plan.expansion import expanding_topics
+from orderlymq_operator.plan.expansion import expanding_topics, topics_under_way
 from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Desired
 
@@ -91,7 +91,8 @@ class IdealCluster:
         self._revision = revision(desired.cluster)
         self.servers: dict[int, ObservedNameServer] = dict(observed.name_servers)
         self.groups = {name: _group(found) for name, found in observed.groups.items()}
-        self._expanding = expanding_topics(desired.topics)
+        under_way = topics_under_way(observed.groups)
+        self._expanding = sorted({*expanding_topics(desired.topics), *under_way})
         for group in self.groups.values():
             for name in self._expanding:
                 self._may_expand(group, name)

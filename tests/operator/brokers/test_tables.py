@@ -1,0 +1,41 @@
+"""What raft groups are asked for in one look."""
+
+import json
+
+import pytest
+
+from orderlymq_operator.brokers.admin import Admin
+from orderlymq_operator.brokers.tables import read_tables
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_runtime.remoting.client import RemotingClient
+from tests.operator.examples import desired, topic
+from tests.operator.scripted import Answer, serving
+
+ANSWERS: dict[int, Answer] = {
+    code: lambda request, body=json.dumps(body).encode(): request.reply(body=body)  # type: ignore[misc]  # bound early
+    for code, body in {
+        RequestCode.GET_ALL_TOPIC_CONFIG: {"topicConfigTable": {}, "dataVersion": {}},
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
+            "subscriptionGroupTable": {},
+            "dataVersion": {},
+        },
+        RequestCode.ORDERLYMQ_QUEUE_EXPANSION: {"topics": []},
+    }.items()
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expanding", "asked"),
+    [("DrainAndSwitch", (), "orders"), ("Reject", (), ""), ("Reject", ("orders",), "orders")],
+)
+async def test_a_raft_group_is_asked_about_what_may_grow_and_what_grows_elsewhere(
+    policy: str, expanding: tuple[str, ...], asked: str
+) -> None:
+    """Law: whatever the manifest says by now; brokers report by themselves only what grows there."""
+    client = RemotingClient()
+    wanted = desired(topic(queueChangePolicy=policy))
+    async with serving(ANSWERS) as (broker, address):
+        await read_tables(Admin(client), address, wanted, expanding)
+    await client.close()
+
+    assert broker.asked[-1][:2] == (20506, {"topics": asked})
