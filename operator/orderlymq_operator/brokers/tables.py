@@ -32,19 +32,18 @@ async def read_tables(
 ) -> Tables:
     """Return what a raft group knows: topics, consumer groups, accounts, and the progress of expansions.
 
-    Accounts and expansions are read only where *desired* may concern them. A raft group where a topic does not expand is
-    asked about it, too, when another one has said that it does (*expanding*), whatever the manifest says by now.
+    Accounts are read only where *desired* may concern them. Of expansions a raft group reports those under way by itself,
+    also of a topic that no manifest has any more. One where a topic does not expand is asked about it, too, when another
+    one has said that it does (*expanding*), whatever the manifest says by now.
     """
     users = bool(desired.users or desired.deleted_users)
-    # Only an ordered topic can have been expanding, whatever its manifest says now.
-    ordered = any(topic.ordered for topic in desired.topics)
     asked = {*expanding_topics(desired.topics), *expanding}
     try:
         return (
             await admin.topics(address),
             await admin.consumer_groups(address),
             await admin.users(address) if users else {},
-            await admin.expansion(address, asked) if ordered else {},
+            await admin.expansion(address, asked),
         )
     except AdminError:
         return SILENT

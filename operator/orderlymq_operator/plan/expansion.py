@@ -30,12 +30,13 @@ from orderlymq_operator.plan.actions import (
     topic_config,
 )
 from orderlymq_operator.plan.placement import order_text, parse_order_text, spread
-from orderlymq_operator.plan.refusals import expands, published_layout
+from orderlymq_operator.plan.refusals import expands, published_layout, topic_layout
 from orderlymq_operator.resources.kinds import Desired, Topic
 from orderlymq_operator.resources.topic import (
     ExpansionBlocker,
     ExpansionStatus,
     QueueBarrier,
+    TopicSpec,
 )
 from orderlymq_protocol.plurals import counted
 
@@ -159,6 +160,28 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
         return ExpansionPlan((), status, f"how far {silent[0]} is, is being asked")
     plan = plan_expansion(request, world)
     return plan if plan.status is not None else None
+
+
+def undeclared_steps(desired: Desired, observed: Observed) -> Iterator[ExpansionAction]:
+    """Yield the next steps of expansions that no Topic asks for any more: a fence is lifted, what has switched is published.
+
+    The caller has made sure that every raft group answers.
+    """
+    declared = {topic.topic_name for topic in desired.topics} | desired.deleted_topics
+    times = TopicSpec.model_fields
+    for name in sorted(topics_under_way(observed.groups) - declared):
+        world = _state(name, desired, observed)
+        if _silent(name, world, observed):
+            continue  # the next look asks it
+        permissions = [config.permission for config in topic_layout(name, observed).values()]
+        request = ExpansionRequest(
+            name,
+            0,
+            permissions[0] if permissions else PERMISSION_BITS["ReadWrite"],
+            times["drain_timeout"].default.milliseconds,
+            times["route_propagation_time"].default.milliseconds,
+        )
+        yield from plan_expansion(request, world).actions
 
 
 def _silent(name: str, world: ExpansionState, observed: Observed) -> list[str]:
@@ -426,7 +449,9 @@ def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) 
     places = [name for name in known if known[name] or is_settled or name not in world.leaving]
     layout = spread(total, places, known)
     if (count := sum(layout.values())) != total:
-        raise _MisfitError(f"raft groups have {counted(count, 'queue')}, which no list of {total} names")
+        raise _MisfitError(
+            f"raft groups have {counted(count, 'queue')}, which no list of {total} names"
+        )
     return _Layout(total, layout)
 
 

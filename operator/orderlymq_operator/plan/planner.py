@@ -41,6 +41,7 @@ from orderlymq_operator.plan.expansion import (
     ExpansionPlan,
     expansion_reason,
     topic_expansion,
+    undeclared_steps,
 )
 from orderlymq_operator.plan.leaders import leader_move
 from orderlymq_operator.plan.placement import order_text, spread
@@ -94,6 +95,8 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
     work += canary
     if topics_exist and not any(isinstance(action, CreateTopic) for action in canary):
         work += _template(desired, observed)
+    if not _unreachable(desired, observed) and _name_server_answers(observed):
+        work += undeclared_steps(desired, observed)
     work += _deletions(desired, observed)
     if not work and not desired.draining:
         work += leader_move(desired.cluster, observed.groups)

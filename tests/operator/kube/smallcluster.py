@@ -150,6 +150,7 @@ _ANSWERS: dict[int, Answer] = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _says(
         b'{"subscriptionGroupTable": {}, "dataVersion": {}}'
     ),
+    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: _says(b'{"topics": []}'),
     RequestCode.UPDATE_AND_CREATE_TOPIC: _says(b""),  # of which its tables never say anything
     RequestCode.GET_KVLIST_BY_NAMESPACE: _says(b"", ResponseCode.QUERY_NOT_FOUND),
     RequestCode.GET_BROKER_CLUSTER_INFO: _says(

@@ -1,8 +1,11 @@
 """Queue expansions that have begun, and whose manifest says something else by now."""
 
+from dataclasses import replace
+
 import pytest
 
-from orderlymq_operator.plan.actions import Action, FenceTopic, ReportCondition
+from orderlymq_operator.plan.actions import Action, FenceTopic, PutOrderConfig, SwitchTopic
+from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.kinds import Desired
 from tests.operator.examples import desired, topic
@@ -39,3 +42,35 @@ def test_an_expansion_that_has_begun_somewhere_is_led_on_when_its_policy_forbids
 
     assert {broker.total for broker in world.brokers.values()} == {12}
     assert [config["orders"] for config in world.lists.values()] == [NEW]
+
+
+@pytest.mark.parametrize(
+    ("step", "queues"), [(FenceTopic, 8), (SwitchTopic, 12), (PutOrderConfig, 12)]
+)
+def test_an_expansion_ends_when_no_topic_asks_for_it_any_more(
+    step: type[Action], queues: int
+) -> None:
+    """Law: the object of the topic goes and its messages stay: a fence is lifted, and what has switched is published."""
+    world = _begun()
+    _after(world, desired(GROWN, groups=2), step)
+
+    said = forecast(desired(groups=2), world.observed())
+    world.settle(desired(groups=2))
+
+    listed = NEW if queues == 12 else OLD
+    assert [config["orders"] for config in world.lists.values()] == [listed]
+    assert [broker.writes for broker in world.brokers.values()] == [queues // 2] * 2
+    assert {broker.phase for broker in world.brokers.values()} == {"open"}
+    assert [
+        (each.subject.name, effect.kind) for each in said.resources for effect in each.effects
+    ] == [("orders", "Changes")]
+
+
+def test_a_topic_that_is_deleted_while_it_expands_is_not_led_on() -> None:
+    world = _begun()
+    _after(world, desired(GROWN, groups=2), SwitchTopic)
+
+    world.settle(replace(desired(groups=2), deleted_topics=frozenset({"orders"})))
+
+    assert not world.brokers
+    assert all("orders" not in config for config in world.lists.values())

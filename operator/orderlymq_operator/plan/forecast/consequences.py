@@ -340,6 +340,14 @@ def _undeclared(kind: str, name: str, lane: Sequence[Action]) -> Iterator[Effect
     made = tuple(step.group for step in lane if isinstance(step, CreateTopic))
     if made:
         yield Effect("Creates", f"is created on {_listed(made)}", made)
+    ended = tuple(
+        step.group
+        for step in lane
+        if isinstance(step, AbortExpansion | FenceTopic | SwitchTopic | PublishTopic)
+    )
+    if ended:
+        text = "the expansion under way is ended, although no Topic asks for it"
+        yield Effect("Changes", text, ("name servers", *ended))
     places = tuple(
         step.group for step in lane if isinstance(step, DeleteTopic | DeleteGroup | DeleteUser)
     )
