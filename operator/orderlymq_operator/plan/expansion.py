@@ -306,12 +306,13 @@ def _drain(
             else "a newer expansion has begun"
         )
         gone = stray if stray and not aborted and total == request.queues else list(fenced)
-        aborts = tuple(
-            AbortExpansion(request.topic, n, fenced[n].attempt, reason or "aborted") for n in gone
-        )
-        return ExpansionPlan(
-            aborts, _status("Aborted", total, world, published), f"aborted: {reason}"
-        )
+        return _abort(request, world, {name: fenced[name] for name in gone}, total, reason)
+    blockers = _blockers(world)
+    age_ms = max(found.age_ms for found in fenced.values())
+    if age_ms > request.limit_ms + SWITCH_MARGIN_MS:
+        # Leaders would have lifted it by now, but were told of a longer limit than the manifest has by now.
+        why = blockers[0].reason if blockers else "it was not switched in time"
+        return _abort(request, world, fenced, total, f"after {request.limit_ms} ms: {why}")
     target = _layout_of(total, world, published)
     missing = [name for name in present if name not in fenced]
     if missing:
@@ -323,13 +324,28 @@ def _drain(
             fences, _status("Fencing", total, world, published), "fencing the rest"
         )
     status = _status("Draining", total, world, published)
-    blockers = _blockers(world)
     if blockers:
         return ExpansionPlan((), status, f"writes are fenced: {blockers[0].reason}")
-    if max(found.age_ms for found in fenced.values()) > request.limit_ms - SWITCH_MARGIN_MS:
+    if age_ms > request.limit_ms - SWITCH_MARGIN_MS:
         return ExpansionPlan((), status, "too late to switch: it is about to be aborted")
     switches = tuple(_switches(request, world, target, attempt, set()))
     return ExpansionPlan(switches, _status("Switching", total, world, published), "switching")
+
+
+def _abort(
+    request: ExpansionRequest,
+    world: ExpansionState,
+    fenced: Mapping[str, ObservedExpansion],
+    total: int,
+    reason: str,
+) -> ExpansionPlan:
+    """Lift the fences of these raft groups."""
+    aborts = tuple(
+        AbortExpansion(request.topic, name, found.attempt, reason or "aborted")
+        for name, found in fenced.items()
+    )
+    status = _status("Aborted", total, world, _published(world))
+    return ExpansionPlan(aborts, status, f"aborted: {reason}")
 
 
 def _go_on(

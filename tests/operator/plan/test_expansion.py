@@ -148,6 +148,22 @@ def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
     assert after.status.phase == "Aborted"
 
 
+@pytest.mark.parametrize("blockers", [(), (LAG,)])
+def test_a_fence_ends_by_the_limit_that_the_manifest_has_now(
+    blockers: tuple[ObservedBlocker, ...],
+) -> None:
+    """Law: its leader knows the former limit, and a shorter one ends the refusal of writes, drained or not."""
+    fence = expansion("fenced", age_ms=LIMIT_MS + 1_001, blockers=blockers)
+    plan = plan_expansion(REQUEST, world(fence, fence))
+
+    why = LAG.reason if blockers else "it was not switched in time"
+    reason = f"after {LIMIT_MS} ms: {why}"
+    assert plan.actions == tuple(AbortExpansion("orders", name, 1, reason) for name in (A, B))
+
+    soon = expansion("fenced", age_ms=LIMIT_MS)
+    assert plan_expansion(REQUEST, world(soon, soon)).actions == (), "its leader says who it was"
+
+
 def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
     """A raft group that was lifted at the last moment is fenced again, drained and switched."""
     open_again = expansion(attempt=1, reason="late")
