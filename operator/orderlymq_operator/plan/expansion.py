@@ -264,9 +264,8 @@ def _begin(
     pause_ms = PAUSE_FACTOR * request.limit_ms - min((g.age_ms for g in given_up), default=1 << 62)
     if pause_ms > 0:
         reason = min(given_up, key=lambda found: found.age_ms).reason
-        return ExpansionPlan(
-            (), status, f"aborted {reason}; tried again in {-(-pause_ms // 1000)} s"
-        )
+        minutes = counted(-(-pause_ms // 60_000), "minute")
+        return ExpansionPlan((), status, f"aborted {reason}; tried again within {minutes}")
     hopeless = _hopeless(present)
     if hopeless is not None:
         return ExpansionPlan((), status, f"not begun: {hopeless}")
@@ -484,18 +483,18 @@ def _unpublished(
 
 
 def _hopeless(present: Mapping[str, ObservedExpansion]) -> str | None:
-    """Return why a fence would be in vain."""
+    """Return why a fence would be in vain, in words that stay while it is: news would be written, and looked after."""
     behind: dict[str, int] = {}
     for found in present.values():
         for blocker in found.blockers:
             if "nobody online" in blocker.reason:
-                return blocker.reason
+                return f"group {blocker.consumer_group} is behind, nobody online"
             behind[blocker.consumer_group] = (
                 behind.get(blocker.consumer_group, 0) + blocker.messages
             )
     for name, messages in behind.items():
         if messages > LAG_MAX:
-            return f"group {name} is {messages} messages behind; fewer than {LAG_MAX} can be waited for"
+            return f"group {name} is more than {LAG_MAX} messages behind, too many to wait for"
     return None
 
 
