@@ -1,7 +1,5 @@
 """What raft groups are asked for in one look."""
 
-import json
-
 import pytest
 
 from orderlymq_operator.brokers.admin import Admin
@@ -11,16 +9,17 @@ from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.examples import desired, topic
 from tests.operator.scripted import Answer, serving
 
+
+def _says(body: bytes) -> Answer:
+    return lambda request: request.reply(body=body)
+
+
 ANSWERS: dict[int, Answer] = {
-    code: lambda request, body=json.dumps(body).encode(): request.reply(body=body)  # type: ignore[misc]  # bound early
-    for code, body in {
-        RequestCode.GET_ALL_TOPIC_CONFIG: {"topicConfigTable": {}, "dataVersion": {}},
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
-            "subscriptionGroupTable": {},
-            "dataVersion": {},
-        },
-        RequestCode.ORDERLYMQ_QUEUE_EXPANSION: {"topics": []},
-    }.items()
+    RequestCode.GET_ALL_TOPIC_CONFIG: _says(b'{"topicConfigTable": {}, "dataVersion": {}}'),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _says(
+        b'{"subscriptionGroupTable": {}, "dataVersion": {}}'
+    ),
+    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: _says(b'{"topics": []}'),
 }
 
 
