@@ -371,7 +371,12 @@ def _opened(record: HalfOpened, append: Append) -> HalfOpened:
 
 def in_pieces(records: Iterable[Record]) -> list[Effect]:
     """Return proposals of records of which nobody waits for any, in their order, none of them large."""
-    pieces: list[Effect] = []
+    return [Propose(piece) for piece in cut(records)]
+
+
+def cut(records: Iterable[Record]) -> list[list[Record]]:
+    """Return records of which each stands for itself as what is proposed together, in their order, none of it large."""
+    pieces: list[list[Record]] = []
     piece: list[Record] = []
     size = count = 0
     for record in records:
@@ -381,12 +386,12 @@ def in_pieces(records: Iterable[Record]) -> list[Effect]:
             added = PIECE_SIZE  # alone: the gate refuses it, and nothing else with it
         changes = changes_in(record)
         if piece and (size + added > PIECE_SIZE or count + changes > ENTRY_CHANGES_USUAL):
-            pieces.append(Propose(piece))
+            pieces.append(piece)
             piece, size, count = [], 0, 0
         piece.append(record)
         size += added
         count += changes
     if piece:
-        pieces.append(Propose(piece))
+        pieces.append(piece)
 
     return pieces

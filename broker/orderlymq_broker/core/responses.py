@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.entrybuilder import cut
 from orderlymq_broker.core.listings import BODY_SIZE_MAX, WAITING_MAX, Pieces
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -32,6 +33,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import GROUP_LENGTH_MAX
 
 LOST: Final = "the leader changed before the change was stored, so nothing changed; send it again"
+LOST_IN_PARTS: Final = "the leader changed before the whole change was stored; send it again"
 NOT_LEADER: Final = (
     "Can't modify topic or subscription group from slave broker, please execute it from master "
     "broker: this replica does not lead group {group}; send it to {address}"
@@ -75,15 +77,26 @@ def answer_when_applied(
     then: Callable[[Sequence[Outcome], Now], list[Effect]] | None = None,
     ended: Callable[[], None] = lambda: None,
     lost_code: int = ResponseCode.SYSTEM_ERROR,
+    in_parts: bool = False,
 ) -> list[Effect]:
     """Propose *records* and answer *request* when they are applied, or when they are lost.
 
     *then* makes the answer; without it a refused record is answered with its reason (1), others with success.
     *ended* is called first, whatever became of the records. *lost_code* is answered when another leader has taken
-    over: nothing is stored then.
+    over: nothing is stored then. *in_parts* is for many changes of which each stands for itself: they share no entry, the
+    answer comes with the last, and where the leader changes between them the first are stored.
     """
+    pieces = cut(records) if in_parts else [records]
+    outcomes: list[Outcome] = []
+    left = len(pieces)
 
-    def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+    def applied(some: Sequence[Outcome], now: Now) -> list[Effect]:
+        nonlocal left
+        outcomes.extend(some)
+        left -= 1
+        return [] if left else whole(now)
+
+    def whole(now: Now) -> list[Effect]:
         ended()
         if then is not None:
             return then(outcomes, now)
@@ -93,10 +106,14 @@ def answer_when_applied(
         return answer(request, peer)
 
     def lost(refusal: Refusal | None) -> list[Effect]:
+        nonlocal left
+        if left < 0:
+            return []  # one part was lost before, and this was the answer
+        left = -len(pieces)
         ended()
-        return answer_lost(request, peer, refusal, LOST, lost_code)
+        return answer_lost(request, peer, refusal, LOST_IN_PARTS if in_parts else LOST, lost_code)
 
-    return [Propose(records, applied, lost)]
+    return [Propose(piece, applied, lost) for piece in pieces]
 
 
 def change(

@@ -17,7 +17,12 @@ from msgspec import Struct
 
 from orderlymq_broker.state.admin.accessrecords import AccessChanged, AccessRecord
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
-from orderlymq_broker.state.groups.lockrecords import LockRecord, LocksFreed, LocksGranted
+from orderlymq_broker.state.groups.lockrecords import (
+    ClientDead,
+    LockRecord,
+    LocksFreed,
+    LocksGranted,
+)
 from orderlymq_broker.state.groups.parkedkeyrecords import ParkedOutcome, ParkedRecord
 from orderlymq_broker.state.integerranges import NO_TOKEN, Long, Natural, Position
 from orderlymq_broker.state.lanes.lanerecords import (
@@ -290,6 +295,8 @@ def changes_in(record: Record) -> int:
     """Return how many changes a record makes, as far as each takes time to apply."""
     if type(record) is LanesFetched:
         return max(1, sum(len(part.hand_outs) + len(part.found) for part in record.queues))
+    if type(record) is ClientDead:
+        return max(1, record.most)
     values = msgspec.structs.astuple(record)
 
     return max(1, sum([len(value) for value in values if type(value) is tuple]))

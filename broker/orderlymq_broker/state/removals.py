@@ -128,7 +128,9 @@ def expire_client(
             } or {""}
         if not places.issubset(record.addresses):
             return MembersChanged(())
-    freed = state.locks.free_client(client_id, record.proof, writes).queues
+    freed = state.locks.free_client(client_id, record.proof, writes, record.most).queues
+    if record.most:
+        return MembersChanged((), freed)
     ended = lanes.free_client(record, state.groups, wall_ms, writes)
     for group in groups:
         members.leave(group, client_id, writes)

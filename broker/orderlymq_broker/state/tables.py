@@ -54,8 +54,7 @@ class TableWrites:
             self.delete_range(table, *key)
             return
         prefix = table_key(table, *key)
-        for number in numbers:
-            self.delete_at(numbered_key(prefix, number))
+        self._rows.update(dict.fromkeys([numbered_key(prefix, number) for number in numbers]))
 
     def delete_range(self, table: Table, *key: str | int) -> None:
         """Remove every row whose key begins with these parts, also those that the entry has set so far."""
@@ -71,11 +70,7 @@ class TableWrites:
         self._ranges.clear()
         if not self._rows:
             return
-        for key, value in self._rows.items():
-            if value is None:
-                batch.delete(Family.TABLES, key)
-            else:
-                batch.put(Family.TABLES, key, value)
+        batch.puts += [(Family.TABLES, key, value) for key, value in self._rows.items()]
         self._rows.clear()
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces, next_group
+from orderlymq_broker.core.responses import LOST_IN_PARTS
 from orderlymq_broker.state.groups.lockrecords import LocksRequested
 from orderlymq_broker.state.lanes.lanerecords import (
     Found,
@@ -19,9 +20,15 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Report,
     Said,
 )
-from orderlymq_broker.state.records import Commit, OffsetsCommitted, Record, TopicSet
+from orderlymq_broker.state.records import (
+    Commit,
+    GroupSet,
+    OffsetsCommitted,
+    Record,
+    TopicSet,
+)
 from tests.broker.processors.driver import Shell
-from tests.broker.processors.requests import create
+from tests.broker.processors.requests import create, heartbeat, lock, lock_body
 
 
 class Unwalked(Counter[str]):
@@ -91,3 +98,69 @@ def test_a_replica_counts_what_it_applies_by_its_changes() -> None:
     create(shell, REPORTED, TopicSet("t", 1, 1))
 
     assert shell.machine.changes - before == MANY + 1
+
+
+HELD = 3 * ENTRY_CHANGES_USUAL
+
+
+@pytest.fixture
+def holder(shell: Shell) -> Shell:
+    """A leader whose client alice holds thousands of queues."""
+    create(shell, TopicSet("orders", HELD, HELD), GroupSet("billing"))
+    heartbeat(shell, "alice")
+    assert len(lock(shell, "alice", *range(HELD))) == HELD
+    return shell
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body"),
+    [
+        (41, {}, lock_body("alice", *range(HELD))),
+        (42, {}, lock_body("alice", *range(HELD))),
+        (35, {"clientID": "alice", "consumerGroup": "billing"}, b""),
+        (20502, {"clientId": "alice", "proof": "no such process"}, b""),
+    ],
+)
+def test_what_one_client_holds_is_locked_and_freed_entry_by_entry(
+    holder: Shell, code: int, ext: dict[str, str], body: bytes
+) -> None:
+    """A replica that freed it in one go would be heard of by nobody meanwhile."""
+    opaque = holder.submit(code, ext, body)
+    changes = [proposal.changes_count for proposal in holder.pending]
+    while holder.pending:
+        assert holder.reply_to(opaque) is None
+        first, *others = holder.pending
+        holder.pending = [first]
+        holder.turn()
+        holder.pending += others
+
+    reply = holder.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, len(changes) >= 3, max(changes)) == (0, True, ENTRY_CHANGES_USUAL)
+    assert holder.state.locks.count_of("alice") == (HELD if code == 41 else 0)
+    assert bool(holder.state.members.of_group("billing")) == (code in (41, 42))
+
+
+def test_who_loses_his_leader_between_two_parts_is_answered_once(holder: Shell) -> None:
+    """The first are stored."""
+    opaque = holder.submit(42, {}, lock_body("alice", *range(HELD)))
+    others = holder.pending[1:]
+    del holder.pending[1:]
+    holder.turn()
+    holder.pending = others
+
+    holder.lose_proposals()
+
+    reply = holder.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, reply.remark) == (1, LOST_IN_PARTS)
+    assert holder.state.locks.count_of("alice") == HELD - ENTRY_CHANGES_USUAL
+
+
+def test_a_proof_of_death_that_is_void_frees_no_part(holder: Shell) -> None:
+    """Its locks were asked for from another address."""
+    said = {"clientId": "alice", "proof": "gone", "addresses": "192.0.2.77:1"}
+
+    assert holder.call(20502, said).code == 0
+
+    assert holder.state.locks.count_of("alice") == HELD

@@ -88,6 +88,7 @@ EXAMPLES: list[Record] = [
     LocksExpired("g", (LockRef("t", 0, 7),)),
     ClientDead("c", "gone"),
     ClientDead("c", "gone", 7),
+    ClientDead("c", "gone", most=3),
     ClientDead("c", "gone", addresses=("192.0.2.1:5",)),
     ExpansionFenced("t", 1, 8, 4, 60_000, 7),
     ExpansionAborted("t", 1, "too slow"),

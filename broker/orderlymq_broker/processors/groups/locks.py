@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces
 from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
@@ -109,21 +109,25 @@ class LockProcessor:
         holders = self._holders(body.consumer_group, wanted, over)
         if over:
             records += self._end({body.consumer_group: over})
-        records.append(
+        records += [
             LocksRequested(
                 body.consumer_group,
                 body.client_id,
                 f"{peer.host}:{peer.port}",
                 self._lease(body.lease_ms),
-                tuple((queue.topic, queue.queue_id) for queue in wanted),
+                queues,
                 orderly=is_ordered,
             )
-        )
+            for queues in _parts([(queue.topic, queue.queue_id) for queue in wanted])
+        ]
 
         def applied(outcomes: Sequence[Outcome], then: Now) -> list[Effect]:
-            outcome = outcomes[-1]
-            granted = outcome.granted if isinstance(outcome, LocksGranted) else ()
-            epochs = {(topic, queue_id): epoch for topic, queue_id, epoch in granted}
+            epochs = {
+                (topic, queue_id): epoch
+                for outcome in outcomes
+                if isinstance(outcome, LocksGranted)
+                for topic, queue_id, epoch in outcome.granted
+            }
             self._note_refusals(body, wanted, epochs, then)
             pairs = [
                 (queue, epochs[queue.topic, queue.queue_id])
@@ -133,7 +137,7 @@ class LockProcessor:
             self._report(body, dict(pairs), holders, then)
             return answer(request, peer, body=_granted_body(pairs, self._held(body, pairs)))
 
-        return answer_when_applied(request, peer, records, then=applied)
+        return answer_when_applied(request, peer, records, then=applied, in_parts=True)
 
     def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 42: give back what is the client's and ignore the rest."""
@@ -147,9 +151,11 @@ class LockProcessor:
             return answer(request, peer)
 
         # Proposed even when nothing is held: the lock request may be on its way through the log.
-        released = LocksReleased(body.consumer_group, body.client_id, queues)
+        released = releases(body.consumer_group, body.client_id, queues)
 
-        return answer_when_applied(request, peer, [*self._committer.take(), released])
+        return answer_when_applied(
+            request, peer, [*self._committer.take(), *released], in_parts=True
+        )
 
     def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20501: the held locks of a group, or of all, whether their holders are connected, and who else asks."""
@@ -325,14 +331,11 @@ class LockProcessor:
         refs = []
         for queue in wanted:
             key = (body.consumer_group, queue.topic, queue.queue_id)
-            lock = self._context.state.locks.get(*key)
             end = self._clocks.ends.get(key)
-            if (
-                lock is not None
-                and lock.client_id != body.client_id
-                and end is not None
-                and end < now.monotonic_ms
-            ):
+            if end is None or end >= now.monotonic_ms:
+                continue
+            lock = self._context.state.locks.get(*key)
+            if lock is not None and lock.client_id != body.client_id:
                 refs.append(LockRef(lock.topic, lock.queue_id, lock.stamp))
 
         return tuple(refs)
@@ -413,6 +416,17 @@ class LockProcessor:
             return self._context.settings.timers.lock_lease_ms
 
         return max(LEASE_MS_MIN, min(asked_ms, LEASE_MS_MAX))
+
+
+def releases(group: str, client_id: str, queues: Iterable[tuple[str, int]]) -> list[LocksReleased]:
+    """Return the records by which a client gives queues back."""
+    return [LocksReleased(group, client_id, part) for part in _parts(list(queues))]
+
+
+def _parts(queues: Sequence[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield the queues of one record after the other: a replica applies so many in one turn."""
+    for start in range(0, len(queues), ENTRY_CHANGES_USUAL):
+        yield tuple(queues[start : start + ENTRY_CHANGES_USUAL])
 
 
 def check_client(client_id: str, group: str | None = None) -> None:

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+import msgspec
+
 from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.clientsessions import Session, TooMuchSaid
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces
 from orderlymq_broker.core.longwalks import walk
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
@@ -25,7 +27,7 @@ from orderlymq_broker.processors.fetch.sql import WORDS_MAX, count_words
 from orderlymq_broker.processors.groups.clientids import check as check_owner
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic
-from orderlymq_broker.processors.groups.locks import check_client
+from orderlymq_broker.processors.groups.locks import check_client, releases
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.topics.expansionrequests import check_token
 from orderlymq_broker.state.broker import BrokerState
@@ -124,13 +126,16 @@ class MembershipProcessor:
         # Proposed even when the client is unknown: its heartbeat or lock request may be on its way.
         records: list[Record] = [
             *self._committer.take(),
+            *releases(
+                group, header.client_id, context.state.locks.held_by(header.client_id, group)
+            ),
             LocksReleased(group, header.client_id, None),
             MemberLeft(group, header.client_id),
         ]
         if context.state.is_by_key(group):
             records.append(LanesReturned(group, header.client_id))
 
-        return answer_when_applied(request, peer, records)
+        return answer_when_applied(request, peer, records, in_parts=True)
 
     def list_members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 38."""
@@ -167,7 +172,7 @@ class MembershipProcessor:
 
         record = ClientDead(client_id, proof, token, addresses)
 
-        return answer_when_applied(request, peer, self._expire(record))
+        return answer_when_applied(request, peer, self._expire(record), in_parts=True)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -400,7 +405,11 @@ class MembershipProcessor:
         for group in context.state.members.groups_of(client_id):
             context.sessions.leave(group, client_id)
 
-        return [*self._committer.take(), record]
+        # A replica frees so many in one turn.
+        first = [msgspec.structs.replace(record, most=ENTRY_CHANGES_USUAL)]
+        parts = first * (context.state.locks.count_of(client_id) // ENTRY_CHANGES_USUAL)
+
+        return [*self._committer.take(), *parts, record]
 
     def _is_known(self, client_id: str) -> bool:
         state = self._context.state

@@ -55,12 +55,14 @@ class ClientDead(Struct, frozen=True, array_like=True, tag=33):
         addresses: where the dead program's connections came from, when nothing else distinguishes it from another
             program with its client id. A lock that was asked for from elsewhere makes the proof void, and so do
             lanes of a member whose heartbeat came from elsewhere.
+        most: free no more locks than these, and leave all else to the next record; 0 for everything.
     """
 
     client_id: str
     proof: str
     token: Long = NO_TOKEN
     addresses: tuple[str, ...] | None = None
+    most: Natural = 0
 
 
 class LocksGranted(Struct, frozen=True):

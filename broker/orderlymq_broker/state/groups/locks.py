@@ -12,6 +12,7 @@ free a lock that was renewed meanwhile. The leader's clock for leases is in ``pr
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -159,6 +160,10 @@ class LockTable:
         """Return whether a client holds any queue of any group."""
         return client_id in self._holders
 
+    def count_of(self, client_id: str) -> int:
+        """Return how many queues a client holds, in every group."""
+        return sum(map(len, self._holders.get(client_id, _NO_GROUPS).values()))
+
     def of_client(self, client_id: str) -> Iterator[Lock]:
         """Yield the locks that a client holds, in every group."""
         for group, queues in self._holders.get(client_id, _NO_GROUPS).items():
@@ -249,15 +254,14 @@ class LockTable:
                 raised = msgspec.structs.replace(lock, epoch=lock.epoch + 1, released_by="")
                 self._set(raised, writes)
 
-    def free_client(self, client_id: str, reason: str, writes: TableWrites) -> LocksFreed:
-        """Free everything a client holds, in every group."""
-        mine = [
-            (group, *queue)
-            for group, queues in self._holders.get(client_id, _NO_GROUPS).items()
-            for queue in queues
-        ]
+    def free_client(
+        self, client_id: str, reason: str, writes: TableWrites, most: int = 0
+    ) -> LocksFreed:
+        """Free everything a client holds, in every group, or the first *most* of it."""
+        groups = self._holders.get(client_id, _NO_GROUPS)
+        mine = ((group, *queue) for group in sorted(groups) for queue in sorted(groups[group]))
 
-        return self._free(mine, reason, writes)
+        return self._free(list(islice(mine, most or None)), reason, writes)
 
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
         """Remove the locks of a topic that is deleted; one that is created again begins above their epochs."""
