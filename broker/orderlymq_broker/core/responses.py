@@ -126,6 +126,7 @@ def change(
     remark: str | None = None,
     before: Callable[[], list[Effect]] = list,
     ended: Callable[[], None] = lambda: None,
+    in_parts: bool = False,
 ) -> list[Effect]:
     """Propose an administrator's change, answered with *body* and *remark* when it is applied.
 
@@ -144,7 +145,7 @@ def change(
         context.counters["administrative_changes"] += 1
         return [*before(), *answer(request, peer, body=body, remark=remark)]
 
-    return answer_when_applied(request, peer, records, then=then, ended=ended)
+    return answer_when_applied(request, peer, records, then=then, ended=ended, in_parts=in_parts)
 
 
 def check_unchanging(context: Context, names: Iterable[str]) -> None:

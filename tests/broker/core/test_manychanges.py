@@ -27,8 +27,16 @@ from orderlymq_broker.state.records import (
     Record,
     TopicSet,
 )
-from tests.broker.processors.driver import Shell
-from tests.broker.processors.requests import create, heartbeat, lock, lock_body
+from tests.broker.processors.adminshell import AdminShell
+from tests.broker.processors.driver import TOOL, Shell
+from tests.broker.processors.requests import (
+    commit_ext,
+    create,
+    heartbeat,
+    lock,
+    lock_body,
+    offset_of,
+)
 
 
 class Unwalked(Counter[str]):
@@ -164,3 +172,36 @@ def test_a_proof_of_death_that_is_void_frees_no_part(holder: Shell) -> None:
     assert holder.call(20502, said).code == 0
 
     assert holder.state.locks.count_of("alice") == HELD
+
+
+def test_offsets_of_a_large_topic_are_set_entry_by_entry(admin: AdminShell) -> None:
+    """222 names all queues; each offset stands for itself."""
+    create(admin, TopicSet("orders", HELD, HELD), GroupSet("billing"))
+    heartbeat(admin, "alice")
+
+    opaque = admin.submit(
+        222, {"topic": "orders", "group": "billing", "timestamp": "0", "isForce": "true"}, peer=TOOL
+    )
+    changes = [proposal.changes_count for proposal in admin.pending]
+    admin.settle()
+
+    assert changes == [ENTRY_CHANGES_USUAL] * 3
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 0
+    assert {offset_of(admin, queue) for queue in range(HELD)} == {0}
+
+
+def test_what_is_gathered_of_offsets_is_committed_entry_by_entry(shell: Shell) -> None:
+    """Thousands of queues may move between two ticks."""
+    create(shell, TopicSet("orders", HELD, HELD), GroupSet("billing"))
+    heartbeat(shell, "alice")
+    for queue in range(HELD):
+        shell.ask(15, commit_ext(0, queue), oneway=True)
+
+    shell.wall_ms += 100
+    shell.run(shell.core.tick(shell.now))
+    changes = [proposal.changes_count for proposal in shell.pending]
+    shell.settle()
+
+    assert changes == [ENTRY_CHANGES_USUAL] * 3

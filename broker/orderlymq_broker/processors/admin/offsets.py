@@ -140,8 +140,7 @@ class OffsetAdministration:
         table = {MessageQueue(topic.name, broker, queue): at for queue, at in wanted.items()}
         self._committer.check_room(moved)
         records = self._committer.take()
-        if moved:
-            records.append(self._committer.reset(moved, now))
+        records += self._committer.reset(moved, now)
         body = OffsetTable(table).to_json()
         if not records:
             return [*self._push(header, table), *answer(request, peer, body=body)]
@@ -153,6 +152,7 @@ class OffsetAdministration:
             peer,
             body=body,
             before=lambda: self._push(header, table),
+            in_parts=True,
         )
 
     def _given(self, body: bytes, topic: Topic) -> dict[int, int]:
@@ -285,9 +285,9 @@ class OffsetAdministration:
         known_group(self._context, header.dest_group)
         self._committer.check_staying(header.dest_group, topics)
         self._committer.check_room(commits)
-        records = [*self._committer.take(), self._committer.reset(commits, now)]
+        records = [*self._committer.take(), *self._committer.reset(commits, now)]
 
-        return change(self._context, records, request, peer)
+        return change(self._context, records, request, peer, in_parts=True)
 
     def _check_clone(self, header: CloneGroupOffsetHeader, topics: list[str]) -> None:
         state = self._context.state

@@ -8,11 +8,12 @@ that a tool may set those of a group with nobody online, that clients which were
 (220) may repeat the reset, and that pull consumers choose theirs where no order is kept. Who may commit: ``fence.py``.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
@@ -151,10 +152,10 @@ class Committer:
         """Return what is gathered as records and forget it; the caller proposes them first."""
         if not self._pending:
             return []
-        commits = tuple(self._pending.values())
+        commits = list(self._pending.values())
         self._pending.clear()
 
-        return [OffsetsCommitted(commits)]
+        return [OffsetsCommitted(part) for part in _parts(commits)]
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose what is gathered: what requests bring between two ticks, some thousand; forget resets that are over."""
@@ -163,10 +164,10 @@ class Committer:
             first = islice(self._resets.items(), WALK_STEP_MAX)
             for key in [key for key, (_, until_ms) in first if until_ms <= now.monotonic_ms]:
                 del self._resets[key]
-        return [Propose(self.take())] if self._pending else []
+        return in_pieces(self.take())
 
-    def reset(self, commits: Sequence[Commit], now: Now) -> OffsetsReset:
-        """Return the record that sets offsets, also backwards, and expect clients to repeat it.
+    def reset(self, commits: Sequence[Commit], now: Now) -> list[Record]:
+        """Return the records that set offsets, also backwards, and expect clients to repeat it.
 
         For administration: what is gathered for these queues is forgotten, and until
         ``RESET_ECHO_MS`` have passed a commit of exactly the reset offset counts as a reset.
@@ -177,7 +178,7 @@ class Committer:
             self._resets.pop(key, None)
             self._resets[key] = (commit.offset, now.monotonic_ms + RESET_ECHO_MS)
 
-        return OffsetsReset(tuple(commits), fences=True)
+        return [OffsetsReset(part, fences=True) for part in _parts(commits)]
 
     def check_staying(self, group: str, topics: Iterable[str]) -> None:
         """Refuse offsets that would come behind a deletion: they would count in what has the name next.
@@ -356,6 +357,12 @@ class Committer:
             stored = 0
 
         return answer(request, peer, ext={"offset": str(stored)})
+
+
+def _parts(commits: Sequence[Commit]) -> Iterator[tuple[Commit, ...]]:
+    """Yield the commits of one record after the other: a replica applies so many in one turn."""
+    for start in range(0, len(commits), ENTRY_CHANGES_USUAL):
+        yield tuple(commits[start : start + ENTRY_CHANGES_USUAL])
 
 
 def _key(commit: Commit) -> _Key:

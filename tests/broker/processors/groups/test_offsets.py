@@ -257,7 +257,7 @@ def test_a_client_that_was_asked_to_reset_may_repeat_the_reset(shell: Shell) -> 
     filled(shell)
     commit(shell, 4)
     commit_of = Commit("billing", "orders", 0, 1)
-    create(shell, shell.core.committer.reset([commit_of], shell.now))
+    create(shell, *shell.core.committer.reset([commit_of], shell.now))
     assert offset_of(shell) == 1
 
     commit(shell, 5)  # one that was on its way
@@ -287,7 +287,7 @@ def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway
 
     assert [commits(4), commits(1), commits(3, 2), commits(5, 4)] == [4, 1, 2, 4]
     assert commits(1, peer=BOB) == 4
-    create(shell, shell.core.committer.reset([Commit("billing", "orders", 0, 6)], shell.now))
+    create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 6)], shell.now))
     assert commits(4) == 6, "it has not heard of the reset"
     shell.pass_time(60_000, step=10_000)
     assert commits(4) == 4
@@ -323,7 +323,7 @@ def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Sh
     """They have left since; and their former answers count no more."""
     filled(shell)
     commit(shell, 4)
-    create(shell, shell.core.committer.reset([Commit("billing", "orders", 0, 3)], shell.now))
+    create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 3)], shell.now))
     shell.call(35, {"clientID": "c1", "consumerGroup": "billing"})
 
     assert shell.call(15, commit_ext(1), peer=TOOL).code == 0
@@ -341,7 +341,7 @@ def test_what_is_gathered_goes_with_its_topic_or_group(
     """The next one of that name would begin where the former stood, and skip messages."""
     filled(shell)
     heartbeat(shell, "c1")
-    create(shell, shell.core.committer.reset([Commit("billing", "orders", 1, 3)], shell.now))
+    create(shell, *shell.core.committer.reset([Commit("billing", "orders", 1, 3)], shell.now))
     assert shell.ask(15, commit_ext(4), oneway=True) is None
 
     create(shell, deleted)
