@@ -8,17 +8,21 @@ with one: ``answer_list`` in ``responses.py``.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
 from orderlymq_broker.core.effects import Effect, Later, Now
 from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.declaration import JsonModel
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX
 
 # What is written before others have their turn, at some 6 us each: a row is 1, and so are eight members of it.
 STEP_WORK_MAX: Final = 2_048
 _MEMBERS: Final = 8
+# A queue in an offset table.
+QUEUE_WORK: Final = 2
 # A list that is no more than this waits for no longer one: how far one group is, who its members are.
 SHORT_WORK_MAX: Final = 64
 # Tools ask for one or two.
@@ -119,6 +123,17 @@ def table(name: str, rows: Rows, **beside: Any) -> Pieces:
         yield comma + fastjson.dumps({key: value})[1:-1], work
         comma = b","
     yield b"}}", 0
+
+
+def offset_table(
+    queues: Iterable[tuple[MessageQueue, JsonModel]], end: Callable[[], Mapping[str, Any]]
+) -> Pieces:
+    """Write a JSON object that has the offset table of *queues*, and what *end* returns when they are written."""
+    start = b'{"offsetTable":{'
+    for queue, offsets in queues:
+        yield start + fastjson.dumps({queue: offsets})[1:-1], QUEUE_WORK
+        start = b","
+    yield (b"" if start == b"," else start) + b"}," + fastjson.dumps(end())[1:], 1
 
 
 def rows_of(by_name: Mapping[str, T], shown: Callable[[T], Any]) -> Rows:

@@ -122,15 +122,13 @@ def change(
     request: RemotingCommand,
     peer: Peer,
     *,
-    body: bytes = b"",
-    remark: str | None = None,
-    before: Callable[[], list[Effect]] = list,
+    done: Callable[[], list[Effect]] | None = None,
     ended: Callable[[], None] = lambda: None,
     in_parts: bool = False,
 ) -> list[Effect]:
-    """Propose an administrator's change, answered with *body* and *remark* when it is applied.
+    """Propose an administrator's change, answered when it is applied; *done* makes another answer than mere success.
 
-    *before* makes effects that go before the answer. Of several topics or groups one may be refused for what came into the log
+    Of several topics or groups one may be refused for what came into the log
     since the request was judged; the answer says that the others were changed.
     """
 
@@ -143,7 +141,7 @@ def change(
             more += f" and {len(made) - NAMES_SHOWN} more" if len(made) > NAMES_SHOWN else ""
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason + more)
         context.counters["administrative_changes"] += 1
-        return [*before(), *answer(request, peer, body=body, remark=remark)]
+        return answer(request, peer) if done is None else done()
 
     return answer_when_applied(request, peer, records, then=then, ended=ended, in_parts=in_parts)
 

@@ -22,6 +22,7 @@ from orderlymq_broker.state.groups.lockrecords import LocksRequested
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
+from tests.broker.processors.adminshell import AdminShell
 from tests.broker.processors.driver import START_MS, TOOL, Shell
 from tests.broker.processors.requests import create, heartbeat, heartbeat_body
 
@@ -247,3 +248,28 @@ def test_the_empty_list_is_one() -> None:
         "offsetTable": {},
         "consumeTps": 0.0,
     }
+
+
+@pytest.mark.parametrize("code", [202, 208, 317])
+def test_the_queues_of_one_large_topic_are_written_in_several_turns(
+    admin: AdminShell, code: int
+) -> None:
+    """A topic has 16,384 of them at most."""
+    count = STEP_WORK_MAX
+    create(admin, TopicSet("orders", count, count), GroupSet("billing"))
+    create(admin, OffsetsReset((Commit("billing", "orders", count - 1, 0),)))
+    asked = {"topic": "orders", "consumerGroup": "billing", "isOrder": "false"}
+
+    opaque = admin.submit(code, asked, peer=TOOL)
+    turns = 0
+    while admin.later:
+        assert admin.reply_to(opaque) is None
+        admin.go_on()
+        turns += 1
+
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    found = fastjson.loads(reply.body)
+    if code == 317:
+        ((found,),) = found["consumeStatsList"][0].values()
+    assert (turns, len(found["offsetTable"])) == (2, count)

@@ -60,7 +60,10 @@ class ConfigAdministration:
         if all(present[name] == text for name, (text, _) in values.items()):
             return answer(request, peer)
 
-        return change(context, [SettingsSet(values)], request, peer, remark=_REMARK)
+        def done() -> list[Effect]:
+            return answer(request, peer, remark=_REMARK)
+
+        return change(context, [SettingsSet(values)], request, peer, done=done)
 
     def clean(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 306 and 329: look for messages past their time with the next tick."""

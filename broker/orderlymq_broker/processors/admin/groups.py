@@ -7,13 +7,14 @@ too; a request that names no topic gets none of those that the group's members n
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
 import msgspec
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.listings import Pieces, filled, rows_of, table
+from orderlymq_broker.core.listings import Pieces, filled, offset_table, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.core.uncommitted import count_down
@@ -29,7 +30,6 @@ from orderlymq_broker.state.topics.expansionphases import retries_left
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
-    ConsumeStats,
     ConsumeTimeSpan,
     DataVersion,
     OffsetWrapper,
@@ -63,8 +63,6 @@ RETRY_QUEUES_MAX: Final = 1_024
 # One entry of the log holds them all, and so does one turn of the event loop.
 GROUPS_AT_ONCE_MAX: Final = 256
 
-# A queue in the answer to 317, beside a row of other lists.
-QUEUE_WORK: Final = 2
 # A queue in the answer to 303: three messages are looked up for it.
 SPAN_WORK: Final = 6
 # Topics that one question may list: an answer has a row for each of their queues.
@@ -299,16 +297,16 @@ class GroupAdministration:
     def _progress(self, group: str, names: list[str], now: Now) -> Pieces:
         """Write what `ConsumeStats` is."""
         rate = 0.0
-        begin = b'{"offsetTable":{'
-        for name in names:
-            stats = self._stats(group, name, now)
-            rate += stats.consume_tps
-            if stats.offset_table:
-                queues = fastjson.dumps(stats.offset_table)[1:-1]
-                yield begin + queues, 1 + QUEUE_WORK * len(stats.offset_table)
-                begin = b","
-        end = b"" if begin == b"," else begin
-        yield end + b"}," + fastjson.dumps({"consumeTps": round(rate, 2)})[1:], 1
+
+        def queues() -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
+            nonlocal rate
+            for name in names:
+                topic = self._context.state.topics.get(name)
+                if topic is not None:
+                    rate += self._figures.consume_rate(group, name, now.monotonic_ms)
+                    yield from self._queues(group, topic)
+
+        return offset_table(queues(), lambda: {"consumeTps": round(rate, 2)})
 
     def all_progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 317: how far all groups are; only in ordered topics when asked so."""
@@ -323,6 +321,13 @@ class GroupAdministration:
         """Write what RocketMQ calls ConsumeStatsList."""
         state = self._context.state
         difference = 0
+
+        def queues(group: str, topic: Topic) -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
+            nonlocal difference
+            for queue, offsets in self._queues(group, topic):
+                difference += offsets.broker_offset - offsets.consumer_offset
+                yield queue, offsets
+
         start = b'{"consumeStatsList":['
         for group in sorted(state.offsets.groups()):
             begin = start + b"{" + fastjson.dumps(group) + b":["
@@ -330,12 +335,9 @@ class GroupAdministration:
                 topic = state.topics.get(name)
                 if topic is None or (only_ordered and not topic.config.order):
                     continue
-                stats = self._stats(group, name, now)
-                difference += sum(
-                    queue.broker_offset - queue.consumer_offset
-                    for queue in stats.offset_table.values()
-                )
-                yield begin + stats.to_json(), 1 + QUEUE_WORK * len(stats.offset_table)
+                yield begin, 1
+                rate = self._figures.consume_rate(group, name, now.monotonic_ms)
+                yield from offset_table(queues(group, topic), partial(dict, consumeTps=rate))
                 begin, start = b",", b"]},"
             yield b"", 1
         # The last element has no end yet.
@@ -372,14 +374,6 @@ class GroupAdministration:
             names.add(retries.name)
 
         return sorted(names)
-
-    def _stats(self, group: str, name: str, now: Now) -> ConsumeStats:
-        topic = self._context.state.topics.get(name)
-        if topic is None:
-            return ConsumeStats()
-        rate = self._figures.consume_rate(group, name, now.monotonic_ms)
-
-        return ConsumeStats(dict(self._queues(group, topic)), rate)
 
     def _queues(self, group: str, topic: Topic) -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
         offsets = self._context.state.offsets.of_group(group).get(topic.name, {})

@@ -142,18 +142,14 @@ class OffsetAdministration:
         records = self._committer.take()
         records += self._committer.reset(moved, now)
         body = OffsetTable(table).to_json()
-        if not records:
+
+        def done() -> list[Effect]:
             return [*self._push(header, table), *answer(request, peer, body=body)]
 
-        return change(
-            self._context,
-            records,
-            request,
-            peer,
-            body=body,
-            before=lambda: self._push(header, table),
-            in_parts=True,
-        )
+        if not records:
+            return done()
+
+        return change(self._context, records, request, peer, done=done, in_parts=True)
 
     def _given(self, body: bytes, topic: Topic) -> dict[int, int]:
         """Return the offsets that a body names: all of this topic, and within what their queues keep."""

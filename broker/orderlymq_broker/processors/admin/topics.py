@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.listings import array, rows_of, table
+from orderlymq_broker.core.listings import array, offset_table, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, change, check_unchanging
 from orderlymq_broker.processors.observe.rates import Figures
@@ -25,7 +25,6 @@ from orderlymq_protocol.body.catalogue import (
     TopicConfigList,
     TopicList,
     TopicOffset,
-    TopicStats,
 )
 from orderlymq_protocol.body.config import (
     PERM_INHERIT,
@@ -158,18 +157,19 @@ class TopicAdministration:
     def stats(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 202: bounds and last store time of every queue, empty ones too, and the topic's rate."""
         topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
-        table = {}
+        rate = self._figures.put_rate(topic.name, now.monotonic_ms)
+        pieces = offset_table(self._bounds(topic), lambda: {"topicPutTps": rate})
+
+        return answer_list(self._context, request, peer, pieces)
+
+    def _bounds(self, topic: Topic) -> Iterator[tuple[MessageQueue, TopicOffset]]:
         for queue_id in range(topic.queue_count):
             queue = topic.queues.get(queue_id)
             offsets = TopicOffset()
             if queue is not None:
                 last_ms = queue.last_timestamp if queue.next_offset > queue.min_offset else 0
                 offsets = TopicOffset(queue.min_offset, queue.next_offset, last_ms)
-            table[MessageQueue(topic.name, self._context.settings.group, queue_id)] = offsets
-
-        rate = self._figures.put_rate(topic.name, now.monotonic_ms)
-
-        return answer(request, peer, body=TopicStats(table, rate).to_json())
+            yield MessageQueue(topic.name, self._context.settings.group, queue_id), offsets
 
     def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 300: the groups that subscribe to a topic or have offsets in it."""
