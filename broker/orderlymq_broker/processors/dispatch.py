@@ -127,8 +127,8 @@ class BrokerCore:
                 self.delays.first_waiting,
                 self.timers.first_waiting,
                 state.transactions.first_open,
-                self.lanes.overview.first_owed,
             ),
+            self.lanes.overview.owed,
         )
         self.watch = Watch(self.context, self.locks, self.queries, self.calls)
         followers = Followers(self.context)

@@ -313,5 +313,5 @@ def _drop_owed(bed: Bed) -> None:
     def nothing(self: Any, *_: Any) -> None:
         return None
 
-    bed.put(LaneOverview, "first_owed", nothing)
+    bed.put(LaneOverview, "owed", lambda self: iter(()))
     bed.put(LaneTable, "first_owed", nothing)

@@ -127,18 +127,16 @@ class LaneOverview:
             for lane in queue.in_state(LaneState.HELD)
         ]
 
-    def first_owed(self) -> int | None:
-        """Return the physical offset of the oldest message that lanes owe, None without any."""
+    def owed(self) -> Iterator[int | None]:
+        """Yield the physical offset of the oldest message that lanes owe in each queue of each group, None where none is owed."""
         topics = self._context.state.topics.by_name
-        places = []
         for queue in self._context.state.lanes.all():
-            if queue.owed and queue.place[1] in topics:
-                stored = topics[queue.place[1]].queue(queue.place[2])
-                physical = physical_at(self._context.reader, stored, queue.low_water())
-                if physical is not None:
-                    places.append(physical)
-
-        return min(places, default=None)
+            topic = topics.get(queue.place[1]) if queue.owed else None
+            stored = None if topic is None else topic.queues.get(queue.place[2])
+            if stored is None:
+                yield None
+            else:
+                yield physical_at(self._context.reader, stored, queue.low_water())
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -42,8 +42,8 @@ from orderlymq_protocol.message.properties import (
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import TIMER_TOPIC
 
-# While nothing is committed no more than these are proposed: each scan goes over them again.
-ENDING_MAX: Final = 8 * COUNT_MAX
+# While nothing is committed no more than these are proposed: each scan goes over them again, in some ms.
+ENDING_MAX: Final = 2 * COUNT_MAX
 # Messages that one cancellation looks at, and their bytes: copies of one message under one unique key.
 CANCEL_SCAN_MAX: Final = 32
 CANCEL_SIZE_MAX: Final = 16 << 20
@@ -193,13 +193,16 @@ class TimerService:
         for timer in (decode_timer(value) for _, value in pairs):
             if timer.physical >= end or timer.due_ms > wall_ms:
                 break
-            if timer.offset not in ending:
+            if timer.offset not in ending and len(found) < COUNT_MAX:
                 found.append(timer)
 
         return sorted(found, key=lambda timer: (timer.due_ms, timer.offset))
 
     def _due(self, until_ms: int) -> tuple[list[TimerRef], bool]:
-        """Return timers that are due until then, in the order of their times, and whether these are all."""
+        """Return timers that are due until then, in the order of their times, and whether these are all.
+
+        Some that are ending may be cancelled ones that are due later; they make no room for more.
+        """
         ending = self._context.view.timers_ending
         limit = COUNT_MAX + len(ending)
         pairs = self._context.reader.scan(
@@ -211,7 +214,7 @@ class TimerService:
         timers = [decode_timer(value) for _, value in pairs]
         due = [timer for timer in timers if timer.offset not in ending]
 
-        return due, len(pairs) < limit
+        return due[:COUNT_MAX], len(pairs) < limit and len(due) <= COUNT_MAX
 
     def _hand_on(self, due: list[TimerRef], now: Now, first_ms: int) -> list[Effect]:
         context = self._context

@@ -26,6 +26,8 @@ from orderlymq_broker.store.layout import (
 from orderlymq_protocol.message.record import decode_record
 
 QUEUES_PER_TICK: Final = 32  # some 20 reads each
+# Queues of groups whose lanes are looked at, a read each.
+OWED_PER_TICK: Final = 512
 # A floor moves by at least this much, else every round would write a record for a few messages.
 STEP_SIZE_MIN: Final = 1 << 20
 # Where less than some MiB are kept, steps are a part of that, so that tests of it need not be long.
@@ -41,10 +43,19 @@ _KEYS_END: Final = b"\xff" * 9
 class RetentionService:
     """Moves the floors of the log, of the queues and of the duplicate window."""
 
-    def __init__(self, context: Context, waiting: Sequence[Callable[[], int | None]] = ()) -> None:
-        """Each of *waiting* returns the physical offset of the oldest message that must stay, or None."""
+    def __init__(
+        self,
+        context: Context,
+        waiting: Sequence[Callable[[], int | None]] = (),
+        owed: Callable[[], Iterator[int | None]] = lambda: iter(()),
+    ) -> None:
+        """Each of *waiting* returns the physical offset of the oldest message that must stay, or None; *owed* yields many."""
         self._context = context
         self._waiting = waiting
+        self._owed = owed
+        # Of a round that begins: what is left to look at, and the oldest that is owed so far.
+        self._looking: Iterator[int | None] | None = None
+        self._first_owed: int | None = None
         self._next_round_ms = 0
         self._next_trim_ms = 0
         self._floor = 0
@@ -55,7 +66,7 @@ class RetentionService:
 
     def start(self, now: Now) -> None:
         """Begin to lead: an unfinished round of another leader is begun again."""
-        self._round = None
+        self._round = self._looking = None
         self._next_round_ms = self._next_trim_ms = now.monotonic_ms
 
     def look_now(self, now: Now) -> None:
@@ -67,9 +78,15 @@ class RetentionService:
         storage = self._context.settings.storage
         effects = self._trim_window(self._context.ages.certain(now, storage.dedup_window_ms))
         if self._round is None:
-            if now.monotonic_ms < self._next_round_ms:
+            if self._looking is None:
+                if now.monotonic_ms < self._next_round_ms:
+                    return effects
+                scan_ms = self._context.settings.timers.retention_scan_ms
+                self._next_round_ms = now.monotonic_ms + scan_ms
+                self._looking, self._first_owed = self._owed(), None
+            if not self._look_on(self._looking):
                 return effects
-            self._next_round_ms = now.monotonic_ms + self._context.settings.timers.retention_scan_ms
+            self._looking = None
             self._outlived = self._context.ages.outlived(now, storage.retention_ms)
             self._floor = self.find_floor(
                 self._context.ages.certain(now, storage.retention_ms).wall_ms
@@ -92,9 +109,8 @@ class RetentionService:
         )
         if storage.retention_size is not None:
             floor = max(floor, self._boundary(state.physical_end - storage.retention_size))
-        waiting = min(
-            [each for oldest in self._waiting if (each := oldest()) is not None], default=floor
-        )
+        oldest = (self._first_owed, *(oldest() for oldest in self._waiting))
+        waiting = min([each for each in oldest if each is not None], default=floor)
         self._context.held_end = waiting + HELD_SIZE if waiting < floor else 0
         floor = min(floor, waiting)
         everything = floor == state.physical_end
@@ -105,6 +121,14 @@ class RetentionService:
             return 0
 
         return floor
+
+    def _look_on(self, looking: Iterator[int | None]) -> bool:
+        """Look at what lanes owe in some more queues; return whether these were the last."""
+        some = list(islice(looking, OWED_PER_TICK))
+        known = [each for each in (self._first_owed, *some) if each is not None]
+        self._first_owed = min(known, default=None)
+
+        return len(some) < OWED_PER_TICK
 
     # -- steps -------------------------------------------------------------------------------------
 

@@ -72,6 +72,8 @@ class LaneTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, LaneQueue]]] = {}
+        # The same by topic and group, for what concerns one topic of tens of thousands of groups.
+        self._topics: dict[str, dict[str, dict[int, LaneQueue]]] = {}
         # Who has what in hand: client, group, topic, (queue, lane).
         self._holders: dict[str, dict[str, dict[str, dict[tuple[int, int], None]]]] = {}
         self._floor = 0
@@ -119,8 +121,8 @@ class LaneTable:
         """Return the first offset of a queue that a lane of any group owes, None without one."""
         owed = [
             queue.low_water()
-            for topics in self._groups.values()
-            if (queue := topics.get(topic, _NO_QUEUES).get(queue_id)) is not None and queue.owed
+            for queues in self._topics.get(topic, _NO_TOPICS).values()
+            if (queue := queues.get(queue_id)) is not None and queue.owed
         ]
 
         return min(owed, default=None)
@@ -376,6 +378,11 @@ class LaneTable:
         for state, having in self.having.items():
             found = {queue.place: queue for queue in self.all() if queue.by_state[state]}
             assert having == found, f"the queues that have lanes {state.name} are others"
+        by_topic: dict[str, dict[str, dict[int, LaneQueue]]] = {}
+        for group, topics in self._groups.items():
+            for topic, queues in topics.items():
+                by_topic.setdefault(topic, {})[group] = queues
+        assert self._topics == by_topic, "the queues of a topic are others"
         assert noted == held, "who has what in hand is not what the lanes say"
 
     # -- parts -------------------------------------------------------------------------------------
@@ -413,10 +420,15 @@ class LaneTable:
 
     def _put(self, queue: LaneQueue) -> None:
         group, topic, queue_id = queue.place
-        self._groups.setdefault(group, {}).setdefault(topic, {})[queue_id] = queue
+        queues = self._groups.setdefault(group, {}).setdefault(topic, {})
+        queues[queue_id] = queue
+        self._topics.setdefault(topic, {})[group] = queues
 
     def _drop(self, group: str, topic: str, writes: TableWrites) -> None:
         queues = self._groups[group].pop(topic)
+        del self._topics[topic][group]
+        if not self._topics[topic]:
+            del self._topics[topic]
         for queue in queues.values():
             for lane in queue.in_state(LaneState.IN_HAND):
                 self._forget(lane.holder, queue.place, lane.number)

@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
+from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX
 from orderlymq_broker.processors.schedule.timers import ENDING_MAX
 from orderlymq_broker.processors.send.batches import READ_COUNT_MAX
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
+from orderlymq_broker.state.schedule.timers import decode_timer
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import Table, table_bounds
 from orderlymq_protocol.message.properties import decode_properties
@@ -278,6 +279,28 @@ def test_while_nothing_is_committed_a_limited_number_is_under_way(timed: Shell) 
         timed.run(timed.core.tick(timed.now))
     ending = timed.core.context.view.timers_ending
     assert len(ending) == ENDING_MAX
+    timed.settle()
+    timed.pass_time(500)
+
+    assert timed.state.topics.by_name["orders"].queues[0].next_offset == count
+
+
+def test_cancelled_timers_of_later_make_no_room_for_more_at_a_time(timed: Shell) -> None:
+    """Law: one turn hands on so many and no more, whatever else is under way."""
+    later, soon = START_MS + 60_000, START_MS + 10_000
+    count = COUNT_MAX + 500
+    for due_ms in (later, soon):
+        entries = [(b"x", b"TIMER_DELIVER_MS\x01%d" % due_ms)] * count
+        assert timed.call(320, send_ext("orders", m="true"), batch_body(*entries)).code == 0
+    pairs = timed.store.scan(Family.TABLES, *table_bounds(Table.TIMERS), limit=2 * count)
+    waiting = [decode_timer(value) for _, value in pairs]
+    cancelled = timed.core.timers.cancel([each for each in waiting if each.due_ms == later], 0)
+    timed.wall_ms = soon
+
+    timed.run(timed.core.tick(timed.now))
+    handed_on = [proposal for proposal in timed.pending if proposal.records]
+    assert [len(proposal.records) for proposal in handed_on] == [COUNT_MAX + 1]
+    timed.core.timers.ended(cancelled, timed.core.context.view)
     timed.settle()
     timed.pass_time(500)
 

@@ -1,8 +1,14 @@
 """Retention by time and by size."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from orderlymq_broker.processors.topics.retention import HELD_SIZE
+from orderlymq_broker.processors.topics.retention import (
+    HELD_SIZE,
+    OWED_PER_TICK,
+    RetentionService,
+)
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicSet
 from orderlymq_broker.store.kv import Family
@@ -262,3 +268,31 @@ def test_the_floor_is_found_by_whole_messages() -> None:
         assert floor in (0, expected)
         assert floor == expected or expected < MIB
         assert reader.count <= 2 + count.bit_length() * 2
+
+
+@pytest.mark.parametrize("last", [0, None], ids=["owed", "complete"])
+def test_what_lanes_owe_in_thousands_of_queues_is_looked_at_some_at_a_time(
+    last: int | None,
+) -> None:
+    """Law: no tick goes over all of them, and the last one counts like the first."""
+    shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
+    create(shell, TopicSet("orders", 1, 1))
+    send(shell, body=bytes(2 * MIB))
+    shell.wall_ms += 2 * HOUR_MS
+    looked_at = []
+
+    def owed() -> Iterator[int | None]:
+        for number in range(2 * OWED_PER_TICK + 1):
+            looked_at.append(number)
+            yield last if number == 2 * OWED_PER_TICK else None
+
+    service = RetentionService(shell.core.context, owed=owed)
+    service.start(shell.now)
+    counts = []
+    for _ in range(5):
+        shell.run(service.tick(shell.now))
+        shell.settle()
+        counts.append(len(looked_at))
+
+    assert counts[:3] == [OWED_PER_TICK, 2 * OWED_PER_TICK, 2 * OWED_PER_TICK + 1]
+    assert (shell.state.floor == 0) == (last == 0)

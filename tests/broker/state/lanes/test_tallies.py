@@ -1,6 +1,7 @@
 """Counts of a queue of lanes: what is owed, what stops it, and where its first owed message is."""
 
 import tracemalloc
+from typing import Any, NoReturn
 
 import pytest
 
@@ -186,3 +187,22 @@ def test_a_lane_costs_no_more_memory_than_its_limit_counts_on(
         tracemalloc.stop()
 
     assert taken * LANES_OF_GROUP_MAX / 1_024 <= mib_max << 20
+
+
+class Unwalked(dict[str, Any]):
+    """Groups that nobody goes over."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("went over all groups")
+
+
+def test_what_a_queue_is_owed_of_is_found_without_a_walk_over_all_groups() -> None:
+    """Law: retention asks for each queue that it trims, and tens of thousands of groups may read other topics."""
+    world = LaneWorld(["x", "y"])
+    lanes = world.replica.state.lanes
+    (x,) = world.fetch(scan=1)
+    lanes._groups = Unwalked(lanes._groups)
+
+    assert (lanes.first_owed(TOPIC, 0), lanes.first_owed("other", 0)) == (0, None)
+    world.done(x)
+    assert lanes.first_owed(TOPIC, 0) is None
