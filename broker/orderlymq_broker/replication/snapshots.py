@@ -119,11 +119,21 @@ class SentSnapshot:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class FailedSnapshot:
+    """Tries that failed since a peer last took a state over: why the last one did, and since when (seconds, monotonic)."""
+
+    reason: str
+    since_s: float
+    tries: int
+
+
 class SnapshotSender:
     """Sends snapshots of one store, one at a time to each peer.
 
     Attributes:
         sent: the last one that each peer took over from this store.
+        failures: what keeps each peer from the present one.
     """
 
     def __init__(
@@ -151,6 +161,7 @@ class SnapshotSender:
         self._lowest: dict[NodeId, int] = {}
         self._pauses_s: dict[NodeId, float] = {}
         self.sent: dict[NodeId, SentSnapshot] = {}
+        self.failures: dict[NodeId, FailedSnapshot] = {}
         # A crash may have left some behind.
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -213,14 +224,17 @@ class SnapshotSender:
                 await self._transfer(connection, frames, offer, directory, target)
         except SnapshotDamaged as error:
             _log.warning("snapshot for node %d: %s", target, error)
+            self._note_failure(target, error)
             await self._examine(directory)
             return False
         except (OSError, Refused, StoreError, FrameCorrupt, TimeoutError) as error:
             _log.warning("snapshot for node %d failed, it is tried again: %s", target, error)
+            self._note_failure(target, error)
             return False
         else:
             ended = time.monotonic()
             self.sent[target] = SentSnapshot(manifest.index, manifest.size_bytes, ended)
+            self.failures.pop(target, None)
             _log.info(
                 "node %d has taken over %d bytes of state up to entry %d in %.1f s",
                 target,
@@ -231,6 +245,13 @@ class SnapshotSender:
             return True
         finally:
             await finish_in_thread(_remove, directory)
+
+    def _note_failure(self, target: NodeId, error: Exception) -> None:
+        former = self.failures.get(target)
+        since_s = time.monotonic() if former is None else former.since_s
+        tries = 1 if former is None else former.tries + 1
+        # An exception may have no words, as a time-out has none.
+        self.failures[target] = FailedSnapshot(str(error) or type(error).__name__, since_s, tries)
 
     async def _examine(self, directory: Path) -> None:
         """End this replica when the damage that a peer has found is its own."""

@@ -16,15 +16,15 @@ from orderlymq_broker.metrics import Reading
 from orderlymq_broker.processors.observe.status import Series, quota_series
 from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.replicainstance import Instance
-from orderlymq_broker.replication.snapshots import SentSnapshot, SnapshotSender
+from orderlymq_broker.replication.snapshots import FailedSnapshot, SentSnapshot, SnapshotSender
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.address import LeaderAddress
 from orderlymq_broker.server.health import Signs, alive, hindrance
 from orderlymq_broker.server.orderseries import backlog_series, order_series
 from orderlymq_broker.server.router import Router
 from orderlymq_broker.settings import Address, BrokerSettings
-from orderlymq_raft import Status
-from orderlymq_raft.types import NodeId, Role
+from orderlymq_raft import ProgressState, Status
+from orderlymq_raft.types import Role
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.traffic import Traffic
 
@@ -242,7 +242,7 @@ class Reporter:
             "first_index": self._instance.log.first_index(),
             "voters": sorted(status.membership.voters),
             "learners": sorted(status.membership.learners),
-            "replicas": _replicas(status, self._sender.sent),
+            "replicas": replica_reports(status, self._sender),
             "address": str(settings.address),
             "raft_address": str(self._raft_address),
             "connections": len(self._router),
@@ -372,14 +372,19 @@ def _group_gauges(group: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
     }
 
 
-def _replicas(status: Status, sent: Mapping[NodeId, SentSnapshot]) -> dict[str, object]:
+def replica_reports(status: Status, sender: SnapshotSender) -> dict[str, object]:
+    """Return how the leader sees each replica; empty for one that does not lead."""
     return {
         str(node): {
             "match": peer.match,
             "lag": max(0, status.last_index - peer.match),
             "active": peer.is_alive or node == status.id,
             "state": peer.state.value,
-            "snapshot": _snapshot(sent.get(node)),
+            "snapshot": _snapshot(sender.sent.get(node)),
+            # One that came by the log meanwhile needs none any more.
+            "snapshot_failure": None
+            if peer.state is ProgressState.REPLICATE
+            else _failure(sender.failures.get(node)),
         }
         for node, peer in status.progress.items()
     }
@@ -391,3 +396,11 @@ def _snapshot(sent: SentSnapshot | None) -> dict[str, int] | None:
         return None
     age_ms = int(1000 * (time.monotonic() - sent.at_s))
     return {"index": sent.index, "bytes": sent.size_bytes, "age_ms": age_ms}
+
+
+def _failure(failed: FailedSnapshot | None) -> dict[str, object] | None:
+    """Return what keeps a replica from taking over the state that it needs; None where nothing does."""
+    if failed is None:
+        return None
+    since_ms = int(1000 * (time.monotonic() - failed.since_s))
+    return {"reason": failed.reason, "since_ms": since_ms, "tries": failed.tries}

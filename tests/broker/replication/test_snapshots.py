@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.links import dial
 from orderlymq_broker.replication.transport.server import Transport
+from orderlymq_broker.server.status import replica_reports
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -31,8 +33,17 @@ from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import Manifest
-from orderlymq_raft import Entry, EntryKind, InstallSnapshot, Membership, SnapshotMeta
-from orderlymq_raft.types import HardState, Index, NodeId, Term
+from orderlymq_raft import (
+    Entry,
+    EntryKind,
+    InstallSnapshot,
+    Membership,
+    ProgressState,
+    SnapshotMeta,
+    Status,
+)
+from orderlymq_raft.ready import PeerStatus
+from orderlymq_raft.types import HardState, Index, NodeId, Role, Term
 from tests.ports import free_ports
 
 KEY = bytes(32)
@@ -156,6 +167,37 @@ async def test_the_sender_knows_the_last_state_that_a_peer_took_over(
     assert (taken.index, began <= taken.at_s <= time.monotonic()) == (1, True)
     files = [each for each in receiving.receiver.directory.iterdir() if each.is_file()]
     assert taken.size_bytes == sum(each.stat().st_size for each in files)
+
+
+def reported(sending: Sending, state: ProgressState) -> Any:
+    """Return what the leader's status says of the snapshots for node 2."""
+    one, index = NodeId(1), Index(1)
+    peer = PeerStatus(Index(0), index, state, is_alive=True)
+    status = Status(
+        one, Role.LEADER, Term(1), one, index, index, index, MEMBERS, None, {NodeId(2): peer}
+    )
+    report: Any = replica_reports(status, sending.sender)["2"]
+    return report["snapshot_failure"]
+
+
+async def test_the_leader_reports_what_keeps_a_replica_from_its_snapshot(
+    sending: Sending, receiving: Receiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: why, since when and how often, until the replica has taken one over or needs none any more."""
+    assert reported(sending, ProgressState.SNAPSHOT) is None
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+        for _ in range(2):
+            await sending.send(receiving.address)
+
+    failure = reported(sending, ProgressState.PROBE)
+    assert ("1000 are free: enlarge the disk" in failure["reason"], failure["tries"]) == (True, 2)
+    assert failure["since_ms"] >= 10, "the first failure counts"
+    assert reported(sending, ProgressState.REPLICATE) is None
+
+    await sending.send(receiving.address)
+    assert reported(sending, ProgressState.SNAPSHOT) is None
 
 
 async def test_nobody_there_is_a_failure_that_is_reported(sending: Sending) -> None:
