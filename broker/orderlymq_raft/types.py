@@ -141,7 +141,7 @@ class SnapshotMeta:
 
 @dataclass(frozen=True, slots=True)
 class AddVoter:
-    """Make *node* a voter, whether it is new or a learner."""
+    """Make the new *node* a voter: it counts immediately, and may vote only when it has caught up."""
 
     node: NodeId
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_raft import AddLearner, NotLeader, PromoteLearner, ProposalRefused, RemoveNode
+from orderlymq_raft import NotLeader, ProposalRefused
 from orderlymq_raft.types import NodeId
 from tests.sim.broker.disk import StoreRotten
 from tests.sim.clients.accounts import ACCOUNTS
 from tests.sim.clients.consumer import LEASE_MS
 from tests.sim.clients.zombie import Zombie
+from tests.sim.members import MemberChanges
 from tests.sim.network import Weather
 from tests.sim.olderterm import OlderTerm
 from tests.sim.timeline import MS, SECOND
@@ -44,7 +45,7 @@ class Faults:
         self._world = world
         self._random = world.timeline.random
         self._over = False
-        self._newest = max(world.founders)
+        self._members = MemberChanges(world)
         self._patience_us = 0
         self._acknowledged = 0
         self._troubles = {
@@ -225,24 +226,24 @@ class Faults:
 
     def membership(self) -> None:
         """A replica joins as a learner, votes, or one is removed."""
-        leader, world = self._leader(), self._world
+        self._members.next(self._leader())
+
+    def any_membership(self) -> None:
+        """Any member is added or removed, now and then by a leader that is cut off, and by its successor, too."""
+        leader = self._leader()
         if leader is None or leader.paused:
             return
-        membership = leader.node.status().membership
-        try:
-            if membership.learners:
-                leader.loop.change_membership(PromoteLearner(min(membership.learners)))
-            elif len(membership.voters) > len(world.founders):
-                gone = self._random.choice(sorted(membership.voters))
-                if any(each.is_recovering for each in world.replicas.values()):
-                    return
-                leader.loop.change_membership(RemoveNode(gone))
-            else:
-                self._newest += 1
-                leader.loop.change_membership(AddLearner(NodeId(self._newest)))
-                world.join(self._newest)
-        except (NotLeader, ProposalRefused):
-            return
+        if self._random.random() < 0.4:
+            cut = self._cut_off(leader)
+            self._until(SECOND, 2 * SECOND, "members", partial(self._change_again, leader))
+            self._until(2 * SECOND, 3 * SECOND, "island ends", partial(self._reconnect, cut))
+        self._members.any(leader)
+
+    def _change_again(self, deposed: "Replica") -> None:
+        successor = self._leader()
+        if successor is not None and successor is not deposed and not self._over:
+            self._world.coverage["members: changed by a successor, too"] += 1
+            self._members.any(successor)
 
     # -- disks
 
@@ -594,5 +595,6 @@ RARE_TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "links": Faults.links,
     "lost answers": Faults.lost_answers,
     "older term": Faults.older_term,
+    "any membership": Faults.any_membership,
     "wrong clock": Faults.wrong_clock,
 }

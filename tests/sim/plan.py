@@ -203,6 +203,14 @@ WRONG_CLOCKS: Final[Mapping[str, Any]] = {
 MIXED_ELECTIONS_SHARE: Final = 0.06
 ELECTIONS_MS: Final = (300, 900)
 
+# The share of plans whose group takes any change of its members, among few other troubles.
+MEMBERS_SHARE: Final = 0.1
+MEMBERS: Final[Mapping[str, Any]] = {
+    "every_us": 200_000,
+    "ruthless": True,
+    "troubles": ("any membership", "crash", "partition", "release"),
+}
+
 # The share of plans with a group that consumes by key.
 LANES_SHARE: Final = 0.15
 LANE_LETTERS: Final = ("Continue", "HoldKey", "StopQueue")
@@ -251,6 +259,7 @@ def draw(
     if chance.random() < WRONG_CLOCKS_SHARE:
         plan = replace(plan, **WRONG_CLOCKS, troubles=(*plan.troubles, "wrong clock"))
     plan = replace(plan, mixed_elections=chance.random() < MIXED_ELECTIONS_SHARE)
+    plan = replace(plan, **(MEMBERS if chance.random() < MEMBERS_SHARE else {}))
     return replace(plan, **(changes or {}))
 
 

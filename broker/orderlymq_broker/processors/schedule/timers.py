@@ -189,7 +189,7 @@ class TimerService:
         pairs = self._context.reader.scan(
             Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=COUNT_MAX + len(ending)
         )
-        found = []
+        found: list[TimerRef] = []
         for timer in (decode_timer(value) for _, value in pairs):
             if timer.physical >= end or timer.due_ms > wall_ms:
                 break

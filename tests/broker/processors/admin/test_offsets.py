@@ -194,8 +194,8 @@ def test_a_holder_asks_for_its_lock_again_after_a_reset_before_it_moves_the_offs
     commit(admin, 2, 1)
 
     def commits(offset: int, epoch: int) -> int:
-        named = {"omqClientId": "alice", "omqEpoch": str(epoch)}
-        return admin.call(15, commit_ext(offset, **named)).code
+        ext = commit_ext(offset, omqClientId="alice", omqEpoch=str(epoch))
+        return admin.call(15, ext).code
 
     assert reset(admin, 0).code == 0
     if hears:

@@ -1,0 +1,103 @@
+"""
+Changes of who belongs to the group.
+
+The rule: no change leaves fewer voters than the group began with, or none at all could lose its disk. Operators change one
+member at a time: a learner joins, catches up and votes. A group bears more, and sees it here: several learners at once, a
+voter that was no learner before, the removal of anybody, and changes by a leader that has been deposed, with others by its
+successor at the same place of the log.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from orderlymq_raft import (
+    AddLearner,
+    AddVoter,
+    Membership,
+    NotLeader,
+    PromoteLearner,
+    ProposalRefused,
+    RemoveNode,
+)
+from orderlymq_raft.types import MembershipChange, NodeId
+
+if TYPE_CHECKING:
+    from tests.sim.broker.replica import Replica
+    from tests.sim.world import World
+
+# Beyond those that the group began with.
+MORE_MAX: Final = 3
+
+
+class MemberChanges:
+    """Proposes changes to leaders."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._random = world.timeline.random
+        self._newest = max(world.founders)
+
+    def next(self, leader: "Replica | None") -> None:
+        """Let a replica join as a learner, vote, or be removed, as operators do."""
+        if leader is None or leader.paused:
+            return
+        membership = leader.node.status().membership
+        if membership.learners:
+            self._propose(leader, PromoteLearner(min(membership.learners)))
+        elif len(membership.voters) > len(self._world.founders):
+            gone = self._random.choice(sorted(membership.voters))
+            if not self._is_rebuilt():
+                self._propose(leader, RemoveNode(gone))
+        else:
+            self._propose(leader, AddLearner(self._new()))
+
+    def any(self, leader: "Replica") -> None:
+        """Let one of all changes happen that the group allows."""
+        membership = leader.node.status().membership
+        choices = self._choices(membership)
+        if not choices:
+            return
+        # More voters than the group began with do not stay: their removal is what is rare.
+        name = "voter removed" if self._random.random() < 0.5 else ""
+        if name not in choices:
+            name = self._random.choice(sorted(choices))
+        change = choices[name]()
+        if self._propose(leader, change):
+            self._world.coverage[f"members: {name}"] += 1
+            if len(membership.learners) > 1:
+                self._world.coverage["members: several learners"] += 1
+
+    def _choices(self, membership: Membership) -> dict[str, Callable[[], MembershipChange]]:
+        random, founders = self._random, len(self._world.founders)
+        voters, learners = sorted(membership.voters), sorted(membership.learners)
+        choices: dict[str, Callable[[], MembershipChange]] = {}
+        is_rebuilt = self._is_rebuilt()
+        if len(membership.members) < founders + MORE_MAX:
+            choices["learner added"] = lambda: AddLearner(self._new())
+            # Until it has caught up it counts and does not vote, like one that has lost its disk.
+            if not is_rebuilt:
+                choices["voter added"] = lambda: AddVoter(self._new())
+        if learners:
+            choices["learner promoted"] = lambda: PromoteLearner(random.choice(learners))
+            choices["learner removed"] = lambda: RemoveNode(random.choice(learners))
+        if len(voters) > founders and not is_rebuilt:
+            choices["voter removed"] = lambda: RemoveNode(random.choice(voters))
+        return choices
+
+    def _is_rebuilt(self) -> bool:
+        """Return whether a replica lacks what the group has stored on its disk."""
+        return any(each.is_recovering for each in self._world.replicas.values())
+
+    def _new(self) -> NodeId:
+        self._newest += 1
+        return NodeId(self._newest)
+
+    def _propose(self, leader: "Replica", change: MembershipChange) -> bool:
+        """Return whether the leader has taken the change; who is to join starts then."""
+        try:
+            leader.loop.change_membership(change)
+        except (NotLeader, ProposalRefused):
+            return False
+        if isinstance(change, AddLearner | AddVoter):
+            self._world.join(change.node)
+        return True
