@@ -328,3 +328,38 @@ async def test_a_topic_of_one_queue_has_one_order_for_all_producers(
         began, acknowledged = moments[text]
         assert acknowledged > latest_begin, f"{text} came after one that began when it was stored"
         latest_begin = max(latest_begin, began)
+
+
+async def test_a_holder_begins_again_where_an_administrator_sets_its_offset(
+    group: Group, admin: AdminClient
+) -> None:
+    """The reset gives its lock another epoch: it asks for it, and commits under that what it consumes again."""
+    await admin.create_topic("again", queues=1, ordered=True)
+    seen: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        seen.extend(message.text for message in messages)
+
+    async with (
+        Producer("p", group.name_server_address) as producer,
+        Consumer(
+            "again-group",
+            group.name_server_address,
+            topics="again",
+            ordered=True,
+            consume_from="first",
+            listener=listener,
+        ),
+    ):
+        for number in range(3):
+            await producer.send("again", f"m{number}", key="k")
+        await until(lambda: seen == ["m0", "m1", "m2"])
+        before = (await admin.locks("again-group")).popitem()[1]
+
+        await admin.reset_offsets("again-group", "again", "earliest")
+        await until(lambda: seen[3:] == ["m0", "m1", "m2"])
+        after = (await admin.locks("again-group")).popitem()[1]
+
+    assert (after.client_id, after.epoch) == (before.client_id, before.epoch + 1)
+    progress = await admin.progress("again-group", "again")
+    assert [each.consumer_offset for each in progress.values()] == [3]

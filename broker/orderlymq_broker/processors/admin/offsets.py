@@ -126,15 +126,13 @@ class OffsetAdministration:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        given = self._given(request.body, topic) if request.body else None
-        wanted = self._wanted(header, topic) if given is None else given
-        is_by_key = self._context.state.is_by_key(header.group)
+        wanted, kept = (
+            self._given(request.body, topic) if request.body else self._wanted(header, topic)
+        )
         moved = [
             Commit(header.group, topic.name, queue_id, offset)
             for queue_id, offset in wanted.items()
-            if self._context.state.offsets.get(header.group, topic.name, queue_id) != offset
-            # By key much may be complete behind the offset: a reset to it is a change, too.
-            or (is_by_key and (given or self._compute(header, topic, queue_id) <= offset))
+            if queue_id not in kept and self._is_change(header.group, topic.name, queue_id, offset)
         ]
         broker = self._context.settings.group
         table = {MessageQueue(topic.name, broker, queue): at for queue, at in wanted.items()}
@@ -151,8 +149,22 @@ class OffsetAdministration:
 
         return change(self._context, records, request, peer, done=done, in_parts=True)
 
-    def _given(self, body: bytes, topic: Topic) -> dict[int, int]:
-        """Return the offsets that a body names: all of this topic, and within what their queues keep."""
+    def _is_change(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Return whether a reset to an offset changes anything.
+
+        One to the stored offset does where more is consumed than that says: by key, or by the holder of a lock.
+        """
+        state = self._context.state
+        place = (group, topic, queue_id)
+
+        return (
+            state.offsets.get(*place) != offset
+            or state.is_by_key(group)
+            or state.locks.epoch(*place) > 0
+        )
+
+    def _given(self, body: bytes, topic: Topic) -> tuple[dict[int, int], frozenset[int]]:
+        """Return as `_wanted` the offsets that a body names: all of this topic, and within what their queues keep."""
         try:
             table = OffsetTable.from_json(body).offset_table
         except (JsonError, ModelError) as error:
@@ -172,10 +184,12 @@ class OffsetAdministration:
                     f"offset {offset} is outside of queue {place.queue_id} of {topic.name}, which holds {low} to {high}",
                 )
 
-        return {place.queue_id: offset for place, offset in sorted(table.items())}
+        return {place.queue_id: offset for place, offset in sorted(table.items())}, frozenset()
 
-    def _wanted(self, header: ResetOffsetHeader, topic: Topic) -> dict[int, int]:
-        """Return the offset of every queue after the reset."""
+    def _wanted(
+        self, header: ResetOffsetHeader, topic: Topic
+    ) -> tuple[dict[int, int], frozenset[int]]:
+        """Return the offset of every queue after the reset, and the queues that it leaves as they are."""
         queue_ids = range(topic.queue_count)
         if header.queue_id is not None and header.queue_id >= 0:
             if header.queue_id not in queue_ids:
@@ -185,15 +199,17 @@ class OffsetAdministration:
                 )
             queue_ids = range(header.queue_id, header.queue_id + 1)
         offsets = self._context.state.offsets
-        wanted = {}
+        is_force = header.is_force or _named_offset(header) is not None
+        wanted: dict[int, int] = {}
+        kept: set[int] = set()
         for queue_id in queue_ids:
-            computed = self._compute(header, topic, queue_id)
+            wanted[queue_id] = self._compute(header, topic, queue_id)
             present = offsets.get(header.group, topic.name, queue_id)
-            forward = present is not None and computed >= present
-            is_force = header.is_force or _named_offset(header) is not None
-            wanted[queue_id] = present if forward and not is_force else computed
+            if present is not None and wanted[queue_id] > present and not is_force:
+                wanted[queue_id] = present
+                kept.add(queue_id)
 
-        return {queue_id: offset for queue_id, offset in wanted.items() if offset is not None}
+        return wanted, frozenset(kept)
 
     def _compute(self, header: ResetOffsetHeader, topic: Topic, queue_id: int) -> int:
         queue = topic.queues.get(queue_id)

@@ -183,15 +183,16 @@ def test_a_tool_resets_a_queue_that_a_member_holds_by_15(admin: AdminShell, offs
     assert reset(admin, 0, force=False, queueId=0, offset=offset).code == 0
 
 
+@pytest.mark.parametrize("stored", [2, 0])
 @pytest.mark.parametrize("hears", [True, False])
 def test_a_holder_asks_for_its_lock_again_after_a_reset_before_it_moves_the_offset(
-    admin: AdminShell, hears: bool
+    admin: AdminShell, hears: bool, stored: int
 ) -> None:
-    """Law: what was answered to the administrator stands, though the holder was between two connections."""
+    """Law: what was answered to the administrator stands, though the holder was between two connections, and far ahead."""
     history(admin)
     heartbeat(admin, "alice")
     lock(admin, "alice", 0)
-    commit(admin, 2, 1)
+    commit(admin, stored, 1)
 
     def commits(offset: int, epoch: int) -> int:
         ext = commit_ext(offset, omqClientId="alice", omqEpoch=str(epoch))
@@ -205,6 +206,18 @@ def test_a_holder_asks_for_its_lock_again_after_a_reset_before_it_moves_the_offs
 
     assert lock(admin, "alice", 0) == {0: 2}
     assert (commits(1, 2), offset_of(admin)) == (0, 1)
+
+
+def test_a_reset_that_leaves_an_offset_as_it_is_leaves_its_holder_alone(admin: AdminShell) -> None:
+    """Without force nobody is moved forward."""
+    history(admin)
+    heartbeat(admin, "alice")
+    lock(admin, "alice", 0)
+    commit(admin, 0, 1)
+
+    assert reset(admin, START_MS + 2_000, force=False).code == 0
+
+    assert lock(admin, "alice", 0) == {0: 1}
 
 
 def test_who_gave_a_queue_back_does_not_undo_a_reset(admin: AdminShell) -> None:
