@@ -26,6 +26,8 @@ from orderlymq_broker.state.records import (
     GroupDeleted,
     GroupSet,
     MemberLeft,
+    OffsetsCommitted,
+    OffsetsReset,
     Record,
     TopicDeleted,
     TopicSet,
@@ -86,6 +88,8 @@ _CANNOT_BE_STORED: Final = (
 )
 
 
+#: What stands in ``EntryBuilder.going`` for offsets: not each of them, of which a turn brings thousands.
+OFFSETS: Final = ("offsets",)
 # The answer to a proposal that was admitted and cannot be built all the same.
 UNBUILT: Final = Refusal(
     ResponseCode.SYSTEM_ERROR, "the broker could not store the request; its log says why"
@@ -120,7 +124,8 @@ class EntryBuilder:
         changing: topics that are made, changed, deleted or expanded by what is admitted and neither applied nor lost: what changes
             them, too, is judged behind it.
         going: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused; members
-            ("member", group, client) and clients ("client", id) that leave by it: a heartbeat of theirs makes them members again.
+            ("member", group, client) and clients ("client", id) that leave by it: a heartbeat of theirs makes them members again;
+            ("offsets",) for those that it moves: a question for one waits for it.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
@@ -327,8 +332,10 @@ class EntryBuilder:
 
 
 def _going(record: Record) -> tuple[str, ...] | None:
-    """Return the topic or the group that a record deletes, or who leaves by it."""
+    """Return the topic or the group that a record deletes, who leaves by it, or that it moves offsets."""
     match record:
+        case OffsetsCommitted(commits) | OffsetsReset(commits):
+            return OFFSETS if commits else None
         case TopicDeleted():
             return "topic", record.name
         case GroupDeleted():

@@ -1,7 +1,7 @@
 """
 Consumer offsets: 15, the commit that rides in a pull, and the question 14.
 
-The rules: only the leader answers 14, from what is applied; a commit nobody waits for is gathered and
+The rules: only the leader answers 14, from what is applied, when the commits that came before are; a commit nobody waits for is gathered and
 goes into the log with the next tick or before any change of a lock, so it is never overtaken by
 the hand-over of its queue; it carries the epoch it was accepted under; offsets move forward, except
 that a tool may set those of a group with nobody online, that clients which were asked to reset
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces
+from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, OFFSETS, in_pieces
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
@@ -138,12 +138,12 @@ class Committer:
         """Serve 14; never with an error code while the answer is not certain."""
         header = QueryConsumerOffsetHeader.from_ext(request.ext)
         key = (header.consumer_group, header.topic, header.queue_id)
-        if key in self._pending:
-            # The answer must not be smaller after a crash of this leader than it was before.
+        if key in self._pending or OFFSETS in self._context.entries.going:
+            # The answer must not be smaller after a crash of this leader than it was before, and it stands
+            # behind what its sender has committed. A record without commits moves nothing and comes behind the others.
+            records = self.take() or [OffsetsCommitted(())]
             return [
-                Propose(
-                    self.take(), applied=lambda _, __: self._answer_query(header, request, peer)
-                )
+                Propose(records, applied=lambda _, __: self._answer_query(header, request, peer))
             ]
 
         return self._answer_query(header, request, peer)

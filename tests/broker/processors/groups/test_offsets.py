@@ -272,6 +272,26 @@ def test_a_client_that_was_asked_to_reset_may_repeat_the_reset(shell: Shell) -> 
     assert offset_of(shell) == 3
 
 
+def test_a_question_is_answered_behind_the_commits_that_came_before_it(shell: Shell) -> None:
+    """They are on their way to the log, without an answer: Go's client repeats a reset so, and asks where to go on."""
+    filled(shell)
+    commit(shell, 4)
+    create(shell, shell.core.committer.reset([Commit("billing", "orders", 0, 1)], shell.now))
+    commit(shell, 4)  # one that was on its way
+
+    shell.submit(15, commit_ext(1), oneway=True)
+    after_reset = shell.submit(14, QUERY)
+    shell.settle()
+    shell.submit(15, commit_ext(3), oneway=True)
+    shell.run(shell.core.tick(shell.now))
+    after_commit = shell.submit(14, QUERY)
+    shell.settle()
+
+    answers = [shell.reply_to(opaque) for opaque in (after_reset, after_commit)]
+    assert [each and each.ext["offset"] for each in answers] == ["1", "3"]
+    assert not shell.core.context.entries.going
+
+
 @pytest.mark.parametrize("oneway", [True, False])
 def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway: bool) -> None:
     """Its program seeks and commits, by itself or with DefaultMQPullConsumer.updateConsumeOffset; a push consumer never does."""
