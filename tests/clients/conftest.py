@@ -8,11 +8,12 @@ import pytest
 from tests.clients.clientstable import OPTION, ClientsTable
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import (
+    GO_VERSIONS,
     JAVA_VERSIONS,
     MORE_JAVA_VERSIONS,
     OLDEST_JAVA,
+    Go,
     Java,
-    build_go,
     build_node,
     missing,
 )
@@ -111,12 +112,36 @@ def _built(version: str) -> Java:
     return java
 
 
+@pytest.fixture(scope="session", params=GO_VERSIONS)
+def any_go(request: pytest.FixtureRequest) -> Go:
+    """Every version of the Go client, for what all of them can do."""
+    return _built_go(request.param)
+
+
+@pytest.fixture(scope="session", params=["2.1.0", "2.1.2"])
+def released_go(request: pytest.FixtureRequest) -> Go:
+    return _built_go(request.param)
+
+
 @pytest.fixture(scope="session")
-def go_program() -> Path:
+def go() -> Go:
+    """The newest release."""
+    return _built_go("2.1.2")
+
+
+@pytest.fixture(scope="session")
+def newest_go() -> Go:
+    """What is to be the next release, with TLS and queues that a program takes itself."""
+    return _built_go(next(reversed(GO_VERSIONS)))
+
+
+def _built_go(version: str) -> Go:
     reason = missing("go")
     if reason:
         pytest.skip(reason)
-    return build_go()
+    go = Go(version)
+    go.build()
+    return go
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,9 @@ MORE_JAVA_VERSIONS = ("5.3.3",)
 #: The first release whose transactions work; without lite pull and requests, speaking to port - 2.
 OLDEST_JAVA = "4.3.1"
 
+#: The versions of the Go client, and under which tag and module file each is built; the last one is no release yet.
+GO_VERSIONS = {"2.1.0": "oldest", "2.1.2": "", "2.1.3dev": "newest"}
+
 # The Netty of 4.3.1 reaches into classes that Java has closed since.
 _OPENED = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
@@ -211,12 +214,31 @@ class Java:
         ]
 
 
-def build_go() -> Path:
-    """Compile the Go programs and return the executable."""
-    target = HERE / "go" / "target" / "clients"
-    with alone(HERE / "go" / "target"):
-        _run(["go", "build", "-o", str(target), "."], cwd=HERE / "go")
-    return target
+@dataclass(frozen=True)
+class Go:
+    """The programs around one version of Apache's Go client."""
+
+    version: str
+
+    @property
+    def path(self) -> Path:
+        """The executable."""
+        return HERE / "go" / "target" / self.version / "clients"
+
+    def build(self) -> None:
+        """Compile with what the module file of the version says."""
+        tag = GO_VERSIONS[self.version]
+        words = [f"-modfile={tag}.mod", "-tags", tag] if tag else []
+        with alone(HERE / "go" / "target"):
+            _run(["go", "build", *words, "-o", str(self.path), "."], cwd=HERE / "go")
+
+    def start(self, program: str, **values: object) -> Program:
+        """Start one of the programs of main.go."""
+        return Program(self.command(program, **values))
+
+    def command(self, program: str, **values: object) -> list[str]:
+        """Return the words that start one of the programs of main.go."""
+        return [str(self.path), program, *options(**values)]
 
 
 def build_node() -> Path:

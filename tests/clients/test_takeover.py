@@ -3,12 +3,11 @@
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.clients.localcluster import LocalCluster
-from tests.clients.programs import Event, Java, Program, options
+from tests.clients.programs import Event, Go, Java, Program, options
 from tests.clients.test_java import by_queue
 
 # Each test has client ids of its own: where one of them still has a lock that was asked for by
@@ -67,7 +66,7 @@ def test_a_killed_java_client_with_any_instance_name_is_taken_over(
 @pytest.mark.go
 @pytest.mark.timeout(320)
 def test_a_killed_go_client_with_any_instance_name_is_taken_over(
-    cluster: LocalCluster, java_498: Java, go_program: Path
+    cluster: LocalCluster, java_498: Java, go: Go
 ) -> None:
     """It talks with OrderlyMQ alone, so that it cannot speak for another program.
 
@@ -78,7 +77,7 @@ def test_a_killed_go_client_with_any_instance_name_is_taken_over(
     where = {"ns": cluster.name_server, "topic": topic}
     member = {**where, "group": cluster.group(topic), "seconds": 300, "expected": 10**6}
     # Its standard input is no pipe, as that of a service is none.
-    quiet = ["sh", "-c", 'exec "$@" </dev/null', "sh", str(go_program), "consume"]
+    quiet = ["sh", "-c", 'exec "$@" </dev/null', "sh", str(go.path), "consume"]
 
     with (
         Program([*quiet, *options(**member, instance=f"orders-{topic}")]) as victim,

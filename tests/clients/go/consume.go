@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2"
+	"github.com/apache/rocketmq-client-go/v2/consumer"
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+)
+
+func init() {
+	programs["consume"] = consume
+}
+
+// consumerOptions returns the options of a push or pull consumer as the command line has them.
+func consumerOptions(given options) []consumer.Option {
+	start := map[string]consumer.ConsumeFromWhere{
+		"first": consumer.ConsumeFromFirstOffset, "last": consumer.ConsumeFromLastOffset,
+		"timestamp": consumer.ConsumeFromTimestamp,
+	}[given.text("from", "first")]
+	made := []consumer.Option{
+		consumer.WithInstance(given.text("instance", "DEFAULT")),
+		consumer.WithNameServer(given.nameServers()),
+		consumer.WithGroupName(given["group"]),
+		consumer.WithConsumeFromWhere(start),
+		consumer.WithConsumerOrder(given.text("mode", "orderly") == "orderly"),
+		consumer.WithMaxReconsumeTimes(int32(given.number("max-reconsume", -1))),
+		consumer.WithNamespace(given["namespace"]),
+		consumer.WithVIPChannel(given.is("vip")),
+		consumer.WithCredentials(given.credentials()),
+		consumer.WithConsumeMessageBatchMaxSize(given.number("batch", 1)),
+		consumer.WithPullBatchSize(int32(given.number("pull-batch", 32))),
+	}
+	if given.is("broadcasting") {
+		made = append(made, consumer.WithConsumerModel(consumer.BroadCasting))
+	}
+	if domain, found := given["domain"]; found {
+		made = append(made, consumer.WithNameServerDomain(domain))
+	}
+	if given.is("trace") {
+		made = append(made, consumer.WithTrace(given.trace()))
+	}
+	return append(made, laterConsumerOptions(given)...)
+}
+
+// selector has no type for tags, as in most programs; without expression it wants all messages.
+func selector(given options) consumer.MessageSelector {
+	if sql, found := given["sql"]; found {
+		return consumer.MessageSelector{Type: consumer.SQL92, Expression: sql}
+	}
+	return consumer.MessageSelector{Expression: given["expression"]}
+}
+
+// consume reports each message of a push consumer until expected successes or seconds, or the command stop on its standard input.
+// Messages whose body contains fail are refused at their first times deliveries.
+func consume(given options) {
+	client, err := rocketmq.NewPushConsumer(consumerOptions(given)...)
+	check(err)
+	remaining := make(chan struct{}, 1<<20)
+	var guard sync.Mutex
+	failures := map[string]int{}
+	listen := func(ctx context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		failed := false
+		for _, message := range messages {
+			values := messageValues(message)
+			values["together"] = len(messages)
+			event("deliver", values)
+			time.Sleep(time.Duration(given.number("work", 0)) * time.Millisecond)
+			guard.Lock()
+			failures[string(message.Body)]++
+			attempt := failures[string(message.Body)]
+			guard.Unlock()
+			fail := given["fail"]
+			if fail != "" && strings.Contains(string(message.Body), fail) && attempt <= given.number("times", 1) {
+				event("fail", values)
+				failed = true
+				continue
+			}
+			event("done", values)
+		}
+		if failed {
+			return refusal(ctx, given), nil
+		}
+		for range messages {
+			remaining <- struct{}{}
+		}
+		return consumer.ConsumeSuccess, nil
+	}
+	for _, topic := range strings.Split(given["topic"], ",") {
+		check(client.Subscribe(topic, selector(given), listen))
+	}
+	check(client.Start())
+	event("started", map[string]interface{}{})
+	stopped := make(chan struct{})
+	go obey(client, stopped)
+	end := time.After(time.Duration(given.number("seconds", 30)) * time.Second)
+wait:
+	for n := 0; n < given.number("expected", 1); n++ {
+		select {
+		case <-remaining:
+		case <-stopped:
+			break wait
+		case <-end:
+			break wait
+		}
+	}
+	time.Sleep(time.Duration(given.number("linger", 0)) * time.Millisecond)
+	_ = client.Shutdown()
+	event("finished", map[string]interface{}{})
+}
+
+// refusal says in the words of the consumer's kind that messages shall come again, after the delay level or pause that is given.
+func refusal(ctx context.Context, given options) consumer.ConsumeResult {
+	if given.text("mode", "orderly") == "orderly" {
+		if context, found := primitive.GetOrderlyCtx(ctx); found {
+			context.SuspendCurrentQueueTimeMillis = given.number("suspend", context.SuspendCurrentQueueTimeMillis)
+		}
+		return consumer.SuspendCurrentQueueAMoment
+	}
+	if context, found := primitive.GetConcurrentlyCtx(ctx); found {
+		context.DelayLevelWhenNextConsume = given.number("delay-level", 0)
+	}
+	return consumer.ConsumeRetryLater
+}
+
+// obey does what the lines of standard input say; the end of it says nothing, as many start a program without.
+func obey(client rocketmq.PushConsumer, stopped chan struct{}) {
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		if lines.Text() == "stop" {
+			close(stopped)
+			return
+		}
+		laterCommand(client, lines.Text())
+		event("obeyed", map[string]interface{}{"command": lines.Text()})
+	}
+}
