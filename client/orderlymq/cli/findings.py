@@ -42,7 +42,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     said = [
         f"Blocked: queue {row['queue']} of {row['topic']} stands at offset {row['offset']} since "
         f"{_time(row['since'])}: message {row['messageId']}, key {row['key']}, held by "
-        f"{row['holder']}; {_listener(row)}. {_way_out(row)}"
+        f"{row['holder'] or 'nobody'}; {_listener(row)}. {_way_out(row)}"
         for row in found["blocked"]
     ]
     said += [

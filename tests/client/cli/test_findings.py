@@ -112,6 +112,12 @@ def test_a_blocked_queue_shows_what_its_listener_said() -> None:
     assert "its consumer reports nothing of its listener" in unsaid
 
 
+def test_a_queue_that_nobody_has_locked_is_held_by_nobody() -> None:
+    (said,) = lines(findings([status(blocked=[{**BLOCKED, "holder": None}])], "billing"))
+
+    assert "held by nobody" in said
+
+
 def test_a_holder_that_is_away_has_no_log_to_read() -> None:
     away = {"connected": False, "leaseMillis": 60_000, "listener": "its holder is not connected"}
 
