@@ -36,6 +36,7 @@ HEAD: Final = """\
 
 RocketMQ's clients work with OrderlyMQ as they are. Each row is a test that ran this client, unmodified, against
 a running cluster; the feature is the law that the test states, the command that was given or the class that was run.
+A version that ends in `dev` is a commit after the newest release.
 
 Made by `pytest tests/clients --write-clients-table`.
 """
@@ -141,6 +142,7 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
     for fixture, version in (
         ("go", "2.1.2"),
         ("newest_go", next(reversed(GO_VERSIONS))),
+        ("released_go", ""),
         ("any_go", ""),
     ):
         if fixture in fixtures:
