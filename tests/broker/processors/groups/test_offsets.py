@@ -272,7 +272,7 @@ def test_a_client_that_was_asked_to_reset_may_repeat_the_reset(shell: Shell) -> 
     assert offset_of(shell) == 3
 
 
-def test_a_question_is_answered_behind_the_commits_that_came_before_it(shell: Shell) -> None:
+def test_an_offset_is_read_behind_the_commits_that_came_before(shell: Shell) -> None:
     """They are on their way to the log, without an answer: Go's client repeats a reset so, and asks where to go on."""
     filled(shell)
     commit(shell, 4)
