@@ -334,8 +334,8 @@ class EntryBuilder:
 def _going(record: Record) -> tuple[str, ...] | None:
     """Return the topic or the group that a record deletes, who leaves by it, or that it moves offsets."""
     match record:
-        case OffsetsCommitted(commits) | OffsetsReset(commits):
-            return OFFSETS if commits else None
+        case OffsetsCommitted() | OffsetsReset():
+            return OFFSETS if record.commits else None
         case TopicDeleted():
             return "topic", record.name
         case GroupDeleted():
