@@ -30,7 +30,10 @@ _TLS_VARIABLES: Final = {
 }
 _TLS_SWITCH: Final = "ORDERLYMQ_TLS"
 _TLS_VERIFY_HOST: Final = "ORDERLYMQ_TLS_VERIFY_HOST"
-_YES: Final = ("1", "true", "yes")
+_SWITCHES: Final = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,14 @@ def find_tls(settings: ClientSettings) -> ContextSource | None:
     Files that are renewed count from the next connection on. The settings count when they switch TLS on, else ORDERLYMQ_TLS (`true`) and its files.
 
     Raises:
-        SettingError: A file cannot be used.
+        SettingError: A file cannot be used, or a variable says neither yes nor no.
     """
     if settings.use_tls:
         paths = {name: getattr(settings, name) for name in _TLS_VARIABLES}
         verify_host = settings.tls_verify_host
-    elif os.environ.get(_TLS_SWITCH, "").lower() in _YES:
+    elif _switch(_TLS_SWITCH):
         paths = {name: os.environ.get(variable, "") for name, variable in _TLS_VARIABLES.items()}
-        verify_host = os.environ.get(_TLS_VERIFY_HOST, "true").lower() in _YES
+        verify_host = _switch(_TLS_VERIFY_HOST) is not False
     else:
         return None
     certificate, key, ca = (
@@ -90,7 +93,21 @@ def find_tls(settings: ClientSettings) -> ContextSource | None:
 
 def tls_is_set() -> bool:
     """Return whether the environment says if connections are made with TLS."""
-    return bool(os.environ.get(_TLS_SWITCH))
+    return _switch(_TLS_SWITCH) is not None
+
+
+def _switch(variable: str) -> bool | None:
+    """Return what a variable says, None where it is empty or not set.
+
+    Raises:
+        SettingError: It is another word: a guess could send without TLS, or to a host that nobody verified.
+    """
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        return None
+    if value.lower() not in _SWITCHES:
+        raise SettingError(f"{variable} is {value!r}; write true or false")
+    return _SWITCHES[value.lower()]
 
 
 def read_credentials(path: Path) -> Credentials:

@@ -10,6 +10,7 @@ from orderlymq.connection.credentials import (
     find_credentials,
     find_tls,
     read_credentials,
+    tls_is_set,
 )
 from orderlymq.errors import SettingError
 from orderlymq.settings import ClientSettings
@@ -70,6 +71,45 @@ def test_a_ca_can_be_trusted_whatever_the_address_that_is_called(
     assert [found().check_hostname for found in strict if found] == [True, True]
     assert [found().check_hostname for found in lenient if found] == [False, False]
     assert {found().verify_mode for found in lenient if found} == {ssl.CERT_REQUIRED}
+
+
+@pytest.mark.parametrize(
+    ("word", "means"),
+    [
+        *((word, True) for word in ("on", "TRUE ", "Yes", "1")),
+        *((word, False) for word in ("off", "False", " no", "0")),
+        *((word, None) for word in ("", " ")),
+    ],
+)
+def test_a_variable_of_tls_means_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, means: bool | None
+) -> None:
+    """An empty one counts as not set: no TLS, and hosts are verified."""
+    monkeypatch.setenv("ORDERLYMQ_TLS_CA", str(make_authority(tmp_path)))
+    monkeypatch.setenv("ORDERLYMQ_TLS", word)
+    assert (find_tls(ClientSettings()) is not None, tls_is_set()) == (
+        means is True,
+        means is not None,
+    )
+
+    monkeypatch.setenv("ORDERLYMQ_TLS", "true")
+    monkeypatch.setenv("ORDERLYMQ_TLS_VERIFY_HOST", word)
+    found = find_tls(ClientSettings())
+
+    assert found is not None
+    assert found().check_hostname is (means is not False)
+
+
+@pytest.mark.parametrize("variable", ["ORDERLYMQ_TLS", "ORDERLYMQ_TLS_VERIFY_HOST"])
+def test_another_word_in_a_variable_of_tls_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """A guess could send without TLS, or to a host that nobody verified."""
+    monkeypatch.setenv("ORDERLYMQ_TLS", "true")
+    monkeypatch.setenv(variable, "enabled")
+
+    with pytest.raises(SettingError, match=f"{variable} is 'enabled'; write true or false"):
+        find_tls(ClientSettings())
 
 
 def test_files_that_settings_name_are_read_again_when_they_change(tmp_path: Path) -> None:
