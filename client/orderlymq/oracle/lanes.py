@@ -75,6 +75,8 @@ class _Lanes:
                 for lane in self._lanes_of(event):
                     lane.complete = None
                     lane.may_jump = event.offset < 0
+                    known = (*lane.pending, *lane.delivered)
+                    lane.settled.update(offset for offset in known if offset < event.offset)
             case _ if event.group in self._groups and event.queue:
                 self._read_lane(self._lane(event.group, event), event)
 

@@ -382,6 +382,7 @@ class _Line:
     open: dict[str, Event] = field(default_factory=dict)  # client -> delivery under way
     delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
     settled: set[int] = field(default_factory=set)  # offsets done or dead-lettered
+    owed: set[int] = field(default_factory=set)  # offsets delivered, and neither settled nor told
     highest: int = -1
     may_jump: bool = False  # once: an administrator moves the group
     newest: Event | None = None  # delivery with the highest epoch
@@ -403,6 +404,7 @@ class _Queues:
         for events in (facts.acks.values(), *facts.stored.values()):
             for event in events:
                 self._known[event.topic, event.queue].setdefault(event.offset, event)
+        self._offsets = {place: sorted(known) for place, known in self._known.items()}
         for event in facts.history:
             self._read(event)
 
@@ -414,6 +416,7 @@ class _Queues:
             case Kind.DONE | Kind.DEAD:
                 line.open.pop(event.client, None)
                 line.settled.add(event.offset)
+                line.owed.discard(event.offset)
             case Kind.FAILED | Kind.LAPSED:
                 line.open.pop(event.client, None)
             case Kind.GONE:
@@ -429,6 +432,7 @@ class _Queues:
             case Kind.RESET:
                 line.committed = None
                 line.highest = event.offset - 1
+                line.owed = {offset for offset in line.owed if offset >= event.offset}
                 line.newest = None
             case _:
                 pass
@@ -454,32 +458,41 @@ class _Queues:
             self._add(Defect.ROLLED_BACK, event, why, committed)
         line.open[event.client] = event
         line.delivered.setdefault(event.offset, event)
+        if event.offset not in line.settled:
+            line.owed.add(event.offset)
         line.highest = max(line.highest, event.offset)
 
     def _check_gap(self, line: _Line, event: Event) -> None:
-        known = self._known[event.topic, event.queue]
-        dropped = self._dropped[event.topic, event.queue]
+        found = self._skipped(line, event) or self._overtaken(line, event)
+        if found is None:
+            return
+        if not line.may_jump:
+            self._add(*found)
+        line.may_jump = False
+        line.owed = {offset for offset in line.owed if offset >= event.offset}
+
+    def _skipped(self, line: _Line, event: Event) -> tuple[Defect, Event, str, Event] | None:
         # Only offsets between the highest one seen and this one can have been jumped over now;
         # a first delivery may start anywhere, where the group's start position said.
-        if line.delivered:
-            for offset in range(line.highest + 1, event.offset):
-                # Messages behind a dead letter of a parked key are handed over unseen.
-                if offset in known and offset not in dropped and offset not in line.settled:
-                    why = f"offset {offset} was never delivered before {event.offset}"
-                    self._jumped(line, Defect.SKIPPED, event, why, known[offset])
-                    break
-        before = line.delivered.get(event.offset - 1)
-        settled = event.offset - 1 in line.settled or event.offset - 1 in dropped
-        if before is not None and not settled:
-            why = f"delivered while offset {event.offset - 1} is neither done nor dead-lettered"
-            self._jumped(line, Defect.OVERTAKEN, event, why, before)
+        if not line.delivered:
+            return None
+        place = event.topic, event.queue
+        offsets = self._offsets.get(place, [])
+        first, end = (bisect_left(offsets, each) for each in (line.highest + 1, event.offset))
+        for offset in map(offsets.__getitem__, range(first, end)):
+            # Messages behind a dead letter of a parked key are handed over unseen.
+            if offset not in self._dropped[place] and offset not in line.settled:
+                why = f"offset {offset} was never delivered before {event.offset}"
+                return Defect.SKIPPED, event, why, self._known[place][offset]
+        return None
 
-    def _jumped(
-        self, line: _Line, defect: Defect, event: Event, explanation: str, other: Event
-    ) -> None:
-        if not line.may_jump:
-            self._add(defect, event, explanation, other)
-        line.may_jump = False
+    def _overtaken(self, line: _Line, event: Event) -> tuple[Defect, Event, str, Event] | None:
+        owed = line.owed - self._dropped[event.topic, event.queue]
+        offset = max((offset for offset in owed if offset < event.offset), default=None)
+        if offset is None:
+            return None
+        why = f"delivered while offset {offset} is neither done nor dead-lettered"
+        return Defect.OVERTAKEN, event, why, line.delivered[offset]
 
     def _commit(self, line: _Line, event: Event) -> None:
         if line.committed is not None and event.offset < line.committed.offset:

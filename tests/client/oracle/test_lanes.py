@@ -156,6 +156,19 @@ def test_a_lane_may_jump_once_after_a_reset_to_nobody_knows_where() -> None:
         assert defects([*messages, reset, ended, *jumps, given("a5", 4, 3)]) == [Defect.SKIPPED]
 
 
+def test_a_reset_to_an_offset_settles_what_it_jumps() -> None:
+    """Neither what was never delivered nor what has failed is owed; what stands behind the offset is."""
+    reset = Event(0, Kind.RESET, topic="T", queue="a:0", group="G", offset=3)
+    begun = [*sent("a1", "a2", "a3", "a4", "a5"), given("a1", 0, 1)]
+    failed = listened(Kind.FAILED, "a1", 0, 1)
+    rest = [given("a4", 3, 2), done("a4", 3, 2), given("a5", 4, 3), done("a5", 4, 3)]
+    short = [*sent("a1", "a2"), given("a1", 0, 1), failed, replace(reset, offset=1)]
+
+    assert defects([*begun, failed, reset, *rest]) == []
+    assert defects([*begun, failed, reset, *rest[2:]]) == [Defect.SKIPPED]
+    assert defects([*short, given("a2", 1, 2), done("a2", 1, 2), DRAINED]) == []
+
+
 def test_nothing_is_left_over_when_a_group_has_drained_its_topic() -> None:
     """Never delivered, or delivered and never done: both are lost."""
     messages = [*sent("a1", "b1"), given("a1", 0, 1), done("a1", 0, 1)]

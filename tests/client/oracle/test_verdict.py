@@ -369,6 +369,33 @@ def test_a_group_may_jump_once_after_a_reset_to_nobody_knows_where(
     assert defects([*begun, reset, *jump, deliver("f", 5)]) == [Defect.SKIPPED]
 
 
+def test_a_message_that_is_not_done_is_overtaken_across_others() -> None:
+    """However many offsets lie between; each overtaken message is told once."""
+    sends = [ack(name, offset) for offset, name in enumerate("abcd")]
+    begun = [*sends, deliver("a", 0), failed("a", 0)]
+    unseen = replace(done("b", 1), kind=Kind.DEAD)
+    later = [deliver("c", 2), done("c", 2), deliver("d", 3), done("d", 3)]
+
+    assert defects([*begun, unseen, *later]) == [Defect.OVERTAKEN]
+    assert defects([*begun, deliver("b", 1), done("b", 1), *later]) == [Defect.OVERTAKEN]
+    assert defects([*begun, deliver("a", 0), done("a", 0), unseen, *later]) == []
+
+
+def test_a_reset_to_an_offset_owes_nothing_before_it() -> None:
+    """What was under way there is not overtaken, and what was never delivered is not skipped."""
+    sends = [ack(name, offset) for offset, name in enumerate("abcd")]
+    reset = replace(commit(3), kind=Kind.RESET)
+    history = [*sends, deliver("a", 0), done("a", 0), deliver("b", 1), failed("b", 1)]
+
+    assert defects([*history, reset, deliver("d", 3)]) == []
+    assert defects([*history, replace(reset, offset=2), deliver("c", 2)]) == []
+
+
+def test_a_jump_costs_what_the_history_holds() -> None:
+    """An offset is any number; those that nobody has named are not walked."""
+    assert defects([ack("a", 0), deliver("a", 0), done("a", 0), deliver("z", 10**15)]) == []
+
+
 def test_what_the_history_does_not_show_is_named_as_not_judged() -> None:
     """Without a final read or a drained group, loss is not judged, and the verdict says so."""
     verdict = judge(timed([send("a"), ack("a", 0)]))
