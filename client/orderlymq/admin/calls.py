@@ -14,6 +14,7 @@ from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.integers import read_integer
 
 T = TypeVar("T")
 
@@ -40,11 +41,17 @@ class AdminCalls:
             raise BrokerUnreachable(f"the broker group {broker_name} has no leader now; try again")
         return address
 
-    async def _of(
-        self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
-    ) -> dict[str, str]:
+    async def _number_of(
+        self, queue: MessageQueue, code: RequestCode, ext: dict[str, str], name: str = "offset"
+    ) -> int:
+        """Return the number *name* that the leader of a queue answers."""
         await self._instance.route(queue.topic, keep=False)
-        return dict((await self._instance.call(self._leader(queue.broker_name), code, ext)).ext)
+        address = self._leader(queue.broker_name)
+        found = (await self._instance.call(address, code, ext)).ext.get(name, "")
+        try:
+            return read_integer(found)
+        except ValueError as error:
+            raise BrokerError(0, f"its answer has no {name}: {error}", address) from error
 
     async def _of_all(
         self,

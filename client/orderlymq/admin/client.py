@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orderlymq.admin.answers import LockTable
 from orderlymq.admin.messages import MessageOperations
 from orderlymq.admin.operations import topic_expansion
 from orderlymq.admin.queuelists import agreed_list, check_present, declarations, named_groups
@@ -417,25 +418,25 @@ class AdminClient(Lifecycle, MessageOperations):
         found: dict[MessageQueue, QueueLock] = {}
         ext = {"consumerGroup": group}
         for answer in await self._of_all(RequestCode.ORDERLYMQ_LOCK_TABLE, ext):
-            for each in fastjson.loads(answer.body).get("locks", ()):
-                queue = MessageQueue.from_json_value(each)
+            for each in LockTable.from_json(answer.body).locks:
+                queue = MessageQueue(each.topic, each.broker_name, each.queue_id)
                 found[queue] = QueueLock(
                     queue,
-                    each["clientId"],
-                    each.get("address", ""),
-                    each["epoch"],
-                    each.get("leaseMillis", 0),
-                    each.get("heldSinceMillis", 0),
-                    each.get("connected"),
-                    each.get("wantedBy", ""),
+                    each.client_id,
+                    each.address,
+                    each.epoch,
+                    each.lease_millis,
+                    each.held_since_millis,
+                    each.connected,
+                    each.wanted_by,
                 )
         return dict(sorted(found.items()))
 
     async def locking_groups(self) -> set[str]:
         """Return the groups that hold a lock of any queue."""
         answers = await self._of_all(RequestCode.ORDERLYMQ_LOCK_TABLE)
-        tables = (fastjson.loads(answer.body).get("locks", ()) for answer in answers)
-        return {each["consumerGroup"] for table in tables for each in table}
+        tables = (LockTable.from_json(answer.body) for answer in answers)
+        return {each.consumer_group for table in tables for each in table.locks}
 
     async def reset_offsets(self, group: str, topic: str, to: int | str) -> dict[MessageQueue, int]:
         """Move a group to `earliest`, `latest` or a store time in milliseconds.

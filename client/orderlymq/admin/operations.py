@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orderlymq.admin.answers import Expansions, ParkedTable, Subscription
 from orderlymq.admin.calls import AdminCalls
 from orderlymq.admin.messageplace import find_message
 from orderlymq.connection.instance import ClientInstance
@@ -297,7 +298,10 @@ class Operations(AdminCalls):
         """
         ext = GetConsumerRunningInfoHeader(group, client_id, stacks).to_ext()
         answer = await self._of_any_broker(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
-        return dict(fastjson.loads(answer))
+        found = fastjson.loads(answer)
+        if not isinstance(found, dict):
+            raise BrokerError(0, "what the client says of itself is no JSON object")
+        return found
 
     async def consume_directly(
         self, group: str, client_id: str, message: ReceivedMessage
@@ -327,9 +331,9 @@ class Operations(AdminCalls):
             answer = await self._instance.call(
                 address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, ext
             )
-            data = fastjson.loads(answer.body).get("subscriptionData")
-            if data:
-                return SubscriptionData.from_json(fastjson.dumps(data))
+            data = Subscription.from_json(answer.body).subscription_data
+            if data is not None:
+                return data
         return None
 
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
@@ -374,23 +378,23 @@ class Operations(AdminCalls):
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the queue's next message will get."""
         ext = GetMaxOffsetHeader(queue.topic, queue.queue_id).to_ext()
-        return int((await self._of(queue, RequestCode.GET_MAX_OFFSET, ext))["offset"])
+        return await self._number_of(queue, RequestCode.GET_MAX_OFFSET, ext)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the first offset that is kept."""
         ext = GetMinOffsetHeader(queue.topic, queue.queue_id).to_ext()
-        return int((await self._of(queue, RequestCode.GET_MIN_OFFSET, ext))["offset"])
+        return await self._number_of(queue, RequestCode.GET_MIN_OFFSET, ext)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset that belongs to a store time; the last one when all messages are older."""
         ext = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms).to_ext()
-        return int((await self._of(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext))["offset"])
+        return await self._number_of(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """Return when the queue's first message was stored, milliseconds since the epoch, -1 for none."""
         ext = GetEarliestMsgStoretimeHeader(queue.topic, queue.queue_id).to_ext()
-        found = await self._of(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, ext)
-        return int(found["timestamp"])
+        code = RequestCode.GET_EARLIEST_MSG_STORETIME
+        return await self._number_of(queue, code, ext, "timestamp")
 
     async def consume_queue(
         self, queue: MessageQueue, index: int = 0, count: int = 10, group: str | None = None
@@ -430,14 +434,14 @@ def _written_config(values: Mapping[str, str]) -> bytes:
 def _read_parked(body: bytes) -> list[ParkedKey]:
     return [
         ParkedKey(
-            MessageQueue.from_json_value(each),
-            each["key"],
-            each["sinceMillis"],
-            each["firstOffset"],
-            each["firstMessageId"],
-            each["behind"],
+            MessageQueue(each.topic, each.broker_name, each.queue_id),
+            each.key,
+            each.since_millis,
+            each.first_offset,
+            each.first_message_id,
+            each.behind,
         )
-        for each in fastjson.loads(body).get("parkedKeys", ())
+        for each in ParkedTable.from_json(body).parked_keys
     ]
 
 
@@ -459,7 +463,7 @@ async def topic_expansion(
         answer = await instance.call(
             address, RequestCode.ORDERLYMQ_QUEUE_EXPANSION, {"topics": topic}
         )
-        for each in fastjson.loads(answer.body)["topics"]:
-            if each["topic"] == topic:
-                found[name] = each
+        for each in Expansions.from_json(answer.body).topics:
+            if each.get("topic") == topic:
+                found[name] = dict(each)
     return found

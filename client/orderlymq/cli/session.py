@@ -34,9 +34,12 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.settings import DEFAULT_NAME_SERVER
+from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.codec import FrameError
+from orderlymq_protocol.header.declaration import HeaderError
+from orderlymq_protocol.message.record import RecordError
 from orderlymq_protocol.names import is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
@@ -66,7 +69,8 @@ _DAY_S: Final = 86_400
 # C0, DEL and C1 reach a terminal from names, keys and bodies that others choose.
 _CONTROLS: Final = {each: f"\\x{each:02x}" for each in (*range(0x20), *range(0x7F, 0xA0))}
 _IN_TEXT: Final = {each: shown for each, shown in _CONTROLS.items() if chr(each) not in "\n\t"}
-_REPORTED: Final = (OrderlyMQError, CommandFailed, OSError, FrameError, JsonError, UnicodeError)
+_UNREADABLE: Final = (JsonError, ModelError, HeaderError, RecordError, UnicodeError)
+_REPORTED: Final = (OrderlyMQError, CommandFailed, OSError, FrameError, *_UNREADABLE)
 # Wide enough for every table when the output is a file or a pipe.
 _PIPE_WIDTH: Final = 160
 
@@ -213,7 +217,7 @@ def _translated(raised: Exception) -> OrderlyMQError | CommandFailed:
             return raised
         case FrameError():
             return CommandFailed(ExitCode.FAILED, f"the request cannot be sent: {raised}")
-        case UnicodeError() | JsonError():
+        case _ if isinstance(raised, _UNREADABLE):
             return CommandFailed(ExitCode.FAILED, f"the answer cannot be read: {raised}")
         case _:
             return CommandFailed(ExitCode.FAILED, str(raised))

@@ -1,7 +1,7 @@
 """Requests to all broker groups: asked at the same time, and merged by a rule."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -9,11 +9,14 @@ from orderlymq import AdminClient
 from orderlymq.errors import BrokerError
 from orderlymq_protocol.body.catalogue import BrokerData, ClusterInfo
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, SubscriptionGroupTable
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
-from tests.client.fakecluster import FakeCluster, until
+from tests.client.fakecluster import BROKER, FakeCluster, running, until
 
 GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 NAMES = ("broker-a", "broker-b", "broker-c")
@@ -83,3 +86,40 @@ async def test_the_first_broker_group_by_name_that_refuses_says_why(cluster: Thr
 
         with pytest.raises(BrokerError, match="second"):
             await asking
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"locks":[{}],"parkedKeys":[{}],"topics":[7]}', b"{"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda admin: admin.locks("G"),
+        lambda admin: admin.locking_groups(),
+        lambda admin: admin.parked_keys("G"),
+        lambda admin: admin.release_key("G", "T", "k"),
+        lambda admin: admin.expansion("T"),
+    ],
+)
+async def test_an_answer_of_another_shape_is_one_error(
+    asked: Callable[[AdminClient], Awaitable[object]], body: bytes
+) -> None:
+    """Commands tell it in one sentence; any other error would end them with a traceback."""
+    codes = (
+        RequestCode.ORDERLYMQ_LOCK_TABLE,
+        RequestCode.ORDERLYMQ_PARKED_KEYS,
+        RequestCode.ORDERLYMQ_RELEASE_KEY,
+        RequestCode.ORDERLYMQ_QUEUE_EXPANSION,
+    )
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        for code in codes:
+            cluster.faults[code] = [lambda command, _: command.reply(body=body)]
+
+        with pytest.raises((JsonError, ModelError)):
+            await asked(admin)
+
+
+async def test_an_answer_without_its_number_is_an_error_of_the_broker() -> None:
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        cluster.faults[RequestCode.GET_MAX_OFFSET] = [lambda command, _: command.reply()]
+
+        with pytest.raises(BrokerError, match="has no offset"):
+            await admin.max_offset(MessageQueue("T", BROKER, 0))

@@ -28,6 +28,8 @@ from orderlymq.errors import (
 from orderlymq_protocol.body.catalogue import TopicConfigTable
 from orderlymq_protocol.frame.codec import encode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import OffsetResponseHeader
+from orderlymq_protocol.message.record import decode_record
 
 NOBODY = "127.0.0.1:1"
 SENT: list[dict[str, object]] = [
@@ -213,6 +215,9 @@ def test_what_no_request_can_carry_is_wrong_usage(arguments: list[str]) -> None:
     ("work", "words"),
     [
         (lambda: TopicConfigTable.from_json(b"{not json"), "the answer cannot be read: "),
+        (lambda: TopicConfigTable.from_json(b"[]"), "the answer cannot be read: "),
+        (lambda: OffsetResponseHeader.from_ext({}), "the answer cannot be read: "),
+        (lambda: decode_record(b"x"), "the answer cannot be read: "),
         (b"\xff".decode, "the answer cannot be read: "),
         (lambda: encode(RemotingCommand(1, ext={"a": 1 << 70})), "the request cannot be sent: "),  # type: ignore[dict-item]
         (lambda: Path("/dev/null/x").read_text(), "Not a directory"),

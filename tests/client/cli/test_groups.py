@@ -32,7 +32,8 @@ def test_a_lag_is_the_sum_over_queues_that_are_known() -> None:
 async def test_a_list_of_groups_asks_once_for_brokers_and_locks() -> None:
     """However many groups there are."""
     names = [f"group-{number}" for number in range(40)]
-    locks = [{"consumerGroup": names[3]}, {"consumerGroup": names[3]}]
+    lock = {"consumerGroup": names[3], "topic": "orders", "brokerName": "broker-a", "clientId": "c"}
+    locks = [lock | {"queueId": number, "epoch": 1} for number in range(2)]
     table = SubscriptionGroupTable({name: SubscriptionGroupConfig(name) for name in names})
     async with running(topics={"orders": 1}) as cluster:
         cluster.faults |= {
