@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from orderlymq.consumer.listeners.context import ConsumeContext
 from orderlymq.errors import SendRefused
@@ -20,14 +20,23 @@ from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.oracle.verdict import Event, Kind
 from orderlymq_protocol.body.catalogue import EXPRESSION_TAG, SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.ids import decode_offset_message_id
 from orderlymq_protocol.plurals import counted
+
+_Sending: TypeAlias = tuple[dict[str, str], list[Event]]
 
 
 class Recording:
-    """An observer of this process that keeps a history."""
+    """An observer of this process that keeps a history.
+
+    Attributes:
+        address: where the brokers of the cluster store messages; what clients of another cluster do is left out.
+    """
 
     def __init__(self) -> None:
+        self.address: tuple[str, int] | None = None
         self.events: list[Event] = []
+        self._elsewhere: set[tuple[int, str]] = set()  # when such sends began, and of what
         self._lock = threading.Lock()
         # By message: the topic of one with a time, and what a topic is called here since it was deleted.
         self._timed: dict[str, str] = {}
@@ -35,19 +44,30 @@ class Recording:
         self._wanted: dict[tuple[str, str], set[SubscriptionData]] = defaultdict(set)
 
     @property
+    def own(self) -> list[Event]:
+        """The events without sends that another cluster took."""
+        with self._lock:
+            return [
+                event
+                for event in self.events
+                if event.kind is not Kind.SEND or (event.at, event.message) not in self._elsewhere
+            ]
+
+    @property
     def topics(self) -> list[str]:
         """The topics that were sent to, or consumed in order."""
         kinds = (Kind.SEND, Kind.DELIVER)
-        used = {event.topic for event in self.events if event.kind in kinds}
+        used = {event.topic for event in self.own if event.kind in kinds}
         return sorted(used.union(self._timed.values()))
 
-    def note(self, kind: Kind, **facts: str | int) -> None:
+    def note(self, kind: Kind, **facts: str | int) -> Event:
         """Keep an event that happens now; clients of several threads may call."""
         event = Event(time.monotonic_ns(), kind, **facts)  # type: ignore[arg-type]  # fields by name
         with self._lock:
             if event.message in self._deleted:
                 event = replace(event, topic=self._deleted[event.message])
             self.events.append(event)
+        return event
 
     @property
     def groups(self) -> list[str]:
@@ -95,9 +115,9 @@ class Recording:
     @property
     def not_judged(self) -> list[str]:
         """Parts that the recording leaves open, after the final read."""
-        seen = {event.message for event in self.events if event.kind is Kind.SEND}
-        stored = {e.message: e.topic for e in self.events if e.kind is Kind.STORED}
-        dropped = (event.topic for event in self.events if event.kind is Kind.DROPPED)
+        seen = {event.message for event in self.own if event.kind is Kind.SEND}
+        stored = {e.message: e.topic for e in self.own if e.kind is Kind.STORED}
+        dropped = (event.topic for event in self.own if event.kind is Kind.DROPPED)
         timed = (topic for each, topic in self._timed.items() if each not in stored)
         unseen = (topic for each, topic in stored.items() if each not in seen)
         texts = {
@@ -113,26 +133,32 @@ class Recording:
 
     # Observer.
 
-    def sending(self, group: str, topic: str, messages: Sequence[Message]) -> dict[str, str]:
+    def sending(self, group: str, topic: str, messages: Sequence[Message]) -> _Sending:
         """Keep the beginning of a send."""
         facts = {"process": f"{group} {threading.get_ident()}", "topic": topic}
-        for message in filter(_has_its_place, messages):
+        sends = [
             self.note(Kind.SEND, **facts, **_sent(message))
-        return facts
+            for message in filter(_has_its_place, messages)
+        ]
+        return facts, sends
 
     def sent(
         self,
-        token: Any,
+        token: _Sending,
         messages: Sequence[Message],
         outcome: SendResult | BaseException,
     ) -> None:
         """Keep what became of it."""
+        of_all, sends = token
+        if isinstance(outcome, SendResult) and not self._is_here(outcome.offset_message_id):
+            self._elsewhere.update((each.at, each.message) for each in sends)
+            return
         for at, message in enumerate(messages):
             if not _has_its_place(message):
                 if isinstance(outcome, SendResult):
-                    self._timed[message.unique_key] = token["topic"]
+                    self._timed[message.unique_key] = of_all["topic"]
                 continue
-            facts = {**token, **_sent(message)}
+            facts = {**of_all, **_sent(message)}
             if isinstance(outcome, SendResult):
                 queue, offset = outcome.place(at)
                 name = f"{queue.broker_name}:{queue.queue_id}"
@@ -157,11 +183,15 @@ class Recording:
             self._listened(Kind.DONE, context, message)
 
     def _listened(self, kind: Kind, context: ConsumeContext, message: ReceivedMessage) -> None:
-        if not context.ordered:
+        if not context.ordered or not self._is_here(message.offset_message_id):
             return
         attempt = -1 if context.lane is None else context.lane.attempt
         facts = _place(context.queue, message)
         self.note(kind, group=context.group, client=context.group, attempt=attempt, **facts)
+
+    def _is_here(self, offset_message_id: str) -> bool:
+        host, port, _ = decode_offset_message_id(offset_message_id.partition(",")[0])
+        return self.address in (None, (host, port))
 
 
 def _has_its_place(message: Message) -> bool:

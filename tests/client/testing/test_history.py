@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -332,3 +333,36 @@ async def test_what_a_group_does_not_select_is_not_skipped(
     found = orderlymq_cluster.verdict().findings
     recording.events = kept
     assert [each.defect for each in found] == ([Defect.SKIPPED] if kind == "TAG" else [])
+
+
+async def test_two_clusters_of_one_process_are_judged_each_by_its_own_messages(
+    tmp_path: Path,
+) -> None:
+    """Observers see the clients of both; what one cluster acknowledged the other one has not lost."""
+    message = Message(topic="orders", body=b"to both", key="k")
+    with Cluster(tmp_path / "a") as first, Cluster(tmp_path / "b") as second:
+        for cluster in (first, second):
+            cluster.create_topic("orders", queues=1)
+        async with (
+            Producer("shop", first.name_server) as one,
+            Producer("other", second.name_server) as other,
+            Consumer(
+                "billing",
+                second.name_server,
+                topics="orders",
+                ordered=True,
+                consume_from="first",
+            ) as consumer,
+        ):
+            await one.send("orders", "a", key="k")
+            await one.send(message)
+            await other.send(message)
+            async for each in consumer:
+                assert each.text == "to both"
+                break
+
+        verdicts = [first.verdict(), second.verdict()]
+        assert [each.findings for each in verdicts] == [(), ()]
+        assert [each.counts["acknowledged"] for each in verdicts] == [2, 1]
+        assert [each.counts["sent"] for each in verdicts] == [2, 1]
+        assert [each.counts["delivered"] for each in verdicts] == [0, 1]
