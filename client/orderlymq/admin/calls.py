@@ -97,13 +97,20 @@ class AdminCalls:
         await self._of_all(code, ext, body)
 
     async def _of_any_broker(self, code: RequestCode, ext: dict[str, str]) -> bytes:
-        """Ask the broker groups in turn: a client may be connected to one only."""
-        failure: BrokerError | None = None
+        """Ask the broker groups in turn: a client may be connected to one only.
+
+        Raises:
+            BrokerUnreachable: One does not answer, and no other one has the client.
+            BrokerError: What the last one said.
+        """
+        failure: BrokerError | BrokerUnreachable | None = None
         for address in (await self.brokers()).values():
             try:
                 answer = await self._instance.call(address, code, ext, timeout_s=_CLIENT_TIMEOUT_S)
-            except BrokerError as error:
+            except BrokerUnreachable as error:
                 failure = error
+            except BrokerError as error:
+                failure = failure if isinstance(failure, BrokerUnreachable) else error
             else:
                 return answer.body
         raise failure or BrokerError(ResponseCode.CONSUMER_NOT_ONLINE, "there is no broker")

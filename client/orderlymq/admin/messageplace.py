@@ -101,6 +101,7 @@ async def find_by_key(
         ext.pop("_UNIQUE_KEY_QUERY", None)
     found: dict[str, ReceivedMessage] = {}
     away: list[str] = []
+    failure: BrokerUnreachable | None = None
     for name in instance.routes.brokers(topic):
         address = await instance.address(name, topic)
         if address is None:
@@ -108,6 +109,9 @@ async def find_by_key(
             continue
         try:
             answer = await instance.call(address, RequestCode.QUERY_MESSAGE, ext)
+        except BrokerUnreachable as error:
+            failure = error
+            continue
         except BrokerError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 continue
@@ -119,6 +123,9 @@ async def find_by_key(
             has_key = message.message_id == key if unique else key in message.keys
             if message.topic == topic and has_key:
                 found[message.offset_message_id] = message
+    # A part of what has an index key is not all of it; of a unique key one message is.
+    if failure is not None and not (unique and found):
+        raise failure
     if away and not found:
         raise BrokerUnreachable(f"the broker group {away[0]} of {topic} has no leader now")
     return sorted(found.values(), key=lambda message: (message.store_timestamp, message.queue))

@@ -55,7 +55,8 @@ class MessageOperations(Operations):
         Raises:
             TopicNotFound: No broker has the topic.
             BodyUnreadable: The body of one cannot be inflated.
-            BrokerUnreachable: None was found, and a broker that may have one has no leader now.
+            BrokerUnreachable: None was found, and a broker that may have one has no leader now; or one does not answer, and
+                *key* is no unique one that was found.
         """
         return await find_by_key(
             self._instance, topic, key, unique=unique, count=count, unreadable=unreadable

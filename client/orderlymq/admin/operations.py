@@ -15,7 +15,7 @@ from orderlymq.admin.calls import AdminCalls
 from orderlymq.admin.messageplace import find_message
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.group.requests import commit_request
-from orderlymq.errors import BrokerError
+from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import (
@@ -325,15 +325,25 @@ class Operations(AdminCalls):
         return sorted({t for each in answers for t in TopicList.from_json(each.body).topic_list})
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return what a group's members want of a topic, None when nobody says."""
+        """Return what a group's members want of a topic, None when nobody says.
+
+        Raises:
+            BrokerUnreachable: A broker does not answer, and no other one knows.
+        """
         ext = QuerySubscriptionByConsumerHeader(group, topic).to_ext()
+        code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
+        failure: BrokerUnreachable | None = None
         for address in (await self.brokers()).values():
-            answer = await self._instance.call(
-                address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, ext
-            )
+            try:
+                answer = await self._instance.call(address, code, ext)
+            except BrokerUnreachable as error:
+                failure = error
+                continue
             data = Subscription.from_json(answer.body).subscription_data
             if data is not None:
                 return data
+        if failure is not None:
+            raise failure
         return None
 
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:

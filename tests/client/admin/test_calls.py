@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from orderlymq import AdminClient
-from orderlymq.errors import BrokerError
+from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq_protocol.body.catalogue import BrokerData, ClusterInfo
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, SubscriptionGroupTable
 from orderlymq_protocol.body.declaration import ModelError
@@ -123,3 +123,29 @@ async def test_an_answer_without_its_number_is_an_error_of_the_broker() -> None:
 
         with pytest.raises(BrokerError, match="has no offset"):
             await admin.max_offset(MessageQueue("T", BROKER, 0))
+
+
+async def test_a_broker_group_that_does_not_answer_hides_nothing_of_another() -> None:
+    """Only where no other one knows, its silence is the answer."""
+    want = b'{"subscriptionData":{"topic":"T","subString":"*"}}'
+    answers = {
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: want,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: b'{"jstack":"x"}',
+    }
+    async with running() as cluster, AdminClient(cluster.address) as admin:
+        both = {"a": "127.0.0.1:1", "b": cluster.address, "c": "127.0.0.1:1"}
+        asking = AdminClient(instance=admin.instance, only=both)
+        for code, body in answers.items():
+            cluster.faults[code] = [lambda command, _, body=body: command.reply(body=body)]  # type: ignore[misc]
+
+        found = await asking.subscription("G", "T")
+        assert found is not None
+        assert found.sub_string == "*"
+        assert await asking.running_info("G", "client") == {"jstack": "x"}
+
+        cluster.faults[RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER] = [
+            lambda command, _: command.reply(body=b"{}")
+        ]
+        for work in (asking.subscription("G", "T"), asking.running_info("G", "client")):
+            with pytest.raises(BrokerUnreachable):
+                await work

@@ -4,9 +4,10 @@ import pytest
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.messageplace import find_message
-from orderlymq.errors import BrokerError
+from orderlymq.errors import BrokerError, BrokerUnreachable
+from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from tests.client.fakecluster import refuse, running
+from tests.client.fakecluster import BROKER, refuse, running
 
 
 async def test_a_refusal_of_one_broker_hides_no_message_of_another() -> None:
@@ -25,3 +26,23 @@ async def test_a_refusal_of_one_broker_hides_no_message_of_another() -> None:
             await find_message(admin.instance, message_id, told)
 
     assert (address, stored.body) == (told[1], b"x")
+
+
+async def test_a_message_is_found_by_its_id_beside_a_broker_group_that_does_not_answer() -> None:
+    """One that is not there, or a key of several messages, is not told as if all had been asked."""
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        brokers = {"a": "127.0.0.1:1", BROKER: cluster.address}
+        route = TopicRouteData(
+            tuple(QueueData(name, 1, 1, 6) for name in brokers),
+            tuple(BrokerData("fake", name, {0: address}) for name, address in brokers.items()),
+        )
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [
+            lambda command, _: command.reply(body=route.to_json())
+        ] * 9
+        cluster.append("T", 0, b"x", b"UNIQ_KEY\x01ID\x02KEYS\x01ID\x02")
+
+        assert [each.body for each in await admin.find_messages("T", "ID", unique=True)] == [b"x"]
+        with pytest.raises(BrokerUnreachable):
+            await admin.find_messages("T", "ID")
+        with pytest.raises(BrokerUnreachable):
+            await admin.find_messages("T", "other", unique=True)
