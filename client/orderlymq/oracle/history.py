@@ -18,6 +18,7 @@ import orjson
 from orderlymq.oracle.verdict import Event, Kind
 
 _FIELDS = {field.name for field in fields(Event)}
+_NUMBERS = {field.name for field in fields(Event) if field.type is int}
 
 
 class HistoryError(ValueError):
@@ -77,11 +78,20 @@ def read(path: Path) -> Iterator[Event]:
             continue
         try:
             value = orjson.loads(line)
-            if not isinstance(value, dict):
-                raise TypeError("it is no JSON object with the fields of an event")
-            value["kind"] = Kind(value["kind"])
-            yield Event(**value)
+            yield _event(value)
         except (orjson.JSONDecodeError, TypeError, KeyError, ValueError) as error:
             if number == len(lines):
                 return  # the process was killed within its last write
             raise HistoryError(f"{path}, line {number}: {error}") from error
+
+
+def _event(value: object) -> Event:
+    """Return what a line says; fields of other types would break the oracle, or be judged falsely."""
+    if not isinstance(value, dict):
+        raise TypeError("it is no JSON object with the fields of an event")
+    for name, item in value.items():
+        if name in _FIELDS and type(item) is not (int if name in _NUMBERS else str):
+            raise TypeError(
+                f"{name} is {item!r:.100}, no {'number' if name in _NUMBERS else 'text'}"
+            )
+    return Event(**value | {"kind": Kind(value["kind"])})

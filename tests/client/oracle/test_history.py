@@ -41,6 +41,30 @@ def test_a_bad_line_names_file_and_line(tmp_path: Path) -> None:
         list(read(path))
 
 
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ('"at":"2"', "at is '2', no number"),
+        ('"at":true', "at is True, no number"),
+        ('"offset":null', "offset is None, no number"),
+        ('"offset":"3"', "offset is '3', no number"),
+        ('"attempt":1.5', r"attempt is 1\.5, no number"),
+        ('"message":["a"]', r"message is \['a'\], no text"),
+        ('"key":7', "key is 7, no text"),
+        ('"ofset":1', "ofset"),
+    ],
+)
+def test_a_field_of_another_type_names_file_and_line(
+    tmp_path: Path, field: str, words: str
+) -> None:
+    """The oracle would fail on it, or judge something else."""
+    path = tmp_path / "history.jsonl"
+    path.write_text(f'{{"at":1,"kind":"ack",{field}}}\n{{"at":2,"kind":"scanned"}}\n')
+
+    with pytest.raises(HistoryError, match=rf"history\.jsonl, line 1: .*{words}"):
+        list(read(path))
+
+
 def test_an_unknown_attribute_is_refused_immediately(tmp_path: Path) -> None:
     """A typo in the recording program must not make a check silently blind."""
     with (
