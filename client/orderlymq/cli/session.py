@@ -63,7 +63,7 @@ _NOT_FOUND: Final = frozenset(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     }
 )
-# A number outside of these is another form of a time: what it would skip nobody gets back.
+# A time outside of these is a mistake, or another form of one: what it would skip nobody gets back.
 _EARLIEST_MS: Final = 946_684_800_000  # the year 2000
 _DAY_S: Final = 86_400
 # C0, DEL and C1 reach a terminal from names, keys and bodies that others choose.
@@ -294,23 +294,27 @@ def parse_moment(text: str) -> int | str:
     """Read `earliest`, `latest`, an ISO time, RocketMQ's yyyyMMddHHmmss, or milliseconds since the epoch.
 
     Raises:
-        CommandFailed: It is none of them, or milliseconds that are no time of a message.
+        CommandFailed: It is none of them, or no time of a message: before 2000 or more than a day ahead.
     """
     if text in ("earliest", "latest"):
         return text
     try:
         if re.fullmatch(r"[0-9]{14}", text):
             text = f"{text[:8]}T{text[8:]}"
-        if text.isdecimal() and len(text) >= 12:
-            if not _EARLIEST_MS <= int(text) <= (time.time() + _DAY_S) * 1000:
-                raise ValueError(text)
-            return int(text)
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        is_number = text.isdecimal() and len(text) >= 12
+        moment_ms = int(text) if is_number else _milliseconds(text)
+        if not _EARLIEST_MS <= moment_ms <= (time.time() + _DAY_S) * 1000:
+            raise ValueError(text)
+        return moment_ms
     except (ValueError, OverflowError, OSError):
         raise CommandFailed(
             ExitCode.USAGE,
-            f"{text!r} is no moment; write earliest, latest, 2026-01-31T12:00:00 or milliseconds",
+            f"{text!r} is no moment from 2000 to tomorrow; write earliest, latest, 2026-01-31T12:00:00 or milliseconds",
         ) from None
+
+
+def _milliseconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
 
 
 def iso(timestamp_ms: int) -> str | None:

@@ -180,11 +180,17 @@ def test_moments_are_words_times_or_milliseconds() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["20261327030000", "202611270300", "946684799999", f"{time.time() + 90_000:.0f}000"],
-    ids=["month 13", "no seconds", "before 2000", "beyond tomorrow"],  # alike in every process
+    [
+        *("20261327030000", "202611270300", "946684799999", f"{time.time() + 90_000:.0f}000"),
+        *("1969-12-31T23:59:59.999+00:00", "9999-12-31T23:59:59", "99991231235959"),
+    ],
+    ids=[  # alike in every process
+        *("month 13", "no seconds", "before 2000", "beyond tomorrow"),
+        *("-1, which is latest", "year 9999", "year 9999 as RocketMQ's"),
+    ],
 )
-def test_a_number_that_is_no_time_of_a_message_moves_no_group(text: str) -> None:
-    """Another form of a time, read as milliseconds, would skip the backlog in silence."""
+def test_what_is_no_time_of_a_message_moves_no_group(text: str) -> None:
+    """Another form of a time, read as milliseconds, would skip the backlog in silence; so would another year."""
     with pytest.raises(CommandFailed, match="is no moment"):
         parse_moment(text)
 
