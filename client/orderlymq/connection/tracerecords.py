@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from orderlymq_protocol.integers import read_integer
+
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
 MESSAGE_TYPES: Final = ("Normal", "TransactionHalf", "TransactionCommit", "Delay")
@@ -123,28 +125,28 @@ def _parse(fields: Sequence[str]) -> Trace | None:
             return _published(fields)
         case "SubBefore":
             return ConsumeBegan(
-                at_ms=int(fields[1]),
+                at_ms=read_integer(fields[1]),
                 region=fields[2],
                 group=fields[3],
                 request_id=fields[4],
                 message_id=fields[5],
-                retry_times=int(fields[6]),
+                retry_times=read_integer(fields[6]),
                 keys=_field(fields, 7),
             )
         case "SubAfter":
             return ConsumeEnded(
                 request_id=fields[1],
                 message_id=fields[2],
-                cost_ms=int(fields[3]),
+                cost_ms=read_integer(fields[3]),
                 success=fields[4] == "true",
                 keys=fields[5],
-                outcome=CONTEXT_CODES[int(_field(fields, 6) or "0")],
-                at_ms=int(_field(fields, 7) or "0"),
+                outcome=CONTEXT_CODES[read_integer(_field(fields, 6) or "0", 0)],
+                at_ms=read_integer(_field(fields, 7) or "0"),
                 group=_field(fields, 8),
             )
         case "EndTransaction":
             return TransactionEnded(
-                at_ms=int(fields[1]),
+                at_ms=read_integer(fields[1]),
                 region=fields[2],
                 group=fields[3],
                 topic=fields[4],
@@ -160,7 +162,7 @@ def _published(fields: Sequence[str]) -> Published:
     # The first clients wrote neither the offset id nor, before that, the outcome's own field.
     has_offset_id = len(fields) > 13
     return Published(
-        at_ms=int(fields[1]),
+        at_ms=read_integer(fields[1]),
         region=fields[2],
         group=fields[3],
         topic=fields[4],
@@ -168,9 +170,9 @@ def _published(fields: Sequence[str]) -> Published:
         tags=fields[6],
         keys=fields[7],
         store_host=fields[8],
-        body_length=int(fields[9]),
-        cost_ms=int(fields[10]),
-        message_type=MESSAGE_TYPES[int(fields[11])],
+        body_length=read_integer(fields[9]),
+        cost_ms=read_integer(fields[10]),
+        message_type=MESSAGE_TYPES[read_integer(fields[11], 0)],
         offset_message_id=fields[12] if has_offset_id else "",
         success=_field(fields, 13 if has_offset_id else 12) == "true",
     )

@@ -76,3 +76,12 @@ def test_the_life_of_a_message_is_in_the_order_of_time() -> None:
 
     assert life(mixed, "M1") == [SENT, BEGAN, without_time, AGAIN, DONE]
     assert life(mixed, "OFF1") == [SENT]
+
+
+def test_numbers_that_no_client_writes_are_malformed() -> None:
+    """JSON of a command has no longer ones; a place before the first is not the last of a list."""
+    huge = f"SubBefore\x01{10**30}\x01r\x01g\x01R\x01M\x010\x02"
+    kind = "Pub\x011\x01r\x01g\x01t\x01M\x01\x01\x01h\x016\x014\x01-1\x01O\x01true\x02"
+    outcome = "SubAfter\x01R\x01M\x015\x01true\x01k\x01-1\x02"
+
+    assert parse_traces((huge + kind + outcome).encode() + encode_traces([SENT])) == [SENT]
