@@ -96,9 +96,9 @@ async def bench(  # noqa: PLR0913, PLR0917 - click passes every option as an arg
         run = Run(Load(name, senders, keys, size, seconds), group, name_server)
         await run.go(_tell)
     if not run.sent:
-        raise CommandFailed(
-            ExitCode.FAILED, f"no send was acknowledged; look at `orderlymq topic show {name}`"
-        )
+        why = f": {run.failure}" if run.failure else ""
+        place = f"; look at `orderlymq topic show {topic}`" if topic else ""
+        raise CommandFailed(ExitCode.FAILED, f"no send was acknowledged{why}{place}")
     result = {
         "topic": name,
         "ordered": ordered,

@@ -75,6 +75,7 @@ class Run:
         self.sends = Latencies()
         self.end_to_end = Latencies()
         self.sent = self.consumed = self.failed = 0
+        self.failure: Exception | None = None  # why the last try of a send failed
         self._run = os.urandom(8)
         self._padding = os.urandom(load.size_bytes - SIZE_MIN_BYTES)
         self._tally = Tally()
@@ -147,7 +148,8 @@ class Run:
         while True:
             try:
                 await self._producer.send(message)
-            except _FAILURES:
+            except _FAILURES as error:
+                self.failure = error
                 self._tally.failed += 1
                 if time.perf_counter() >= self._ends_s:
                     return False

@@ -77,6 +77,18 @@ def test_a_run_that_sent_nothing_is_one_json_value(orderlymq_cluster: Cluster) -
     answer = run("--seconds", "0", "--senders", "1", "--keys", "1", "--json")
 
     assert answer.exit_code == json.loads(answer.stdout)["exitCode"] == 1
+    assert "orderlymq topic show" not in answer.stdout  # its topic is gone
+
+
+def test_a_run_whose_sends_all_fail_says_why(orderlymq_cluster: Cluster) -> None:
+    """The route of an ordered topic keeps its queues while it is read-only; one that stays can be looked at."""
+    with AdminClient() as admin:
+        admin.create_topic("orderlymq-bench-full", queues=1, ordered=True, perm=4)
+    answer = run("--seconds", "300ms", "--topic", "orderlymq-bench-full", "--keys", "16")
+
+    assert answer.exit_code == 1
+    assert "no send was acknowledged: " in answer.output
+    assert "look at `orderlymq topic show orderlymq-bench-full`" in answer.output
 
 
 @pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)
