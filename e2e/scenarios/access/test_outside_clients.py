@@ -8,11 +8,12 @@ from itertools import pairwise
 
 import pytest
 from tests.clients.programs import (
+    GO_VERSIONS,
     JAVA_VERSIONS,
     Event,
+    Go,
     Java,
     Program,
-    build_go,
     build_node,
     missing,
     options,
@@ -38,7 +39,8 @@ class Clients:
     def __init__(self) -> None:
         self._java = Java(JAVA_VERSIONS[-1])
         self._java.build()
-        self._go = build_go()
+        self._go = Go(next(reversed(GO_VERSIONS)))
+        self._go.build()
         self._node = build_node()
 
     def start(self, kind: str, program: str, **values: object) -> Program:
@@ -46,7 +48,7 @@ class Clients:
         if kind == "java":
             return self._java.start(program, **values)
         if kind == "go":
-            return Program([str(self._go), program, *options(**values)])
+            return self._go.start(program, **values)
         return Program(["node", "main.js", program, *options(**values)], cwd=self._node)
 
 

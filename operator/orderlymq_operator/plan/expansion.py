@@ -33,6 +33,7 @@ from orderlymq_operator.plan.placement import order_text, parse_order_text, spre
 from orderlymq_operator.plan.refusals import expands, published_layout, topic_layout
 from orderlymq_operator.resources.kinds import Desired, Topic
 from orderlymq_operator.resources.topic import (
+    PERMISSION_BITS,
     ExpansionBlocker,
     ExpansionStatus,
     QueueBarrier,
@@ -173,11 +174,11 @@ def undeclared_steps(desired: Desired, observed: Observed) -> Iterator[Expansion
         world = _state(name, desired, observed)
         if _silent(name, world, observed):
             continue  # the next look asks it
-        permissions = [config.permission for config in topic_layout(name, observed).values()]
+        configs = topic_layout(name, observed).values()
+        config = next(iter(configs), TopicConfig(0, PERMISSION_BITS["ReadWrite"], order=True))
         request = ExpansionRequest(
             name,
-            0,
-            permissions[0] if permissions else PERMISSION_BITS["ReadWrite"],
+            replace(config, queues=0),
             times["drain_timeout"].default.milliseconds,
             times["route_propagation_time"].default.milliseconds,
         )

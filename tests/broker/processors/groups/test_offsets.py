@@ -276,7 +276,7 @@ def test_an_offset_is_read_behind_the_commits_that_came_before(shell: Shell) -> 
     """They are on their way to the log, without an answer: Go's client repeats a reset so, and asks where to go on."""
     filled(shell)
     commit(shell, 4)
-    create(shell, shell.core.committer.reset([Commit("billing", "orders", 0, 1)], shell.now))
+    create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 1)], shell.now))
     commit(shell, 4)  # one that was on its way
 
     shell.submit(15, commit_ext(1), oneway=True)
