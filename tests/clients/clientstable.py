@@ -143,7 +143,6 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
         ("go", "2.1.2"),
         ("newest_go", next(reversed(GO_VERSIONS))),
         ("released_go", ""),
-        ("any_go", ""),
     ):
         if fixture in fixtures:
             yield GO, version

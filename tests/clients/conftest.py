@@ -112,14 +112,9 @@ def _built(version: str) -> Java:
     return java
 
 
-@pytest.fixture(scope="session", params=GO_VERSIONS)
-def any_go(request: pytest.FixtureRequest) -> Go:
-    """Every version of the Go client, for what all of them can do."""
-    return _built_go(request.param)
-
-
 @pytest.fixture(scope="session", params=["2.1.0", "2.1.2"])
 def released_go(request: pytest.FixtureRequest) -> Go:
+    """An old release too, for what it can do."""
     return _built_go(request.param)
 
 

@@ -44,15 +44,17 @@ def by_key(events: list[Event]) -> dict[str, list[int]]:
     return steps
 
 
-def test_go_sends_and_consumes_in_order(cluster: LocalCluster, any_go: Go) -> None:
+def test_go_sends_and_consumes_in_order(cluster: LocalCluster, released_go: Go) -> None:
     """Hash-selected sends come back key by key in order, a suspended message included; 2.1.0 forgets one that it suspends."""
     topic = cluster.topic()
     group = cluster.group(topic)
     where = {"ns": cluster.name_server, "topic": topic}
-    refused = {"fail": "key-3:", "times": 1} if any_go.version != "2.1.0" else {}
+    refused = {"fail": "key-3:", "times": 1} if released_go.version != "2.1.0" else {}
 
-    acks = sent(any_go, **where, count=60, keys=6)
-    with any_go.start("consume", **where, **refused, group=group, expected=60, seconds=60) as it:
+    acks = sent(released_go, **where, count=60, keys=6)
+    with released_go.start(
+        "consume", **where, **refused, group=group, expected=60, seconds=60
+    ) as it:
         it.finish(timeout_s=90)
 
     assert len(acks) == 60
@@ -140,20 +142,18 @@ def test_go_gets_what_sql_chooses(cluster: LocalCluster, go: Go) -> None:
     assert by_key(chosen).keys() == {"key-0", "key-2"}
 
 
-def test_go_hands_back_what_fails_and_gives_up(cluster: LocalCluster, released_go: Go) -> None:
+def test_go_hands_back_what_fails_and_gives_up(cluster: LocalCluster, go: Go) -> None:
     """The delay level of its context counts, then the greatest number of tries; the letter is read like any topic."""
     topic = cluster.topic("Normal")
     where = {"ns": cluster.name_server, "mode": "concurrently"}
     group = cluster.group(topic, "Concurrent")
-    sent(released_go, ns=cluster.name_server, topic=topic, count=4, keys=2)
+    sent(go, ns=cluster.name_server, topic=topic, count=4, keys=2)
 
     wish = {"fail": "key-1:1", "times": 9, "max_reconsume": 2, "delay_level": 1}
-    with released_go.start(
-        "consume", **where, **wish, topic=topic, group=group, expected=9
-    ) as consumer:
+    with go.start("consume", **where, **wish, topic=topic, group=group, expected=9) as consumer:
         tries = consumer.heard("fail", 3)
         consumer.heard("done", 3)
-        letters = got(released_go, **where, topic=f"%DLQ%{group}", group=f"{group}-letters")
+        letters = got(go, **where, topic=f"%DLQ%{group}", group=f"{group}-letters")
 
     assert [each["reconsume"] for each in tries] == [0, 1, 2]
     assert [b["at"] - a["at"] > 0.8e9 for a, b in pairwise(tries)] == [True] * 2
