@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -19,31 +17,20 @@ func init() {
 
 // consumerOptions returns the options of a push or pull consumer as the command line has them.
 func consumerOptions(given options) []consumer.Option {
-	start := map[string]consumer.ConsumeFromWhere{
-		"first": consumer.ConsumeFromFirstOffset, "last": consumer.ConsumeFromLastOffset,
-		"timestamp": consumer.ConsumeFromTimestamp,
-	}[given.text("from", "first")]
 	made := []consumer.Option{
 		consumer.WithInstance(given.text("instance", "DEFAULT")),
 		consumer.WithNameServer(given.nameServers()),
 		consumer.WithGroupName(given["group"]),
-		consumer.WithConsumeFromWhere(start),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumerOrder(given.text("mode", "orderly") == "orderly"),
 		consumer.WithMaxReconsumeTimes(int32(given.number("max-reconsume", -1))),
 		consumer.WithNamespace(given["namespace"]),
-		consumer.WithVIPChannel(given.is("vip")),
 		consumer.WithCredentials(given.credentials()),
 		consumer.WithConsumeMessageBatchMaxSize(given.number("batch", 1)),
 		consumer.WithPullBatchSize(int32(given.number("pull-batch", 32))),
 	}
 	if given.is("broadcasting") {
 		made = append(made, consumer.WithConsumerModel(consumer.BroadCasting))
-	}
-	if domain, found := given["domain"]; found {
-		made = append(made, consumer.WithNameServerDomain(domain))
-	}
-	if given.is("trace") {
-		made = append(made, consumer.WithTrace(given.trace()))
 	}
 	return append(made, laterConsumerOptions(given)...)
 }
@@ -56,7 +43,7 @@ func selector(given options) consumer.MessageSelector {
 	return consumer.MessageSelector{Expression: given["expression"]}
 }
 
-// consume reports each message of a push consumer until expected successes or seconds, or the command stop on its standard input.
+// consume reports each message of a push consumer until expected successes or seconds.
 // Messages whose body contains fail are refused at their first times deliveries.
 func consume(given options) {
 	client, err := rocketmq.NewPushConsumer(consumerOptions(given)...)
@@ -70,7 +57,6 @@ func consume(given options) {
 			values := messageValues(message)
 			values["together"] = len(messages)
 			event("deliver", values)
-			time.Sleep(time.Duration(given.number("work", 0)) * time.Millisecond)
 			guard.Lock()
 			failures[string(message.Body)]++
 			attempt := failures[string(message.Body)]
@@ -96,15 +82,11 @@ func consume(given options) {
 	}
 	check(client.Start())
 	event("started", map[string]interface{}{})
-	stopped := make(chan struct{})
-	go obey(client, stopped)
 	end := time.After(time.Duration(given.number("seconds", 30)) * time.Second)
 wait:
 	for n := 0; n < given.number("expected", 1); n++ {
 		select {
 		case <-remaining:
-		case <-stopped:
-			break wait
 		case <-end:
 			break wait
 		}
@@ -126,17 +108,4 @@ func refusal(ctx context.Context, given options) consumer.ConsumeResult {
 		context.DelayLevelWhenNextConsume = given.number("delay-level", 0)
 	}
 	return consumer.ConsumeRetryLater
-}
-
-// obey does what the lines of standard input say; the end of it says nothing, as many start a program without.
-func obey(client rocketmq.PushConsumer, stopped chan struct{}) {
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		if lines.Text() == "stop" {
-			close(stopped)
-			return
-		}
-		laterCommand(client, lines.Text())
-		event("obeyed", map[string]interface{}{"command": lines.Text()})
-	}
 }

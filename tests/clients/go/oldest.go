@@ -3,7 +3,6 @@
 package main
 
 import (
-	"github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/producer"
 )
@@ -11,5 +10,3 @@ import (
 func laterProducerOptions(options) []producer.Option { return nil }
 
 func laterConsumerOptions(options) []consumer.Option { return nil }
-
-func laterCommand(rocketmq.PushConsumer, string) {}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/apache/rocketmq-client-go/v2"
@@ -13,7 +12,6 @@ import (
 
 func init() {
 	programs["poll"] = poll
-	programs["pull"] = pull
 }
 
 // poll polls expected messages and acknowledges them; those whose body contains fail it hands back at their first delivery.
@@ -42,36 +40,6 @@ func poll(given options) {
 			done++
 		}
 		client.ACK(context.Background(), request, result)
-	}
-	check(client.Shutdown())
-	event("finished", map[string]interface{}{})
-}
-
-// pull reads each queue to its end from where the group stands, in pulls of count messages, and stores how far it has come.
-func pull(given options) {
-	client, err := rocketmq.NewPullConsumer(consumerOptions(given)...)
-	check(err)
-	check(client.Subscribe(given["topic"], selector(given)))
-	check(client.Start())
-	event("started", map[string]interface{}{})
-	end := time.Now().Add(time.Duration(given.number("seconds", 30)) * time.Second)
-	for done := 0; done < given.number("expected", 1) && time.Now().Before(end); {
-		result, err := client.Pull(context.Background(), given.number("count", 32))
-		check(err)
-		event("pulled", map[string]interface{}{
-			"status": int(result.Status), "next": result.NextBeginOffset, "min": result.MinOffset, "max": result.MaxOffset,
-		})
-		for _, message := range result.GetMessageExts() {
-			event("done", messageValues(message))
-			done++
-			check(client.UpdateOffset(message.Queue, message.QueueOffset+1))
-			current, err := client.CurrentOffset(message.Queue)
-			check(err)
-			if current != message.QueueOffset+1 {
-				event("failed", map[string]interface{}{"text": fmt.Sprintf("stands at %d", current)})
-			}
-		}
-		check(client.PersistOffset(context.Background(), given["topic"]))
 	}
 	check(client.Shutdown())
 	event("finished", map[string]interface{}{})

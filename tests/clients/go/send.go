@@ -23,7 +23,6 @@ func producerOptions(given options) []producer.Option {
 		producer.WithGroupName(given.text("group", "go-producers")),
 		producer.WithRetry(given.number("retries", 2)),
 		producer.WithNamespace(given["namespace"]),
-		producer.WithVIPChannel(given.is("vip")),
 		producer.WithCredentials(given.credentials()),
 	}
 	if domain, found := given["domain"]; found {
