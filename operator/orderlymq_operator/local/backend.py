@@ -2,7 +2,8 @@
 The local backend: it observes the processes of one machine and performs the planner's actions with them.
 
 Rule: what must survive a crash is on disk before the action begins. A replica is recorded before its process starts, and
-its record is removed after its data was set aside, so that any action may be repeated.
+its record is removed after its data was set aside, so that any action may be repeated. Before that it is recorded as one
+that joins: without its data it never begins the group again.
 """
 
 import asyncio
@@ -176,10 +177,12 @@ class LocalBackend:
         elif node not in nodes:
             nodes = await self._record(group, {**nodes, node: join})
             for other in nodes:
-                if (keeper := self._keepers.get(replica_name(group, other))) is not None:
-                    keeper.renew(self._replica_program(group, other))
+                name = replica_name(group, other)
+                if (keeper := self._keepers.get(name)) is not None:
+                    # Its process runs with what it was made of, whatever is wanted now.
+                    keeper.renew(self._replica_program(self._made_of[name], group, other))
         name = replica_name(group, node)
-        self._keepers[name] = self._keep(self._replica_program(group, node))
+        self._keepers[name] = self._keep(self._replica_program(self._cluster, group, node))
         self._made_of[name] = self._cluster
 
     async def _record(self, group: str, nodes: dict[int, bool]) -> dict[int, bool]:
@@ -189,11 +192,11 @@ class LocalBackend:
         self._state.replicas[group] = nodes
         return nodes
 
-    def _replica_program(self, group: str, node: int) -> Program:
+    def _replica_program(self, cluster: Cluster, group: str, node: int) -> Program:
         """Return a replica; once its group has grown nobody begins it: one without its data would do so alone."""
         nodes = self._state.replicas[group]
         return replica_program(
-            self._cluster, group, node, self._directory, nodes=nodes, join=any(nodes.values())
+            cluster, group, node, self._directory, nodes=nodes, join=any(nodes.values())
         )
 
     def renew_live(self) -> None:
@@ -205,21 +208,23 @@ class LocalBackend:
                 made = self._made_of.get(name)
                 if keeper is None or made is None or revision(made) != current:
                     continue
-                program = self._replica_program(group, node)
+                program = self._replica_program(self._cluster, group, node)
                 if program.settings != keeper.program.settings:
                     keeper.renew(program)
+                    self._made_of[name] = self._cluster
                     self._report(name, "reads its live settings again")
 
     async def _stop_replica(self, group: str, node: int) -> None:
         name = replica_name(group, node)
-        keeper = self._keepers.pop(name, None)
-        self._made_of.pop(name, None)
-        if keeper is not None:
+        nodes = await self._record(group, {**self._state.replicas[group], node: True})
+        if (keeper := self._keepers.get(name)) is not None:
             await keeper.stop()
         place = self._directory.set_aside(name)
-        self._state.replicas[group].pop(node, None)
-        await self._directory.save_beside(self._state)
-        self._report(name, f"was removed; its data is kept in {place}")
+        await self._record(group, {other: join for other, join in nodes.items() if other != node})
+        # Not before: what ends the cluster meanwhile ends it, too.
+        self._keepers.pop(name, None)
+        self._made_of.pop(name, None)
+        self._report(name, f"was removed; its data is kept in {place}" if place else "was removed")
 
     # -- observing -------------------------------------------------------------------------------
 

@@ -265,6 +265,68 @@ async def test_replicas_are_added_and_removed_one_by_one(
         assert [item["node"] for item in _group(supervisor)["replicas"]] == [1, 2, 3]
 
 
+async def test_a_replica_leaves_the_disk_before_the_memory(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: as on a full disk. A removal that cannot be written down is a problem, and comes when there is room again."""
+    file = directory.path / "cluster.json"
+    async with _running(directory, ports, replicas=5) as supervisor:
+        await supervisor.apply(parse(text(ports), "test.yaml"), prune=False)
+        file.unlink()
+        file.mkdir()
+        await _until(lambda: "cluster.json" in str(supervisor.snapshot()["problem"]))
+
+        assert [item["node"] for item in _group(supervisor)["replicas"]] == [1, 2, 3, 4, 5]
+        file.rmdir()
+        await _until(lambda: supervisor.settled)
+
+        found = directory.load()
+        assert found is not None
+        assert found.replicas == {"demo-0": dict.fromkeys((1, 2, 3), False)}
+
+
+async def test_a_replica_that_leaves_never_begins_its_group_again(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: before its data is set aside the disk says that it joins, so that a crash leaves no second beginning."""
+    removed = directory.path / "removed"
+    async with _running(directory, ports, replicas=5) as supervisor:
+        removed.rmdir()
+        removed.write_text("no folder")
+        await supervisor.apply(parse(text(ports), "test.yaml"), prune=False)
+        await _until(lambda: "stop replica" in str(supervisor.snapshot()["problem"]))
+
+        found = directory.load()
+        assert found is not None
+        assert found.replicas == {"demo-0": {**dict.fromkeys((1, 2, 3, 4), False), 5: True}}
+        removed.unlink()
+        removed.mkdir()
+        await _until(lambda: supervisor.settled)
+
+
+async def test_a_new_replica_leaves_the_others_what_they_run_with(
+    directory: DataDirectory, ports: int, tmp_path: Path
+) -> None:
+    """Law: until its restart a process is called as it serves, though the manifests want it otherwise."""
+    files = make_certificate(make_authority(tmp_path / "tls"), "replica")
+
+    def secured(mode: str, replicas: int) -> str:
+        tls = f"{{mode: {mode}, certificateFile: {files.certificate}, keyFile: {files.key}}}"
+        return text(ports, replicas=replicas).replace(
+            "replicasPerGroup", f"tls: {tls}\n  replicasPerGroup"
+        )
+
+    async with _running(directory, ports) as supervisor:
+        await _apply(supervisor, secured("Permissive", 3))
+        await supervisor.apply(parse(secured("Disabled", 5), "test.yaml"), prune=False)
+        await _until(lambda: len(_group(supervisor)["replicas"]) == 4)
+
+        for node in (1, 2, 3):
+            said = json.loads(directory.settings(f"demo-0-{node}").read_text())
+            assert (said["tls"]["mode"], len(said["peers"])) == ("permissive", 4)
+        await _until(lambda: supervisor.settled)
+
+
 async def test_changed_settings_reach_every_replica_one_after_the_other(
     directory: DataDirectory, ports: int
 ) -> None:
