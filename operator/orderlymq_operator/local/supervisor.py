@@ -1,8 +1,8 @@
 """
 The supervisor: it observes, plans and acts, again and again, until it is stopped.
 
-Rules: one reconcile at a time, and a change of the manifests waits for the action that runs. The first action that fails ends
-its reconcile, and the next one decides again. A change is judged as a whole before anything is written or touched.
+Rules: one reconcile at a time, and a change of the manifests waits for the action that runs. An action that fails holds back
+the later ones of its lane only, and the next reconcile decides again. A change is judged as a whole before anything is written or touched.
 What takes long for thousands of topics is done in threads, so that brokers are looked after meanwhile. `control` makes the
 supervisor reachable for commands, `session` prepares what it needs.
 """
@@ -28,10 +28,12 @@ from orderlymq_operator.local.secrets import fingerprints, unusable_files
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
+    Lane,
     Observed,
     Refuse,
     ReportCondition,
     Subject,
+    lane_of,
 )
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.effects import Forecast
@@ -39,7 +41,7 @@ from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.plan.settings import live_changes
 from orderlymq_operator.resources.cluster.cluster import Tls
-from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.kinds import NAME_FIELDS, Desired
 from orderlymq_operator.resources.manifests.reader import Manifest, combine
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -64,6 +66,14 @@ class Event:
 
     number: int
     at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An action that failed, and what people are told of it."""
+
+    action: Action
     text: str
 
 
@@ -92,7 +102,7 @@ class Supervisor:
         self._generation = 1
         self._settled_generation = 0
         self._problem: str | None = None
-        self._failed: Action | None = None
+        self._failed: dict[Lane, Failure] = {}
         self._failures = 0
         self._events: deque[Event] = deque(maxlen=_EVENTS_MAX)
         self._event_count = 0
@@ -202,13 +212,11 @@ class Supervisor:
         actions, refused = await asyncio.to_thread(plan_accepted, self.desired, self._observed)
         self._report_refused(refused)
         work = [action for action in actions if not isinstance(action, ReportCondition)]
-        begun = time.monotonic()
-        for action in actions:
-            if not await self._perform(action):
-                return False
-            if self._is_waited_for() or time.monotonic() - begun > _PASS_S:
-                return False  # the next pass plans what is left
-        self._failed, self._failures = None, 0
+        if not await self._carry_out(actions):
+            if self._failed and not refused:
+                self._problem = next(iter(self._failed.values())).text
+            return False
+        self._failures = 0
         if work:
             return False
         if refused:
@@ -221,6 +229,42 @@ class Supervisor:
         if ready and not self.settled:
             await self._settle()
         return ready
+
+    async def _carry_out(self, actions: Sequence[Action]) -> bool:
+        """Perform until the turn is up; return whether all is done."""
+        planned = {lane_of(action) for action in actions}
+        self._failed = {lane: it for lane, it in self._failed.items() if lane in planned}
+        # What failed comes last: it may take the rest of the turn again.
+        order = sorted(actions, key=lambda action: lane_of(action) in self._failed)
+        held: set[Lane] = set()
+        begun = time.monotonic()
+        whole, progressed = True, False
+        for action in order:
+            lane = lane_of(action)
+            if lane in held:
+                continue
+            if await self._perform(action):
+                progressed = progressed or not isinstance(action, ReportCondition)
+            else:
+                held.add(lane)
+            if self._is_waited_for() or time.monotonic() - begun > _PASS_S:
+                whole = False  # the next pass plans what is left
+                break
+        if held:
+            self._failures = 0 if progressed else self._failures + 1
+        self._report_failed()
+        return whole and not held
+
+    def _report_failed(self) -> None:
+        """Say of each resource whose action failed why it is not effective."""
+        if not self._failed:
+            return
+        conditions = self._running_backend().conditions
+        for item in self.desired.resources():
+            name = getattr(item, NAME_FIELDS.get(item.kind, ""), "")
+            if (failure := self._failed.get((item.kind, name))) is not None:
+                report = ConditionReport("False", "Progressing", failure.text)
+                conditions[Subject(item.kind, item.metadata.name)] = report
 
     def _is_waited_for(self) -> bool:
         """Return whether somebody waits for the turn, or for the end."""
@@ -248,16 +292,20 @@ class Supervisor:
             self._running_backend().conditions[subject] = report
 
     async def _perform(self, action: Action) -> bool:
+        lane = lane_of(action)
+        known = self._failed.get(lane)
         # A failure of a moment ago that is tried again is no news.
-        if not isinstance(action, ReportCondition) and action != self._failed:
+        if not isinstance(action, ReportCondition) and (known is None or known.action != action):
             self.event(describe(action))
         try:
             await self._running_backend().perform(action)
         except (AdminError, OSError) as error:
-            self._failed = action
-            self._failures += 1
-            self._say_problem(f"cannot {describe(action)}: {error}")
+            failure = Failure(action, f"cannot {describe(action)}: {error}")
+            if known is None or known.text != failure.text:
+                self.event(failure.text)
+            self._failed[lane] = failure
             return False
+        self._failed.pop(lane, None)
         return True
 
     async def _settle(self) -> None:

@@ -244,6 +244,30 @@ spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: {tmp_path / "writer.secr
         assert [effect.kind for effect in about.effects] == ["Creates"]
 
 
+async def test_what_is_refused_holds_back_nothing_but_itself(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: what stands behind it in the plan is done, and its condition says why it is not."""
+    async with _running(directory, ports, replicas=1) as supervisor:
+        await _apply(supervisor, text(ports, replicas=1, extra=normal_topic(4, "Delete")))
+        shared = _shared(directory)
+        del shared["groups"]["billing"]
+        shared["refused"] = ["billing"]
+        (directory.path / "replicas/demo-0.shared").write_text(json.dumps(shared))
+
+        await supervisor.apply(parse(text(ports, replicas=1), "test.yaml"), prune=True)
+        await _until(lambda: "clicks" not in _shared(directory)["topics"])
+
+        def conditions() -> dict[str, tuple[str, str]]:
+            resources = supervisor.snapshot()["resources"]
+            return {item["name"]: (item["ready"], item["message"]) for item in resources}
+
+        await _until(lambda: "cannot" in conditions()["billing"][1])
+        assert conditions()["billing"] == ("False", supervisor.snapshot()["problem"])
+        assert conditions()["orders"][0] == "True"
+        assert not supervisor.settled
+
+
 async def test_replicas_are_added_and_removed_one_by_one(
     directory: DataDirectory, ports: int
 ) -> None:

@@ -161,6 +161,8 @@ class Replica:
                 shared["topics"].pop(ext["topic"], None)
             case RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
                 config = configbodies.SubscriptionGroupConfig.from_json(command.body)
+                if config.group_name in shared.get("refused", ()):
+                    return None  # as of a group whose queues are locked
                 shared["groups"][config.group_name] = config.to_json_value()
             case RequestCode.DELETE_SUBSCRIPTIONGROUP:
                 shared["groups"].pop(ext["groupName"], None)
