@@ -1,7 +1,9 @@
 """Names, labels, ports and annotations of the objects that the operator makes; brokers, chart and tests rely on them."""
 
-from typing import Final
+import re
+from typing import Final, get_args
 
+from orderlymq_operator.resources.cluster.cluster import ClusterSpec
 from orderlymq_operator.resources.cluster.listeners import RESERVED
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.meta import GROUP
@@ -76,6 +78,10 @@ NAME_SERVER: Final = "nameserver"
 # The containers of brokers and name servers; pods may have others, which say nothing about those.
 CONTAINERS: Final = ("broker", "name-server")
 
+# A group never had more replicas.
+_NODE_MAX: Final = max(get_args(ClusterSpec.model_fields["replicas_per_group"].annotation))
+_ORDINAL: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+
 
 def name_server_set(cluster: Cluster) -> str:
     """Return the name of the StatefulSet and Service of the name servers."""
@@ -130,6 +136,18 @@ def pod_name(group: str, node: int) -> str:
 def node_of(pod: str) -> int:
     """Return the node that runs in a broker's pod."""
     return int(pod.rpartition("-")[2]) + 1
+
+
+def ordinal_of(pod: str, owner: str) -> int | None:
+    """Return the number that the StatefulSet *owner* gave a pod; None where it never gives such a name."""
+    before, _, number = pod.rpartition("-")
+    return int(number) if before == owner and _ORDINAL.fullmatch(number) else None
+
+
+def node_of_claim(claim: str, group: str) -> int | None:
+    """Return the replica of *group* whose volume a claim is; None for the claim of somebody else."""
+    index = ordinal_of(claim, f"data-{group}")
+    return index + 1 if index is not None and index < _NODE_MAX else None
 
 
 def claim_name(group: str, node: int) -> str:

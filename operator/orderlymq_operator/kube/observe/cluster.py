@@ -1,8 +1,8 @@
 """
 Observed state of one Cluster: its objects, its pods, and what the processes in them report.
 
-Rules: what a watch showed is never used itself. An object of a former Cluster of the same name, and a pod of a former
-StatefulSet, is none of this Cluster. A process that does not answer within a second is reported as silent.
+Rules: what a watch showed is never used itself. An object of a former Cluster of the same name, a pod of a former
+StatefulSet, and a pod or claim whose name no StatefulSet of this Cluster gives, is none of this Cluster. A process that does not answer within a second is reported as silent.
 """
 
 import asyncio
@@ -94,6 +94,14 @@ class Live:
             if pod.labels.get(names.LABEL_GROUP) == index
         }
 
+    def claims_of(self, group: str) -> dict[int, ClaimFacts]:
+        """Return the volume claims of a raft group by node."""
+        return {
+            node: claim
+            for claim in self.claims.values()
+            if (node := names.node_of_claim(claim.name, group)) is not None
+        }
+
     def name_server_pods(self) -> dict[int, PodFacts]:
         """Return the pods of the name servers by index."""
         return {
@@ -166,12 +174,22 @@ async def read_objects(
         pods={
             item["metadata"]["name"]: pod_facts(item)
             for item in found[PODS]
-            if owners(item, STATEFUL_SETS.kind) <= sets
+            if owners(item, STATEFUL_SETS.kind) <= sets and not _is_foreign(item, cluster)
         },
         claims={item["metadata"]["name"]: claim_facts(item) for item in found[CLAIMS]},
         unread=lists.refused(owner),
         routes=routes,
     )
+
+
+def _is_foreign(pod: Json, cluster: Cluster) -> bool:
+    """Return whether a pod has the labels of a broker or name server, and a name that none has: a person's, a Job's."""
+    labels = pod["metadata"].get("labels") or {}
+    owner = {
+        names.BROKER: f"{cluster.metadata.name}-{labels.get(names.LABEL_GROUP)}",
+        names.NAME_SERVER: names.name_server_set(cluster),
+    }.get(labels.get("app.kubernetes.io/component"))
+    return owner is not None and names.ordinal_of(pod["metadata"]["name"], owner) is None
 
 
 async def read_statuses(

@@ -413,8 +413,8 @@ class KubeBackend:
         """
         if self.live.find(STATEFUL_SETS, group) is not None:
             return
-        for claim in self.live.claims.values():
-            if claim.name.rpartition("-")[0] == f"data-{group}" and claim.goes_with:
+        for claim in self.live.claims_of(group).values():
+            if claim.goes_with:
                 raise AdminError(f"volume claim {claim.name} goes with a former StatefulSet")
         await self._apply_group(group, self.environment.groups[group])
 

@@ -176,6 +176,5 @@ async def _remove(api: Api, backend: KubeBackend, group: str) -> None:
         if (found := backend.live.find(resource, name)) is not None:
             await api.delete(resource, namespace, name, uid=found["metadata"]["uid"])
     if cluster.spec.storage.delete_claim == "Delete":
-        for claim in backend.live.claims.values():
-            if claim.name.rpartition("-")[0] == f"data-{group}":
-                await api.delete(CLAIMS, namespace, claim.name, uid=claim.uid)
+        for claim in backend.live.claims_of(group).values():
+            await api.delete(CLAIMS, namespace, claim.name, uid=claim.uid)

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
-from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
@@ -43,7 +42,7 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
     pending = [
         claim
         for group in backend.environment.groups
-        for claim in _claims_of(backend.live, group)
+        for claim in backend.live.claims_of(group).values()
         if claim.phase == "Bound" and _size(claim.capacity) < _size(claim.requested)
     ]
     if not small:
@@ -107,7 +106,7 @@ async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
     claims = {
         claim.class_name: claim.name
         for group in backend.environment.groups
-        for claim in _claims_of(backend.live, group)
+        for claim in backend.live.claims_of(group).values()
         if claim.phase == "Bound" and _size(claim.requested) < growth.limit.size_bytes
     }
     for name, claim in sorted(claims.items()):
@@ -146,7 +145,7 @@ def _volumes(live: Live, group: str) -> list[Volume]:
     used = {f"data-{pod}": status.disk_used for pod, status in live.statuses.items()}
     return [
         Volume(int(_size(claim.requested)), int(_size(claim.capacity)), used.get(claim.name))
-        for claim in _claims_of(live, group)
+        for claim in live.claims_of(group).values()
         if not claim.deleting
     ]
 
@@ -158,7 +157,10 @@ def _group_of(claim: ClaimFacts) -> str:
 def small_claims(live: Live, groups: Iterable[str], wanted: str) -> list[ClaimFacts]:
     """Return the claims of *groups* that are to grow to the size *wanted*; nobody may change one that is not bound."""
     return [
-        claim for group in groups for claim in _claims_of(live, group) if _is_small(claim, wanted)
+        claim
+        for group in groups
+        for claim in live.claims_of(group).values()
+        if _is_small(claim, wanted)
     ]
 
 
@@ -189,8 +191,7 @@ async def _remove_former(backend: KubeBackend, observed: Observed) -> int:
         status = backend.live.statuses[leader.name]
         members = (status.voters or frozenset()) | (status.learners or frozenset())
         pods = backend.live.group_pods(group)
-        for claim in _claims_of(backend.live, group):
-            node = names.node_of(claim.name)
+        for node, claim in backend.live.claims_of(group).items():
             surplus = node > form.replicas and status.voters is not None and node not in members
             if surplus and node not in pods and not claim.deleting:
                 namespace = backend.desired.cluster.metadata.namespace
@@ -202,12 +203,6 @@ async def _remove_former(backend: KubeBackend, observed: Observed) -> int:
 async def _expandable(api: Api, name: str) -> bool:
     found = await api.get(STORAGE_CLASSES, None, name) if name else None
     return bool((found or {}).get("allowVolumeExpansion"))
-
-
-def _claims_of(live: Live, group: str) -> list[ClaimFacts]:
-    return [
-        claim for claim in live.claims.values() if claim.name.rpartition("-")[0] == f"data-{group}"
-    ]
 
 
 def _size(text: str) -> Decimal:

@@ -149,11 +149,7 @@ def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str,
         service = live.find(SERVICES, group)
         address = service["spec"]["clusterIP"] if service else None
         if present is None:
-            volumes = [
-                names.node_of(claim.removeprefix("data-"))
-                for claim in live.claims
-                if claim.rpartition("-")[0] == f"data-{group}"
-            ]
+            volumes = live.claims_of(group)
             count = max(volumes, default=desired.cluster.spec.replicas_per_group)
             size = str(desired.cluster.spec.storage.size)
             found[group] = GroupForm(count, count, size, address, closed=bool(volumes))

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.resources import CLAIMS, EVENTS, STORAGE_CLASSES
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.resources import CLAIMS, EVENTS, PODS, STORAGE_CLASSES
 from orderlymq_operator.resources.conditions.table import REASONS
-from tests.operator.kube.samples import NAMESPACE
+from tests.operator.kube.samples import NAMESPACE, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
 _NAME = "data-demo-0-0"
@@ -167,3 +168,43 @@ async def test_only_the_claim_that_was_looked_at_is_deleted(
 
     assert ("DELETE", CLAIMS.path(NAMESPACE, left)) in server.writes()
     assert (server.find(CLAIMS, NAMESPACE, left) is not None) == is_made_again
+
+
+@pytest.mark.parametrize("name", ["data-demo-0-copy", "data-demo-0-7", "data-demo-0-01"])
+async def test_a_claim_that_no_replica_ever_had_is_left_to_its_owner(
+    growing: SmallCluster, name: str
+) -> None:
+    """Law: a copy of a volume keeps the labels of the Cluster; it is neither deleted nor in the way of anything."""
+    claim, server = growing.server.find(CLAIMS, NAMESPACE, _NAME), growing.server
+    assert claim is not None
+    meta = {key: claim["metadata"][key] for key in ("namespace", "labels")}
+    server.put(CLAIMS, {**claim, "metadata": {**meta, "name": name}})
+    growing.reconciler.interrupted((CLAIMS.kind,))
+    server.writes()
+
+    await settle(growing)
+
+    assert ("DELETE", CLAIMS.path(NAMESPACE, name)) not in server.writes()
+    assert growing.condition("Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("component", [names.BROKER, names.NAME_SERVER])
+@pytest.mark.parametrize("name", ["debug", "x-0", "demo-0-0-debug"])
+async def test_a_pod_that_only_has_the_labels_of_a_process_is_none(
+    growing: SmallCluster, component: str, name: str
+) -> None:
+    """Law: who gives a pod these labels, so that the NetworkPolicies let it in, stops and replaces nothing."""
+    made = pod(name, uid=name, podIP="127.0.0.9")
+    made["metadata"]["labels"] = {
+        names.LABEL_CLUSTER: "demo",
+        names.LABEL_GROUP: "0",
+        "app.kubernetes.io/component": component,
+    }
+    growing.server.put(PODS, made)
+    growing.reconciler.interrupted((PODS.kind,))
+
+    await settle(growing)
+
+    scope = growing.reconciler.seen[KEY]
+    assert set(scope.live.pods) == {"demo-0-0", "demo-nameserver-0"}
+    assert growing.condition("Ready")["status"] == "True"
