@@ -339,6 +339,17 @@ class Api:
             raise
         return True
 
+    def must_lead(self) -> None:
+        """Do nothing while this operator may act; whoever writes to brokers or name servers asks before.
+
+        Raises:
+            RetryLaterError: another one may lead, and what was planned here may be old.
+        """
+        if not self.acts():
+            raise RetryLaterError(
+                "this operator does not lead any more; the one that leads goes on", 0
+            )
+
     async def _call(
         self,
         verb: str,
@@ -352,10 +363,8 @@ class Api:
     ) -> Json:
         if verb not in _READS and resource != EVENTS and not path.endswith("/status"):
             must_have_read()
-        if verb not in _READS and resource not in (EVENTS, LEASES) and not self.acts():
-            raise RetryLaterError(
-                "this operator does not lead any more; the one that leads goes on", 0
-            )
+        if verb not in _READS and resource not in (EVENTS, LEASES):
+            self.must_lead()
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": accept, "Content-Type": content}
         method = _METHODS[verb]

@@ -1,7 +1,8 @@
 """
 The executor of a plan: actions of one lane in order, lanes at the same time.
 
-Rule: an action that fails holds back the later actions of its lane only; the next reconcile decides again.
+Rules: an action that fails holds back the later actions of its lane only; the next reconcile decides again. Each action
+is carried out only while this operator leads, because a successor may have changed what it was planned from.
 """
 
 import asyncio
@@ -39,6 +40,8 @@ async def execute(
                 if not isinstance(action, ReportCondition):
                     must_have_read()
                 try:
+                    if not isinstance(action, ReportCondition):
+                        backend.api.must_lead()
                     await backend.perform(action)
                 except EvictionRefusedError as refused:
                     backend.held.append(str(refused))  # no failure: it is tried again later

@@ -117,6 +117,7 @@ async def settle(
     if not _is_closed(backend.live, group):
         await _mark(backend, group, closed=True)
         count += 1
+    api.must_lead()
     # Each time: the mark alone closes nothing, and who commits this leads, so that its next report is not old.
     await backend.admin.set_writable(backend.group_address(group), writable=False)
     tables = observed.groups.get(group)
@@ -130,6 +131,7 @@ async def settle(
         # Should it come back, accounts of Users that are deleted meanwhile must not be valid in it.
         address = backend.group_address(group)
         for key in await backend.admin.users(address):
+            api.must_lead()
             await backend.admin.delete_user(address, key)
     await _remove(api, backend, group)
     return count + 1
@@ -143,6 +145,7 @@ async def _reopen(backend: KubeBackend, surplus: Sequence[str]) -> int:
             continue
         if _is_closed(backend.live, group):
             must_have_read()
+            backend.api.must_lead()
             await backend.admin.set_writable(backend.group_address(group), writable=True)
             await _mark(backend, group, closed=False)
             count += 1

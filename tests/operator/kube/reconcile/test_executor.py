@@ -69,6 +69,7 @@ class Place:
         mute: the name server refuses what it is asked.
         deposed: the leader commits nothing.
         accounts: those that the leader has.
+        closed: how often the leader was asked to take no more messages, or messages again.
     """
 
     def __init__(self, server: ObjectServer, backend: KubeBackend) -> None:
@@ -78,6 +79,7 @@ class Place:
         self.mute = False
         self.deposed = False
         self.accounts = {"shop", "audit"}
+        self.closed = 0
 
     def show_accounts(self, request: RemotingCommand) -> RemotingCommand:
         """Answer with the accounts."""
@@ -94,6 +96,7 @@ class Place:
 
     def close(self, request: RemotingCommand) -> RemotingCommand:
         """Take no more messages, or fail to commit that."""
+        self.closed += 1
         return request.reply(ResponseCode.SYSTEM_ERROR if self.deposed else ResponseCode.SUCCESS)
 
     def put_list(self, request: RemotingCommand) -> RemotingCommand:
@@ -189,6 +192,31 @@ async def test_a_queue_list_that_a_name_server_without_a_pod_lacks_holds_back_it
     place.put(_own("demo-nameserver-1", names.NAME_SERVER))
     assert await place.perform(actions) == ([], 2)
     assert place.created == ["orders"]
+
+
+async def test_who_does_not_lead_any_more_sends_brokers_and_name_servers_nothing(
+    place: Place,
+) -> None:
+    """Law: what was planned before the lease was lost is not carried out: a successor may have planned again."""
+    api = place.backend.api
+    api.acts = lambda: False
+
+    failed, done = await place.perform(
+        [PutOrderConfig("orders", "demo-0:4"), CreateTopic("events", "demo-0", NORMAL)]
+    )
+
+    assert [type(error) for error in failed] == [RetryLaterError] * 2
+    assert (done, place.created) == (0, [])
+
+    made = group_set(place.backend.desired.cluster, "demo-0", place.backend.environment)
+    notes = {names.ANNOTATION_CLOSED: "true"}
+    closed = {**made, "metadata": {**made["metadata"], "annotations": notes}}
+    place.backend.live.put(place.server.put(STATEFUL_SETS, closed))
+    observed = Observed(groups={"demo-0": ObservedGroup(1, {}, {}, {})})
+    for surplus in (("demo-0",), ()):
+        with pytest.raises(RetryLaterError):
+            await groupremoval.settle(api, place.backend, surplus, Findings(), observed)
+    assert (place.closed, place.accounts) == (0, {"shop", "audit"})
 
 
 async def test_a_replica_is_replaced_by_eviction(place: Place) -> None:
