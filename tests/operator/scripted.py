@@ -16,11 +16,11 @@ def _succeed(request: RemotingCommand) -> RemotingCommand:
 
 
 class Scripted:
-    """The handler; `asked` holds code, fields and body of every request."""
+    """The handler; `asked` holds code, fields and body of every request, `answers` what it says by code."""
 
     def __init__(self, answers: Mapping[int, Answer]) -> None:
         self.asked: list[tuple[int, dict[str, str], bytes]] = []
-        self._answers = answers
+        self.answers = dict(answers)
 
     def connection_made(self, conn: Connection) -> None:
         pass
@@ -30,7 +30,7 @@ class Scripted:
 
     def received(self, conn: Connection, command: RemotingCommand) -> None:
         self.asked.append((command.code, dict(command.ext), command.body))
-        answer = self._answers.get(command.code, _succeed)
+        answer = self.answers.get(command.code, _succeed)
         conn.send(answer(command))
 
 

@@ -11,6 +11,7 @@ from orderlymq_operator.plan.actions import Observed, Refuse, TopicConfig
 from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, Topic
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC, is_system_topic
 from orderlymq_protocol.plurals import counted
 
 
@@ -176,6 +177,12 @@ def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
 def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
     """Refuse a topic that exists in the brokers as something else."""
     existing = topic_layout(topic.topic_name, observed)
+    if topic.topic_name != AUTO_CREATE_TOPIC and is_system_topic(topic.topic_name):
+        reason = f"brokers keep the name {topic.topic_name!r} for themselves"
+        yield Refuse(
+            "Topic", topic.metadata.name, "spec.topicName", reason, "choose another topicName"
+        )
+        return
     if not existing or expands(topic.topic_name, observed):
         return  # an expansion that has begun is led to its end, whatever the manifest says by now
     present = sum(config.queues for config in existing.values())

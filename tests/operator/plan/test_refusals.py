@@ -15,6 +15,19 @@ def _refused(before: Desired, after: Desired) -> list[tuple[str, str]]:
     return [(item.name, item.field) for item in refusals(after, Observed(accepted=before))]
 
 
+@pytest.mark.parametrize("name", ["rmq_sys_orders", "SCHEDULE_TOPIC_XXXX"])
+def test_a_name_that_brokers_keep_for_themselves_is_refused_before_anything_is_sent(
+    name: str,
+) -> None:
+    """Law: brokers refuse to make such a topic, so no queue list of it is published and nothing waits for it."""
+    wanted = desired()
+    named = replace(wanted, topics=(topic("orders", topicName=name), *wanted.topics))
+
+    assert [(item.name, item.field) for item in refusals(named, Observed())] == [
+        ("orders", "spec.topicName")
+    ]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "field"),
     [

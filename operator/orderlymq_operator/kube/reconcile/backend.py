@@ -42,6 +42,7 @@ from orderlymq_operator.kube.observe.consumergroups import (
     ObservedConsumerGroup,
     observe_consumer_group,
 )
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.listeners import (
     OutsideView,
     outside_view,
@@ -71,6 +72,7 @@ from orderlymq_operator.kube.resources import (
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
+    Lane,
     Observed,
     ObservedGroup,
     PutOrderConfig,
@@ -85,7 +87,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
-from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.kinds import Desired, declared_name
 from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
@@ -116,6 +118,7 @@ class KubeBackend:
         expanding: topics that were expanding at the last reconcile.
         detector: what previous reconciles found silent.
         refused: what the API server refused of objects that no broker needs, filled by `ensure`.
+        failed: why the last action of a lane failed, filled by `execute`.
         held: why pods that are to be replaced must stay for now.
         nodes: all of them, where a listener publishes addresses of nodes.
         outside: where clients of other networks reach the Cluster.
@@ -136,6 +139,7 @@ class KubeBackend:
     expanding: frozenset[str] = frozenset()
     detector: FailureDetector = field(default_factory=FailureDetector)
     refused: list[ApiError] = field(default_factory=list)
+    failed: dict[Lane, str] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
     nodes: Sequence[NodeFacts] = ()
     outside: OutsideView = field(default_factory=OutsideView)
@@ -404,6 +408,20 @@ class KubeBackend:
         for index in range(self.desired.cluster.spec.name_servers.replicas):
             if (pod := pods.get(index)) is None or not pod.running:
                 raise AdminError(f"name server {index} does not run; it lacks the queue list")
+
+
+    def name_failures(self) -> None:
+        """Let the reports of objects that are not effective yet say what broker or name server answered."""
+        desired = self.desired
+        for each in (*desired.topics, *desired.consumer_groups, *desired.users):
+            subject = Subject(each.kind, each.metadata.name)
+            report, text = (
+                self.reports.get(subject),
+                self.failed.get((each.kind, declared_name(each))),
+            )
+            if text is not None and report is not None and report.reason == "Progressing":
+                said = f"{report.message}: {text}"[:MESSAGE_MAX]
+                self.reports[subject] = replace(report, message=said)
 
     async def start_group(self, group: str) -> None:
         """Make the StatefulSet of a group that has none.

@@ -270,8 +270,13 @@ class ClusterReconciler:
         mislabelled = await self._writer.repair_labels(item, live, backend.environment.groups)
         await self._finalizers.finish(scope.state, observed)
         await self._report.write(scope, observed, failed)
-        if failed:
+        if failed and not (expanding and all(isinstance(each, AdminError) for each in failed)):
             raise failed[0]
+        if failed:
+            # A fence refuses writes: its topic does not wait until what a broker refuses is put right.
+            self._metrics.failures.inc()
+            _log.warning("%s/%s: %s", item.namespace, item.name, failed[0])
+            return EXPANDING_S
         if work or applied:
             # An action that is repeated without effect must not be repeated as fast as possible.
             done = (tuple(filter(_is_work, actions)), work, applied)
@@ -322,6 +327,7 @@ class ClusterReconciler:
         """Do what is planned, and what no plan says; return what failed, and how much was done."""
         backend = scope.backend
         failed, work = await execute(backend, actions, self._metrics)
+        backend.name_failures()
         work += await volumes.settle(backend, scope.found, observed)
         surplus = groupremoval.surplus_groups(scope.cluster, scope.live)
         try:
@@ -337,6 +343,7 @@ class ClusterReconciler:
         observed, actions = await self._see(scope)
         remote = [each for each in actions if lane_of(each)[0] not in ("RaftGroup", "NameServer")]
         await execute(scope.backend, remote, self._metrics)
+        scope.backend.name_failures()
         await self._finalizers.finish(scope.state, observed)
         reports = scope.backend.reports
         await self._writer.write_parts(scope.state, reports, observed, {}, said=True)

@@ -47,6 +47,7 @@ async def execute(
                     backend.held.append(str(refused))  # no failure: it is tried again later
                     return
                 except (AdminError, ApiError) as error:
+                    backend.failed[lane_of(action)] = str(error)
                     _log.info("%s: %s", action, error)
                     failed.append(error)
                     return

@@ -1,12 +1,16 @@
-"""An object that the API server refuses keeps no other object waiting."""
+"""An object that the API server or a broker refuses keeps no other object waiting."""
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 
-from orderlymq_operator.kube.reconcile.cluster import AT_WORK_S
+from orderlymq_operator.brokers.admin import AdminError
+from orderlymq_operator.kube.reconcile.cluster import AT_WORK_S, EXPANDING_S
 from orderlymq_operator.kube.reconcile.pace import MAX_S, SOON_LOOKS
 from orderlymq_operator.kube.resources import CLUSTERS, STATEFUL_SETS, TOPICS, USERS
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.kube.samples import NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
@@ -72,3 +76,34 @@ async def test_what_is_done_again_and_again_without_effect_is_done_less_and_less
 
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (AT_WORK_S, MAX_S)
+
+
+def _fenced(request: RemotingCommand) -> RemotingCommand:
+    counts = {"total": 4, "nextTotal": 8, "queues": 8, "writeQueues": 4, "attempt": 1}
+    lists = {"barriers": [], "blockers": [], "readers": []}
+    fenced = {"topic": "orders", "phase": "fenced", "ageMillis": 0, "reason": "", **counts, **lists}
+    return request.reply(body=json.dumps({"topics": [fenced]}).encode())
+
+
+async def test_a_topic_that_a_broker_refuses_says_why_and_slows_no_fence(
+    small: SmallCluster,
+) -> None:
+    """Law: one bad object costs only itself: writes that a fence refuses wait for no pause of a failure."""
+    small.scripted.answers[RequestCode.UPDATE_AND_CREATE_TOPIC] = lambda request: request.reply(
+        ResponseCode.SYSTEM_ERROR, remark="no more topics"
+    )
+    small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
+    small.reconciler.inventory.invalidate()
+    with pytest.raises(AdminError, match="no more topics"):
+        await small.reconciler.reconcile(KEY)
+
+    growing = {"type": "Ordered", "queues": 8, "queueChangePolicy": "DrainAndSwitch"}
+    small.server.put(TOPICS, custom("Topic", "orders", spec=growing))
+    small.reconciler.inventory.invalidate()
+    small.scripted.answers[RequestCode.ORDERLYMQ_QUEUE_EXPANSION] = _fenced
+    pauses = [await small.reconciler.reconcile(KEY) for _ in range(3)]
+
+    assert pauses == [EXPANDING_S] * 3
+    (ready,) = (small.server.find(TOPICS, NAMESPACE, "log") or {})["status"]["conditions"]
+    assert (ready["status"], ready["reason"]) == ("False", "Progressing")
+    assert "no more topics" in ready["message"]
