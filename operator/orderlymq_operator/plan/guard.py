@@ -79,18 +79,20 @@ def _replicas(before: Cluster, after: Cluster) -> Iterator[Act]:
 
 def _retention(before: Cluster, after: Cluster) -> Iterator[Act]:
     old, new = broker_options(before)["storage"], broker_options(after)["storage"]
+    texts = []
     if new["retention_ms"] < old["retention_ms"]:
-        text = (
+        texts.append(
             f"messages that are older than {_hours(new['retention_ms'])} are deleted, which were kept for "
             f"{_hours(old['retention_ms'])}"
         )
-        yield _act("ShortenRetention", "spec.retention", text, after, new["retention_ms"])
-    elif new["retention_size"] < old["retention_size"]:
-        text = (
+    if new["retention_size"] < old["retention_size"]:
+        texts.append(
             f"each group keeps {new['retention_size']} bytes of messages and deletes the older ones; it kept "
             f"{old['retention_size']}"
         )
-        yield _act("ShortenRetention", "spec.retention", text, after, new["retention_size"])
+    if texts:
+        value = [new["retention_ms"], new["retention_size"]]
+        yield _act("ShortenRetention", "spec.retention", " and ".join(texts), after, value)
 
 
 def _groups(before: Cluster, after: Cluster) -> Iterator[Act]:
@@ -103,7 +105,7 @@ def _groups(before: Cluster, after: Cluster) -> Iterator[Act]:
         yield _act("RemoveGroups", "spec.groups", text, after, after.spec.groups)
 
 
-def _act(name: ActName, field: str, text: str, after: Cluster, value: int) -> Act:
+def _act(name: ActName, field: str, text: str, after: Cluster, value: int | list[int]) -> Act:
     meta = after.metadata
     facts = [meta.namespace, meta.name, meta.uid, meta.generation, name, value]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:_DIGEST_LENGTH]

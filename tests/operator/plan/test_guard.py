@@ -85,3 +85,16 @@ def test_a_first_creation_is_never_dangerous() -> None:
     assert (
         refusals(Desired(cluster(replicasPerGroup=1, retention={"time": "1h"})), Observed()) == []
     )
+
+
+def test_a_confirmation_names_each_loss_that_it_confirms() -> None:
+    """Law: who confirms a shorter time and a smaller size has read both, and has confirmed these two values alone."""
+    before = _edition(1, retention={"time": "72h", "size": "10Gi"})
+    both = _edition(2, retention={"time": "71h", "size": "1Gi"})
+
+    (act,) = dangerous(before, both)
+    (other,) = dangerous(before, _edition(2, retention={"time": "71h", "size": "2Gi"}))
+
+    assert "older than 71h" in act.text
+    assert f"{1 << 30} bytes" in act.text
+    assert act.token != other.token
