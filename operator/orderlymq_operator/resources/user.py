@@ -9,10 +9,11 @@ import hashlib
 import hmac
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import (
     API_VERSION,
+    BY_NAME,
     IMMUTABLE,
     ApiVersion,
     ClusterRef,
@@ -21,6 +22,7 @@ from orderlymq_operator.resources.meta import (
     ObjectMeta,
     Status,
     WireName,
+    check_names,
     rule,
     rules,
     set_once,
@@ -84,6 +86,19 @@ class Grant(Model):
     permission: Permission = Field(description="PUB to send, SUB to consume, DENY neither.")
 
 
+def _each_once(grants: list[Grant]) -> list[Grant]:
+    check_names("right on", [each.name for each in grants])
+    return grants
+
+
+# Brokers know one right by name: of two the last one would win.
+Grants = Annotated[
+    list[Grant],
+    Field(max_length=RESOURCES_MAX, json_schema_extra=BY_NAME),
+    AfterValidator(_each_once),
+]
+
+
 class UserSpec(Model):
     """An account and its rights."""
 
@@ -116,12 +131,8 @@ class UserSpec(Model):
     default_group_permission: Permission = Field(
         default="DENY", description="Right on consumer groups that are not named."
     )
-    topics: Annotated[list[Grant], Field(max_length=RESOURCES_MAX)] = Field(
-        default=[], description="Rights on topics."
-    )
-    groups: Annotated[list[Grant], Field(max_length=RESOURCES_MAX)] = Field(
-        default=[], description="Rights on consumer groups."
-    )
+    topics: Grants = Field(default=[], description="Rights on topics, each named once.")
+    groups: Grants = Field(default=[], description="Rights on consumer groups, each named once.")
     quotas: Quotas = Field(
         default=Quotas(), description="How much the account may use of each broker group."
     )

@@ -64,6 +64,12 @@ def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("file: writer.secret", "file: a, env: B", "exactly one"),
         ("name: shop-writer", "name: shop", "shorter than the 6"),
         ("permission: PUB", "permission: ALL", "DENY, PUB, SUB"),
+        ("permission: PUB", "permission: DENY}, {name: orders, permission: PUB", "is there twice"),
+        (
+            "topics:",
+            "groups: [{name: a, permission: SUB}, {name: a, permission: DENY}]\n  topics:",
+            "is there twice",
+        ),
         ("secretFrom: {file: writer.secret}", "secretKey: open", "unknown field"),
         ("topics:", "secretRotation: {overlapSeconds: 9999999}\n  topics:", "2592000"),
         ("topics:", "quotas: {requestsPerSecond: 0}\n  topics:", "greater than or equal to 1"),
