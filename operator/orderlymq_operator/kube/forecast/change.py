@@ -140,8 +140,10 @@ def _forecast(
         effects = each.effects
         if each.subject.kind == "Cluster":
             waits = _paused(item, cluster) if effects or beside else []
-            lives = live_effects(before.desired.cluster, cluster) if before is not None else ()
-            effects = (*_to_confirm(item, before, cluster, live), *waits, *effects, *lives, *beside)
+            old = _carried_out(before, live)
+            lives = live_effects(old, cluster) if old is not None else ()
+            confirms = _to_confirm(item, old, cluster) if before is not None else ()
+            effects = (*confirms, *waits, *effects, *lives, *beside)
         resources.append(ResourceForecast(each.subject, effects))
     for subject, verdict in after.verdicts.items():
         text = f"{verdict.reason}: {verdict.message}"
@@ -367,17 +369,19 @@ def _removed_data(said: Forecast) -> Iterator[Effect]:
         yield Effect("DeletesData", text, tuple(f"PersistentVolumeClaim/{name}" for name in claims))
 
 
-def _to_confirm(
-    item: Item, before: DesiredState | None, cluster: Cluster, live: Live
-) -> Iterator[Effect]:
-    """Yield what holds the whole edit of the Cluster back; the other effects follow its confirmation."""
+def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:
+    """Return the Cluster as it is carried out now: an edit that waits is in the API server only; None where nobody knows."""
     if before is None:
-        return
+        return None
     sets = live.stateful_sets()
-    accepted = accepted_spec(sets)
-    old = before.desired.cluster.model_copy(update={"spec": accepted}) if accepted else None
     if not sets:
-        old = before.desired.cluster
+        return before.desired.cluster
+    accepted = accepted_spec(sets)
+    return before.desired.cluster.model_copy(update={"spec": accepted}) if accepted else None
+
+
+def _to_confirm(item: Item, old: Cluster | None, cluster: Cluster) -> Iterator[Effect]:
+    """Yield what holds the whole edit of the Cluster back; the other effects follow its confirmation."""
     for act in unconfirmed(old, cluster, item.annotations):
         text = f"{act.name}: {act.text}; {act.advice}"
         yield Effect("NeedsConfirmation", text, (act.token,))

@@ -355,3 +355,25 @@ async def test_the_plan_names_routes_as_they_can_be_made(small: SmallCluster, se
     assert ("TLSRoute/demo-0-sni" in _said(said)) == bool(served)
     assert len(waits) == (0 if served else 1)
     assert "Service/demo-0-sni" in _said(said)
+
+
+async def test_the_plan_of_a_confirmation_says_what_it_confirms(small: SmallCluster) -> None:
+    """Law: an edit is compared with what is carried out, not with one before it that waits."""
+    small.change(retention={"time": "1h"})
+    for _ in range(4):
+        await small.reconciler.reconcile(KEY)
+    waits = small.condition("Confirmed")["message"]
+    token = waits.partition("confirm=")[2].partition(";")[0]
+    confirmed = yaml.safe_load(_cluster(retention={"time": "1h"}))
+    confirmed["metadata"]["annotations"] = {"orderlymq.io/confirm": token}
+
+    said = await _forecast(small, yaml.safe_dump(confirmed))
+    third = await _forecast(small, _cluster(retention={"time": "48h"}))
+
+    assert not said.targets("NeedsConfirmation")
+    for found, hours in ((said, "1h"), (third, "48h")):
+        (text,) = [
+            each.text for each in found.effects if each.targets[0].startswith("spec.retention")
+        ]
+        assert hours in text
+        assert "72h" in text
