@@ -13,10 +13,12 @@ from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.forecast.change import Present, forecast_change, item_of
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.cluster import Live, read_objects
+from orderlymq_operator.kube.observe.desired import subject_of
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
-from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, cluster_of
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.resources import resource_of
+from orderlymq_operator.plan.actions import Refuse
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.kinds import Cluster, Using
 from orderlymq_operator.resources.manifests.reader import Manifest
@@ -53,12 +55,16 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
     inventory = Inventory(api, tuple(sorted(places)))
     await inventory.refresh()
     changed: dict[ClusterKey, list[Item]] = {}
+    refused: list[Refuse] = []
     for each in resources:
         place = each.metadata.namespace or namespace
         resource, named = resource_of({"kind": each.kind}), f"metadata.name={each.metadata.name}"
         found = await api.list(resource, place, fields=named)
         item = item_of(each, place, found[0] if found else None)
         assert item.cluster is not None, "what only uses a Cluster was left out"
+        if found and (before := cluster_of(each.kind, found[0])) not in (None, item.cluster):
+            refused.append(_moved(item, before))
+            continue  # it stays as it is
         changed.setdefault(item.cluster, []).append(item)
     said = [
         forecast_change(await _present(api, inventory, key, items), items)
@@ -67,9 +73,15 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
     return Forecast(
         tuple(resource for each in said for resource in each.resources),
         tuple(step for each in said for step in each.steps),
-        tuple(refusal for each in said for refusal in each.refusals),
+        (*refused, *(refusal for each in said for refusal in each.refusals)),
         all(each.complete for each in said),
     )
+
+
+def _moved(item: Item, before: ClusterKey) -> Refuse:
+    reason = f"it names Cluster {'/'.join(before)}, which cannot be changed"
+    advice = "leave it as it is, or make another object"
+    return Refuse(item.kind, subject_of(item).name, "spec.clusterRef", reason, advice)
 
 
 async def _present(

@@ -377,3 +377,22 @@ async def test_the_plan_of_a_confirmation_says_what_it_confirms(small: SmallClus
         ]
         assert hours in text
         assert "72h" in text
+
+
+async def test_an_object_never_moves_to_another_cluster(small: SmallCluster) -> None:
+    """Law: the plan refuses it, as the API server does; the other objects of the files are forecast."""
+    small.server.put(CLUSTERS, custom("Cluster", "other", spec=_SPEC))
+    small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
+    topic = {"apiVersion": "orderlymq.io/v1alpha1", "kind": "Topic"}
+    spec = {"type": "Normal", "clusterRef": {"name": "other"}}
+    moved, new = (
+        yaml.safe_dump({**topic, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+        for name in ("log", "new")
+    )
+
+    said = await _forecast(small, f"{moved}---\n{new}")
+
+    refused = [(each.name, each.field) for each in said.refusals]
+    assert refused == [(f"{NAMESPACE}/log", "spec.clusterRef")]
+    assert not [each for each in said.resources if each.subject.name == f"{NAMESPACE}/log"]
+    assert [each for each in said.resources if each.subject.name == f"{NAMESPACE}/new"]
