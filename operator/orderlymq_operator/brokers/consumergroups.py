@@ -116,12 +116,15 @@ def _view(
     queues: Mapping[str, Mapping[str, int]],
     zones: Mapping[str, str],
 ) -> AssignmentView:
-    wanted = {topic.name for topic in group.spec.topics} or {
+    # A topic that the manifest names and no member reads has nobody who could take its queues.
+    wanted = {
         topic
         for found in seen.values()
         for member in found.members
         for topic, _ in member.subscriptions
     }
+    if declared := {topic.name for topic in group.spec.topics}:
+        wanted &= declared
     return AssignmentView(
         group.spec.ordering == "Ordered" or any(found.ordered for found in seen.values()),
         {place: found.members for place, found in seen.items()},

@@ -31,11 +31,9 @@ async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None
     assert tables == 1
 
 
-async def test_members_by_key_are_not_notified_again_and_again_that_nobody_locks_their_queues() -> (
-    None
-):
-    """Nobody ever will: they take lanes."""
-    notices = {"billing": 0, "audit": 0}
+async def test_members_are_not_notified_again_and_again_of_queues_that_nobody_will_lock() -> None:
+    """Nobody ever will: they take lanes. Nor does anybody lock queues of a topic that no member reads."""
+    notices = {"billing": 0, "audit": 0, "mail": 0}
 
     def noticed(request: RemotingCommand) -> RemotingCommand:
         notices[request.ext["consumerGroup"]] += 1
@@ -52,13 +50,13 @@ async def test_members_by_key_are_not_notified_again_and_again_that_nobody_locks
     client = RemotingClient()
     async with serving(codes) as (_, address):
         reconciler = GroupReconciler(Admin(client))
-        wanted = desired(group("billing", concurrency="Key"), group("audit"))
+        unread = group("mail", topics=[{"name": "log"}])
+        wanted = desired(group("billing", concurrency="Key"), group("audit"), unread)
         for minute in range(5):
             now_ms = 60_000 * minute
-            await reconciler.reconcile(
-                wanted, {"demo-0": address}, {"demo-0": {"orders": 2}}, now_ms
-            )
+            queues = {"demo-0": {"orders": 2, "log": 2}}
+            await reconciler.reconcile(wanted, {"demo-0": address}, queues, now_ms)
     await client.close()
 
     assert notices["audit"]
-    assert not notices["billing"]
+    assert (notices["billing"], notices["mail"]) == (0, 0)
