@@ -65,6 +65,10 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
     "topics": {
         "UPDATE": [
             (
+                "object.spec.type == 'Ordered' || object.spec.queues == oldObject.spec.queues",
+                "spec.queues: keys move to other queues at once, because only an Ordered topic has a fence",
+            ),
+            (
                 "object.spec.type != 'Ordered' || object.spec.queues == oldObject.spec.queues",
                 "spec.queues: writes are refused until every ordered group has consumed what is there; then keys move to "
                 "other queues",

@@ -88,3 +88,12 @@ def test_a_deletion_is_warned_of_where_something_goes_with_it() -> None:
     for (case,) in deletions.values():
         assert case["expression"].startswith("oldObject.")
         assert case["message"].endswith("deleted with it")
+
+
+def test_more_queues_are_warned_of_whatever_the_type_of_a_topic() -> None:
+    """Law: keys move in either case; only behind the fence of an Ordered topic they do so in order."""
+    told = [each["expression"] for each in VALIDATIONS["topics", "UPDATE"]]
+
+    for compared in ("==", "!="):
+        wanted = f"object.spec.type {compared} 'Ordered' || "
+        assert f"{wanted}object.spec.queues == oldObject.spec.queues" in told
