@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kubernetes.aio.config import ConfigException
 
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError
 from orderlymq_operator.kube.forecast.change import Present, forecast_change, item_of
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.cluster import Live, read_objects
@@ -20,7 +20,8 @@ from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.resources import resource_of
 from orderlymq_operator.plan.actions import Refuse
 from orderlymq_operator.plan.forecast.effects import Forecast
-from orderlymq_operator.resources.kinds import Cluster, Using
+from orderlymq_operator.resources.cluster.cluster import ANY_NAMESPACE
+from orderlymq_operator.resources.kinds import Cluster, Resource, Using
 from orderlymq_operator.resources.manifests.reader import Manifest
 
 
@@ -52,8 +53,7 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
         for each in resources
         if not isinstance(each, Cluster) and each.spec.cluster_ref.namespace
     }
-    inventory = Inventory(api, tuple(sorted(places)))
-    await inventory.refresh()
+    inventory = await _whole_inventory(api, resources, namespace, places)
     changed: dict[ClusterKey, list[Item]] = {}
     refused: list[Refuse] = []
     for each in resources:
@@ -76,6 +76,39 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
         (*refused, *(refusal for each in said for refusal in each.refusals)),
         all(each.complete for each in said),
     )
+
+
+async def _whole_inventory(
+    api: Api, resources: Sequence[Resource], namespace: str, places: set[str]
+) -> Inventory:
+    """Return what stands in *places*, and in each namespace that a Cluster of *resources* allows and that can be read."""
+    inventory = Inventory(api, tuple(sorted(places)))
+    await inventory.refresh()
+    clusters: list[object] = []
+    for each in resources:
+        place = each.metadata.namespace or namespace
+        if isinstance(each, Cluster):
+            clusters.append(each)
+            key = place, each.metadata.name
+        else:
+            key = each.spec.cluster_ref.namespace or place, each.spec.cluster_ref.name
+        found = inventory.cluster(key)
+        clusters.append(None if found is None else found.manifest)
+    allowed = {
+        name
+        for each in clusters
+        if isinstance(each, Cluster)
+        for name in each.spec.allowed_namespaces
+    }
+    if allowed <= places:
+        return inventory
+    chosen = () if ANY_NAMESPACE in allowed else tuple(sorted(places | allowed))
+    wider = Inventory(api, chosen)
+    try:
+        await wider.refresh()
+    except ForbiddenError:
+        return inventory  # few may read all namespaces
+    return wider
 
 
 def _moved(item: Item, before: ClusterKey) -> Refuse:

@@ -15,6 +15,7 @@ from orderlymq_operator.kube.resources import (
     CLAIMS,
     CLUSTERS,
     CONFIG_MAPS,
+    CONSUMER_GROUPS,
     NODES,
     PODS,
     SERVICES,
@@ -396,3 +397,21 @@ async def test_an_object_never_moves_to_another_cluster(small: SmallCluster) -> 
     assert refused == [(f"{NAMESPACE}/log", "spec.clusterRef")]
     assert not [each for each in said.resources if each.subject.name == f"{NAMESPACE}/log"]
     assert [each for each in said.resources if each.subject.name == f"{NAMESPACE}/new"]
+
+
+@pytest.mark.parametrize("allowed", ["other", "*"])
+async def test_objects_of_other_namespaces_stand_in_the_plan(
+    small: SmallCluster, allowed: str
+) -> None:
+    """Law: the operator serves each namespace that the Cluster allows, whatever the files name."""
+    small.change(allowedNamespaces=[allowed])
+    group = {"clusterRef": {"name": "demo", "namespace": NAMESPACE}}
+    small.server.put(CONSUMER_GROUPS, custom("ConsumerGroup", "billing", "other", spec=group))
+
+    said = await _forecast(small, _cluster(allowedNamespaces=[allowed], groups=2))
+    small.server.refused["/apis/orderlymq.io/v1alpha1/topics"] = (403, "not all namespaces")
+    few = await _forecast(small, _cluster(allowedNamespaces=[allowed], groups=2))
+
+    (billing,) = [each for each in said.resources if each.subject.name == "other/billing"]
+    assert any("demo-1" in each.targets for each in billing.effects)
+    assert few.targets("Adds")
