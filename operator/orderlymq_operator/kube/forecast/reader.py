@@ -21,7 +21,7 @@ from orderlymq_operator.kube.resources import resource_of
 from orderlymq_operator.plan.actions import Refuse
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.cluster.cluster import ANY_NAMESPACE
-from orderlymq_operator.resources.kinds import Cluster, Resource, Using
+from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Topic, User, Using
 from orderlymq_operator.resources.manifests.reader import Manifest
 
 
@@ -79,7 +79,10 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
 
 
 async def _whole_inventory(
-    api: Api, resources: Sequence[Resource], namespace: str, places: set[str]
+    api: Api,
+    resources: Sequence[Cluster | Topic | ConsumerGroup | User],
+    namespace: str,
+    places: set[str],
 ) -> Inventory:
     """Return what stands in *places*, and in each namespace that a Cluster of *resources* allows and that can be read."""
     inventory = Inventory(api, tuple(sorted(places)))

@@ -188,7 +188,7 @@ def _is_foreign(pod: Json, cluster: Cluster) -> bool:
     owner = {
         names.BROKER: f"{cluster.metadata.name}-{labels.get(names.LABEL_GROUP)}",
         names.NAME_SERVER: names.name_server_set(cluster),
-    }.get(labels.get("app.kubernetes.io/component"))
+    }.get(labels.get("app.kubernetes.io/component", ""))
     return owner is not None and names.ordinal_of(pod["metadata"]["name"], owner) is None
 
 

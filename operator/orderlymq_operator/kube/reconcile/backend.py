@@ -87,7 +87,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
-from orderlymq_operator.resources.kinds import Desired, declared_name
+from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Topic, User, declared_name
 from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
@@ -413,7 +413,8 @@ class KubeBackend:
     def name_failures(self) -> None:
         """Let the reports of objects that are not effective yet say what broker or name server answered."""
         desired = self.desired
-        for each in (*desired.topics, *desired.consumer_groups, *desired.users):
+        declared: list[Topic | ConsumerGroup | User] = [*desired.topics, *desired.consumer_groups]
+        for each in [*declared, *desired.users]:
             subject = Subject(each.kind, each.metadata.name)
             report, text = (
                 self.reports.get(subject),

@@ -80,7 +80,7 @@ async def test_what_is_done_again_and_again_without_effect_is_done_less_and_less
 
 def _fenced(request: RemotingCommand) -> RemotingCommand:
     counts = {"total": 4, "nextTotal": 8, "queues": 8, "writeQueues": 4, "attempt": 1}
-    lists = {"barriers": [], "blockers": [], "readers": []}
+    lists: dict[str, list[object]] = {"barriers": [], "blockers": [], "readers": []}
     fenced = {"topic": "orders", "phase": "fenced", "ageMillis": 0, "reason": "", **counts, **lists}
     return request.reply(body=json.dumps({"topics": [fenced]}).encode())
 
