@@ -116,6 +116,8 @@ class BrokerData(JsonModel):
             "brokerAddrs": {str(key): self.broker_addrs[key] for key in sorted(self.broker_addrs)},
             "brokerName": self.broker_name,
             "cluster": self.cluster,
+            # RocketMQ 5 writes it; the Rust client takes no route without it.
+            "enableActingMaster": False,
         }
 
 

@@ -224,6 +224,8 @@ def _encode_header(command: RemotingCommand) -> bytes:
             "opaque": command.opaque,
             "flag": command.flag,
             "extFields": command.ext,
+            # Nothing reads it but the Rust client, which takes no header without it.
+            "serializeTypeCurrentRPC": "JSON",
         }
         if command.remark is not None:
             header["remark"] = command.remark

@@ -83,6 +83,7 @@ NOT_KEPT = {
     "consumeTimeoutMinute",
     "groupSysFlag",
     "topicSynFlag",
+    "enableActingMaster",
     "onlyThisBroker",
     "onDeadLetter",
     "concurrency",
@@ -258,7 +259,7 @@ def test_a_route_is_written_as_every_client_reads_it() -> None:
 
     assert route.to_json() == (
         b'{"brokerDatas":[{"brokerAddrs":{"0":"h:1","2":"h:2","10":"h:3"},"brokerName":"broker-a",'
-        b'"cluster":"C"}],"filterServerTable":{},"orderTopicConf":"broker-a:4;broker-b:4",'
+        b'"cluster":"C","enableActingMaster":false}],"filterServerTable":{},"orderTopicConf":"broker-a:4;broker-b:4",'
         b'"queueDatas":[{"brokerName":"broker-b","perm":6,"readQueueNums":4,"topicSynFlag":0,'
         b'"topicSysFlag":0,"writeQueueNums":4},{"brokerName":"broker-a","perm":6,'
         b'"readQueueNums":8,"topicSynFlag":1,"topicSysFlag":1,"writeQueueNums":8}]}'
