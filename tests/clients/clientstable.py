@@ -23,6 +23,7 @@ OPTION: Final = "--write-clients-table"
 
 JAVA: Final = "Java (rocketmq-client)"
 GO: Final = "Go (rocketmq-client-go)"
+CPP: Final = "C++ (PyPI's rocketmq)"
 NODE: Final = "Node (ali-ons)"
 CAMEL: Final = "Apache Camel (camel-rocketmq)"
 STREAM: Final = "Spring Cloud Stream (spring-cloud-starter-stream-rocketmq)"
@@ -149,6 +150,9 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
     if {"java", "any_java", "java_498", "java_540"} & set(fixtures):
         fixed = {"java_498": "4.9.8", "java_540": "5.4.0"}
         yield JAVA, next((fixed[name] for name in fixtures if name in fixed), "")
+    if "cpp_command" in fixtures:
+        wanted = (HERE / "cpp" / "requirements.txt").read_text()
+        yield CPP, re.findall(r"==(\S+)", wanted)[0]
     if "node_folder" in fixtures:
         lock = json.loads((HERE / "node" / "package-lock.json").read_text())
         yield NODE, lock["packages"]["node_modules/ali-ons"]["version"]

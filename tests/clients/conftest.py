@@ -1,5 +1,7 @@
 """One cluster for all client programs; tests keep apart by topics and groups of their own."""
 
+import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.clients.programs import (
     OLDEST_JAVA,
     Go,
     Java,
+    build_cpp,
     build_node,
     missing,
 )
@@ -145,3 +148,10 @@ def node_folder() -> Path:
     if reason:
         pytest.skip(reason)
     return build_node()
+
+
+@pytest.fixture(scope="session")
+def cpp_command() -> list[str]:
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("the wheel of the C++ client is for Linux on x86-64; runs in CI")
+    return build_cpp()

@@ -8,6 +8,7 @@ wait for a certain event instead of sleeping.
 import json
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -247,6 +248,20 @@ def build_node() -> Path:
         if not (HERE / "node" / "node_modules" / "ali-ons").exists():
             _run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE / "node")
     return HERE / "node"
+
+
+def build_cpp() -> list[str]:
+    """Install the wheel that brings the C++ client; return the command of its programs."""
+    folder = HERE / "cpp"
+    target = HERE.parents[1] / "build" / "clients" / "cpp"  # away from what mypy reads
+    with alone(target):
+        if not (target / "lib" / "rocketmq").exists():
+            install = ["pip", "install", "--no-deps", "--require-hashes", "-r", "requirements.txt"]
+            where = ["--target", str(target / "lib")]
+            _run([sys.executable, "-m", *install, *where], cwd=folder)
+    # The client writes its log below the home directory.
+    environment = (f"PYTHONPATH={target / 'lib'}", f"HOME={target}")
+    return ["env", *environment, sys.executable, str(folder / "main.py")]
 
 
 def run_maven(folder: Path, version: str, options: Sequence[str] = ()) -> None:

@@ -2,7 +2,7 @@
 // Small programs around ali-ons, the Node client; tests/clients drives them.
 // Every result is one JSON object per line on standard output.
 
-const { Producer, Consumer, Message } = require('ali-ons');
+const { Producer, Consumer, Message } = require(process.env.CLIENT || 'ali-ons');
 
 // Warnings belong to standard error: standard output is read as JSON.
 const logger = {
@@ -12,7 +12,7 @@ const logger = {
   error: (...words) => process.stderr.write(words.join(' ') + '\n'),
 };
 
-// The client asks for an HTTP client for its address server, which a name server's address makes needless.
+// The client wants an HTTP client for its address server. It asks that one where nobody gives a name server's address.
 const httpclient = { request() { throw new Error('no HTTP request is expected'); } };
 
 function event(kind, values = {}) {
@@ -24,6 +24,20 @@ function parse(words) {
 }
 
 const pause = milliseconds => new Promise(resolve => { setTimeout(resolve, milliseconds); });
+
+// What producers and consumers have in common.
+function settings(options) {
+  const common = { nameSrv: options.ns.split(';'), httpclient, logger };
+  if (options.addressed) {
+    common.nameSrv = undefined;
+    common.httpclient = { request: async () => ({ status: 200, data: options.ns }) };
+  }
+  if (options.ak) Object.assign(common, { accessKey: options.ak, secretKey: options.sk });
+  if (options.instance) common.instanceName = options.instance;
+  if (options.rebalance) common.rebalanceInterval = Number(options.rebalance);
+  if (options.namespace) common.namespace = options.namespace;
+  return common;
+}
 
 // With retry=true a failed send is tried again with the same message until it is acknowledged.
 async function acknowledged(producer, message, options) {
@@ -37,47 +51,102 @@ async function acknowledged(producer, message, options) {
   }
 }
 
+function written(options, key, n) {
+  const body = `${key}:${n}`.padEnd(Number(options.size || 0), '.');
+  const message = new Message(options.topic, options.tags || 'TagN', body);
+  message.keys = [key, `n-${n}`];
+  message.properties.colour = 'grün';
+  if (options.keys) message.shardingKey = key;
+  if (options.delay) message.delayTimeLevel = Number(options.delay);
+  return message;
+}
+
 async function send(options) {
-  const producer = new Producer({ nameSrv: options.ns.split(';'), httpclient, producerGroup: 'node-producers', logger });
+  const producer = new Producer({ ...settings(options), producerGroup: options.group || 'node-producers' });
   producer.on('error', error => event('error', { text: error.message }));
   await producer.ready();
   event('started');
   for (let n = 0; n < Number(options.count || 10); n++) {
     const key = `key-${n % Number(options.keys || 1)}`;
-    const message = new Message(options.topic, options.tags || 'TagN', `${key}:${n}`);
-    message.keys = [key];
-    message.shardingKey = key;
     await pause(Number(options.pause || 0));
-    const result = await acknowledged(producer, message, options);
-    event('ack', {
-      key,
-      body: n,
-      status: result.sendStatus,
-      offset: Number(result.queueOffset),
-      queue: `${result.messageQueue.brokerName}:${result.messageQueue.queueId}`,
-      msgId: result.msgId,
-    });
+    event('send', { key, body: n });
+    try {
+      const result = await acknowledged(producer, written(options, key, n), options);
+      event('ack', {
+        key,
+        body: n,
+        status: result.sendStatus,
+        offset: Number(result.queueOffset),
+        queue: `${result.messageQueue.brokerName}:${result.messageQueue.queueId}`,
+        msgId: result.msgId,
+      });
+    } catch (error) {
+      event('failed', { key, body: n, text: error.message });
+    }
   }
   await producer.close();
   event('finished');
 }
 
+// A listener that fails the first `times` deliveries of each message whose body has `fail` in it.
+function failing(options) {
+  const tries = new Map();
+  return body => {
+    if (!options.fail || !body.includes(options.fail)) return false;
+    tries.set(body, (tries.get(body) || 0) + 1);
+    return tries.get(body) <= Number(options.times || 1e9);
+  };
+}
+
+function described(message) {
+  return {
+    body: message.body.toString().replace(/\.+$/, ''),
+    queue: `again:${message.queueId}`,
+    offset: Number(message.queueOffset),
+    topic: message.topic,
+    keys: message.keys,
+    tags: message.tags,
+    colour: message.properties.colour,
+    reconsume: message.reconsumeTimes,
+    born: message.bornTimestamp,
+    stored: message.storeTimestamp,
+    size: message.body.length,
+  };
+}
+
 async function consume(options) {
-  const consumer = new Consumer({ nameSrv: options.ns.split(';'), httpclient, consumerGroup: options.group, logger });
+  const consumer = new Consumer({
+    ...settings(options),
+    consumerGroup: options.group,
+    isBroadcast: options.model === 'broadcasting',
+    persistent: true,
+    maxReconsumeTimes: Number(options['max-reconsume'] || 16),
+    pullThresholdForQueue: Number(options.threshold || 500),
+    ...(options.begin ? { consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' } : {}),
+  });
   consumer.on('error', error => event('error', { text: error.message }));
-  let remaining = Number(options.expected || 1);
+  const fails = failing(options);
+  let remaining = Number(options.expected || 1e9);
   let finish;
   const finished = new Promise(resolve => { finish = resolve; });
-  consumer.subscribe(options.topic, options.tags || '*', async message => {
-    event('deliver', {
-      body: message.body.toString(),
-      queue: `${message.brokerName}:${message.queueId}`,
-      offset: Number(message.queueOffset),
-      keys: message.keys,
-      tags: message.tags,
-    });
+  process.stdin.on('end', finish).resume();
+  const expression = options.sql ? { expressionType: 'SQL92', subString: options.sql } : options.tags || '*';
+  consumer.subscribe(options.topic, expression, async (message, queue) => {
+    const shown = described(message);
+    // The client gives no queue with a message that comes again.
+    if (queue) shown.queue = `${queue.brokerName}:${queue.queueId}`;
+    event('deliver', shown);
+    await pause(Number(options.work || 0));
+    if (fails(shown.body)) {
+      event('fail', shown);
+      if (options.how === 'later') return Consumer.ACTION_RETRY;
+      throw new Error('told to fail');
+    }
+    event('done', shown);
     remaining -= 1;
-    if (remaining === 0) finish();
+    // The client notes the offset when the listener has returned.
+    if (remaining === 0) setImmediate(finish);
+    return undefined;
   });
   await consumer.ready();
   event('started');

@@ -121,7 +121,9 @@ def test_golden_headers_are_written_with_the_same_meaning() -> None:
     """Decoding and encoding a captured frame loses nothing that a reader looks at."""
     for captured in golden.frames():
         expected = dict(captured.fields)
-        expected["serializeTypeCurrentRPC"] = "JSON"  # Node and Go leave it out, Java and Rust do not
+        expected["serializeTypeCurrentRPC"] = (
+            "JSON"  # Node and Go leave it out, Java and Rust do not
+        )
         expected.setdefault("extFields", {})
         expected.setdefault("language", "OTHER")
         expected.setdefault("version", 0)
