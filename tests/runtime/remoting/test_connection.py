@@ -560,7 +560,7 @@ async def test_requests_of_a_peer_that_does_not_read_are_kept_as_bytes(
     transport = StuckTransport()
     conn.connection_made(transport)
     transport.protocol = conn
-    chunk = encode(RemotingCommand(219)) * 2_500
+    chunk = encode(RemotingCommand(219)) * 2_000
 
     feed(conn, chunk)
 
