@@ -183,3 +183,26 @@ def test_signed_administration_counts_without_access_control() -> None:
     assert attacked.judge(request(17)) is not None
     assert attacked.judge_signed(attacked.signer(), 17) is None
     assert attacked.judge(request(10)) is None
+
+
+@pytest.mark.parametrize("code", [50, 51, 53])
+def test_nobody_plants_an_account_before_access_control_is_on(code: int) -> None:
+    """Law: accounts and white addresses are the operator's also while access control is off.
+
+    They stay in the log, and would have all rights from the moment it is on.
+    """
+    attacked = Attacked()
+
+    assert "signature of version 2" in str(attacked.judge(request(code)))
+    assert attacked.judge(_as_rocketmq(code, OPERATOR, SECRET)) is not None
+    assert attacked.judge_signed(attacked.signer(), code) is None
+
+
+def test_accounts_are_shown_to_the_operator_before_access_control_is_on() -> None:
+    """Law: fingerprints of secrets are for administrators; the version of the accounts is for everybody."""
+    attacked = Attacked()
+    shown = {"orderlymq": "true"}
+
+    assert "signature of version 2" in str(attacked.judge(request(52, shown)))
+    assert attacked.judge_signed(attacked.signer(), 52, shown) is None
+    assert attacked.judge(request(52)) is None

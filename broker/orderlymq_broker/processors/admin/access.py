@@ -10,8 +10,9 @@ group, and changes of accounts and of the cluster need an administrator.
 
 What only our own operator and command ask (`OPERATOR_CODES`) always needs a signature of version 2
 (``signature.py`` of the protocol), of the operator's account or, with access control, of an administrator. Neither an
-address nor a signature of RocketMQ's form proves anything there. A broker without an operator's account and without
-access control serves it unsigned: one that somebody starts alone, never one of `orderlymq up` or the operator.
+address nor a signature of RocketMQ's form proves anything there. The same holds of accounts while access control is off
+(`_ACCOUNT_CODES`). A broker without an operator's account and without access control serves all of it unsigned: one that
+somebody starts alone, never one of `orderlymq up` or the operator.
 Accounts stand in ``state/admin/access.py``; the commands for them in ``accounts.py``.
 """
 
@@ -91,20 +92,29 @@ OPERATOR_CODES: Final = frozenset(
         RequestCode.ORDERLYMQ_BACKUP_END,
     }
 )
-ADMIN_CODES: Final = OPERATOR_CODES | frozenset(
+# Who could set these while access control is off would have all rights as soon as it is on.
+_ACCOUNT_CODES: Final = frozenset(
     {
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
         RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     }
+)
+ADMIN_CODES: Final = (
+    OPERATOR_CODES
+    | _ACCOUNT_CODES
+    | frozenset(
+        {
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+            RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            RequestCode.UPDATE_BROKER_CONFIG,
+        }
+    )
 )
 
 
@@ -148,6 +158,8 @@ class AccessControl:
         if self._operator is not None or self.enabled:
             signed = settings.signed_administration
             self._signed_codes = ADMIN_CODES if signed else OPERATOR_CODES
+        if self._operator is not None and not self.enabled:
+            self._signed_codes |= _ACCOUNT_CODES
         self._guard = ReplayGuard("")
 
     def start(self, wall_ms: int) -> None:
@@ -161,7 +173,9 @@ class AccessControl:
         Raises:
             RequestRefused: with RocketMQ's code and a remark that names the reason.
         """
-        needs_proof = request.code in self._signed_codes
+        needs_proof = request.code in self._signed_codes or (
+            not self.enabled and self._operator is not None and _shows_accounts(request)
+        )
         if not self.enabled and not needs_proof:
             return peer
         try:
@@ -274,10 +288,7 @@ class AccessControl:
         key = account.access_key
         if account.admin:
             return
-        shows_accounts = (
-            request.code == RequestCode.GET_BROKER_CLUSTER_ACL_INFO and "orderlymq" in request.ext
-        )
-        if request.code in ADMIN_CODES or shows_accounts:
+        if request.code in ADMIN_CODES or _shows_accounts(request):
             _deny(
                 f"Need admin permission for request code={request.code}, but accessKey={key} is not"
             )
@@ -436,6 +447,10 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _fields(topic="topic", group="group"),
     RequestCode.CLONE_GROUP_OFFSET: _fields(group="destGroup"),
 }
+
+
+def _shows_accounts(request: RemotingCommand) -> bool:
+    return request.code == RequestCode.GET_BROKER_CLUSTER_ACL_INFO and "orderlymq" in request.ext
 
 
 def _is_at(peer: Peer, pattern: str) -> bool:
