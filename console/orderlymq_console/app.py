@@ -7,7 +7,6 @@ Life cycle: `Console.start` listens, `close` ends viewers, questions and connect
 import asyncio
 import contextlib
 import functools
-import ssl
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -35,9 +34,11 @@ from orderlymq_console.web.sessions import Sessions
 from orderlymq_console.web.signin import add_sign_in
 from orderlymq_console.web.viewers import Viewers
 from orderlymq_console.web.views import add_views
-from orderlymq_runtime.pages.callers import Callers, let_loop_turn, runner
+from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal, runner
 from orderlymq_runtime.process.openfiles import connections_allowed, raise_limit
+from orderlymq_runtime.security.tls import ServerTls, SniffingListener, TlsError, TlsFiles
 from orderlymq_runtime.sockets.inputbudget import InputBudget
+from orderlymq_runtime.sockets.listener import listening_socket
 
 # A form holds a token or a confirmation.
 _FORM_SIZE_MAX: Final = 64 * 1024
@@ -46,9 +47,8 @@ _SHUTDOWN_S: Final = 2.0
 CONNECTIONS_MAX: Final = 512
 # A browser comes back within that; longer silence keeps a place from others.
 _KEEP_ALIVE_S: Final = 75.0
-# How long the rest of a request is read that was answered before its end, and how long a handshake may take.
+# How long the rest of a request is read that was answered before its end.
 _LINGER_S: Final = 2.0
-_HANDSHAKE_S: Final = 10.0
 # So often it looks while nobody else does, to know what changed in the last hour: one request a minute for each leader.
 _LOOK_S: Final = 60.0
 
@@ -101,7 +101,7 @@ class Console(Lifecycle):
             keepalive_timeout=_KEEP_ALIVE_S,
             lingering_time=_LINGER_S,
         )
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | SniffingListener | None = None
 
     async def start(self) -> None:
         """Listen.
@@ -110,19 +110,11 @@ class Console(Lifecycle):
             SettingError: The address cannot be listened on, or the certificate cannot be used.
         """
         settings = self._settings
-        context = _tls(settings)
+        tls = _tls(settings)
         await self._admin.start()
         await self._runner.setup()
-        server = self._runner.server
-        assert server is not None, "a runner that is set up has a server"
         try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                Callers(server, min(CONNECTIONS_MAX, connections_allowed()), InputBudget()).accept,
-                settings.host,
-                settings.port,
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else _HANDSHAKE_S,
-            )
+            self._listener = await self._listen(tls)
         except OSError as error:
             await self.close()
             raise SettingError(
@@ -132,7 +124,21 @@ class Console(Lifecycle):
         host, port = self._listener.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self._looking = asyncio.create_task(self._look(), name="look")
-        self.url = f"{'http' if context is None else 'https'}://{shown}:{port}"
+        self.url = f"{'http' if tls is None else 'https'}://{shown}:{port}"
+
+    async def _listen(self, tls: ServerTls | None) -> asyncio.Server | SniffingListener:
+        server = self._runner.server
+        assert server is not None, "a runner that is set up has a server"
+        connections_max = min(CONNECTIONS_MAX, connections_allowed())
+        budget = InputBudget()
+        accept = Callers(server, connections_max, budget).accept
+        host, port = self._settings.host, self._settings.port
+        if tls is None:
+            return await asyncio.get_running_loop().create_server(accept, host, port)
+        sock = await listening_socket(host, port, backlog=connections_max)
+        return SniffingListener(
+            sock, tls, accept, note_refusal, greetings_max=connections_max, budget=budget
+        )
 
     async def close(self) -> None:
         """End."""
@@ -191,17 +197,13 @@ def _pods(settings: ConsoleSettings) -> Pods | None:
     return Pods(settings.pipelines_of[0], ApiServer.in_pod())
 
 
-def _tls(settings: ConsoleSettings) -> ssl.SSLContext | None:
+def _tls(settings: ConsoleSettings) -> ServerTls | None:
     if settings.certificate is None or settings.key is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(settings.certificate, settings.key)
-    except (OSError, ssl.SSLError) as error:
-        raise SettingError(
-            f"the certificate {settings.certificate} with its key cannot be used: {error}"
-        ) from error
-    return context
+        return ServerTls(TlsFiles(settings.certificate, settings.key), "enforcing")
+    except TlsError as error:
+        raise SettingError(str(error)) from error
 
 
 def _serve(body: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
