@@ -3,6 +3,7 @@ Connections to brokers and the secrets of Users: signatures and certificates by 
 
 Rules: secrets of Users are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and
 the operator's own secret of a Cluster, are made once and never change. They are in Secrets of the Cluster, read twice an hour.
+One that somebody deleted is made again as it was. Never is another one made for processes that run: they have read the first.
 """
 
 import asyncio
@@ -12,12 +13,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.kube.api import (
     Api,
+    ApiError,
     ConflictError,
     ForbiddenError,
     RetryLaterError,
@@ -52,6 +54,12 @@ OWN_KEPT_S: Final = 1_800.0
 SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
 
 
+class SecretGoneError(ApiError):
+    """A Secret that processes run with was deleted, and nobody knows what was in it: somebody has to restore it."""
+
+    condition: ClassVar[str] = "SecretMissing"
+
+
 class Credentials:
     """Clients of brokers, one set of connections per way of speaking."""
 
@@ -71,16 +79,24 @@ class Credentials:
         self._kept: dict[tuple[str, str], dict[str, tuple[float, Json]]] = {}
         self._clock = clock
 
-    async def admin(self, cluster: Cluster, pods: Iterable[PodFacts] = ()) -> Admin:
+    async def admin(
+        self, cluster: Cluster, pods: Iterable[PodFacts] = (), *, runs: bool = False
+    ) -> Admin:
         """Return what calls the brokers and name servers of *cluster*; its secrets are there from then on.
 
         Each of its *pods* is called as it was made: while an edit is rolled out there are some of both forms.
+        Where it *runs* it has secrets.
 
         Raises:
             ApiError: a Secret cannot be read or made now.
+            SecretGoneError: one of a Cluster that runs is gone.
         """
         identity = await self._own(
-            cluster, names.identity_secret(cluster), partial(identity_secret, cluster)
+            cluster,
+            names.identity_secret(cluster),
+            partial(identity_secret, cluster),
+            IDENTITY_KEY,
+            runs=runs,
         )
         forms = {pod.ip: pod.access or access_by(cluster) for pod in pods if pod.running}
         clients = {
@@ -88,7 +104,11 @@ class Credentials:
             for form in {access_by(cluster), *forms.values()}
         }
         found = await self._own(
-            cluster, names.operator_secret(cluster), partial(operator_secret, cluster)
+            cluster,
+            names.operator_secret(cluster),
+            partial(operator_secret, cluster),
+            SECRET_KEY,
+            runs=runs,
         )
         secret = _value(found, SECRET_KEY) or ""
         return Admin(
@@ -218,13 +238,22 @@ class Credentials:
             self._clients[pair.digest] = RemotingClient(tls=lambda: context)
         return self._clients[pair.digest]
 
-    async def _own(self, cluster: Cluster, name: str, make: Callable[[str], Json]) -> Json | None:
-        """Return a Secret that was made for *cluster* itself and never changes.
+    async def _own(
+        self,
+        cluster: Cluster,
+        name: str,
+        make: Callable[[str], Json],
+        key: str,
+        *,
+        runs: bool,
+    ) -> Json | None:
+        """Return a Secret that was made for *cluster* itself and never changes; its text is under *key*.
 
         Where nothing may change by it one that was read OWN_KEPT_S ago is good enough.
 
         Raises:
             RetryLaterError: it is of a former Cluster of the name, which is about to go with all that it had.
+            SecretGoneError: the Cluster *runs* with one that is gone.
         """
         meta = cluster.metadata
         now = self._clock()
@@ -233,7 +262,16 @@ class Credentials:
         is_recent = now - read_at < OWN_KEPT_S and not may_change()
         if kept is not None and is_recent and is_of(cluster, kept):
             return kept
-        found = await self._made_once(meta.namespace, name, make)
+        text = _value(kept, key) if kept is not None and is_of(cluster, kept) else None
+        if runs and text is None:
+            found = await self._api.get(SECRETS, meta.namespace, name)
+            if found is None:
+                raise SecretGoneError(
+                    f"Secret {name!r} is gone, and processes of the Cluster run with it: restore it, with its key {key!r}",
+                    404,
+                )
+        else:
+            found = await self._made_once(meta.namespace, name, make, text)
         if found is not None and is_former(meta, found):
             raise RetryLaterError(f"Secret {name} of a former Cluster of the name goes first", 0)
         if found is not None:
@@ -241,16 +279,19 @@ class Credentials:
         return found
 
     async def _made_once(
-        self, namespace: str | None, name: str, make: Callable[[str], Json]
+        self,
+        namespace: str | None,
+        name: str,
+        make: Callable[[str], Json],
+        text: str | None = None,
     ) -> Json | None:
-        """Return a Secret, made of new random text where it is missing."""
+        """Return a Secret, made of *text* where it is missing; without that, of new random text."""
         found = await self._api.get(SECRETS, namespace, name)
         if found is not None:
             return found
         try:
-            return await self._api.create(
-                SECRETS, namespace, make(secrets.token_hex(_SECRET_BYTES))
-            )
+            made = make(text or secrets.token_hex(_SECRET_BYTES))
+            return await self._api.create(SECRETS, namespace, made)
         except ConflictError:  # another operator was first
             return await self._api.get(SECRETS, namespace, name)
 

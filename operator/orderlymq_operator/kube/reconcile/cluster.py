@@ -385,7 +385,8 @@ class ClusterReconciler:
         )
         paused = cluster.spec.update.mode == "Paused"
         missing = await self._credentials.missing_secret(cluster)
-        admin = await self._credentials.admin(cluster, live.pods.values())
+        runs = bool(live.stateful_sets())
+        admin = await self._credentials.admin(cluster, live.pods.values(), runs=runs)
         found_secrets = await self._credentials.secrets(state)
         backend = KubeBackend(
             self._api,

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from orderlymq_operator.kube.api import by_what_is_kept
 from orderlymq_operator.kube.objects.pods import access_by, broker_pod
-from orderlymq_operator.kube.observe.credentials import Credentials
+from orderlymq_operator.kube.observe.credentials import Credentials, SecretGoneError
 from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.resources import Json
@@ -33,17 +33,21 @@ class Secrets:
     def __init__(self) -> None:
         self.texts: dict[str, dict[str, str]] = {}
         self.made: list[str] = []
+        self.metadata: dict[str, Json] = {}
         self.reads = 0
 
     async def answer(self, request: web.Request) -> web.Response:
         """Serve a read."""
         self.reads += 1
-        texts = self.texts.get(request.path.rpartition("/")[2])
-        if texts is None:
-            return await absent(request)
-        data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-        found: Json = {"metadata": {"name": "pair"}, "data": data}
-        return web.json_response(found)
+        name = request.path.rpartition("/")[2]
+        return await absent(request) if name not in self.texts else self._shown(name, 200)
+
+    def _shown(self, name: str, status: int) -> web.Response:
+        data = {
+            key: base64.b64encode(text.encode()).decode() for key, text in self.texts[name].items()
+        }
+        found: Json = {"metadata": self.metadata.get(name, {"name": name}), "data": data}
+        return web.json_response(found, status=status)
 
     async def create(self, request: web.Request) -> web.Response:
         """Keep what is made."""
@@ -51,7 +55,8 @@ class Secrets:
         name = found["metadata"]["name"]
         self.made.append(name)
         self.texts[name] = found["stringData"]
-        return web.json_response(found, status=201)
+        self.metadata[name] = found["metadata"]
+        return self._shown(name, 201)
 
 
 @pytest.fixture
@@ -172,6 +177,43 @@ async def test_what_processes_know_each_other_by_is_made_once(
     assert secrets.made == ["demo-identity", "demo-operator"]
     assert secrets.texts == first
     assert len(first["demo-identity"]["secret"]) >= SECRET_SIZE_MIN
+
+
+OWN = ("demo-identity", "demo-operator")
+
+
+@pytest.mark.parametrize("deleted", OWN)
+async def test_a_secret_that_somebody_deletes_is_made_again_as_it_was(
+    access: Credentials, secrets: Secrets, deleted: str
+) -> None:
+    """Law: processes that run have read it; with another one the next replica that starts is refused by them."""
+    here = cluster()
+    await access.admin(here)
+    first = {name: dict(texts) for name, texts in secrets.texts.items()}
+    del secrets.texts[deleted]
+
+    await access.admin(here, runs=True)
+
+    assert secrets.texts == first
+
+
+@pytest.mark.parametrize("deleted", OWN)
+async def test_no_other_secret_is_made_for_processes_that_run(
+    access: Credentials, secrets: Secrets, deleted: str
+) -> None:
+    """Law: an operator that never saw the Secret says that it is gone, until somebody restores it."""
+    here = cluster()
+    await access.admin(here)
+    restored = secrets.texts.pop(deleted)
+    access.forget((here.metadata.namespace or "", here.metadata.name))  # as one that starts
+
+    with pytest.raises(SecretGoneError, match=f"Secret '{deleted}' is gone") as refused:
+        await access.admin(here, runs=True)
+
+    assert refused.value.condition == "SecretMissing"
+    assert deleted not in secrets.texts
+    secrets.texts[deleted] = restored
+    await access.admin(here, runs=True)
 
 
 async def test_the_pages_of_a_pod_are_asked_for_as_it_was_made(
