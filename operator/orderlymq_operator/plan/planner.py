@@ -4,7 +4,8 @@ The planner of Clusters: the next safe steps from the observed to the desired st
 Pure and level-based: it compares states and knows no history. The caller performs the steps in order, observes and asks
 again until the answer is empty. Rules: a plan that refuses anything does nothing else. At most one replica of a raft
 group changes at a time, and only while the others are healthy. The queue list of an ordered topic changes only as
-`expansion` says. `replicas` plans the members of raft groups.
+`expansion` says. `replicas` plans the members of raft groups. With access control a raft group gets its accounts before
+queues: it would refuse clients there that the others serve.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from orderlymq_operator.plan.actions import (
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
+    FenceTopic,
     GroupConfig,
     Observed,
     ObservedGroup,
@@ -45,7 +47,7 @@ from orderlymq_operator.plan.expansion import (
 )
 from orderlymq_operator.plan.leaders import leader_move
 from orderlymq_operator.plan.placement import order_text, spread
-from orderlymq_operator.plan.refusals import published_layout, refusals, topic_layout
+from orderlymq_operator.plan.refusals import expands, published_layout, refusals, topic_layout
 from orderlymq_operator.plan.replicas import group_problem, replica_actions, stale_name_server
 from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import (
@@ -78,13 +80,17 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
     work: list[Action] = list(_name_servers(desired, observed))
     work += _processes(desired.cluster, observed)
     about: dict[Subject, list[Action]] = {}
+    lacking = _lacking_accounts(desired, observed)
+    waits: dict[Subject, str] = {}
     for topic in desired.topics:
-        about[_subject(topic)] = list(_topic(topic, desired, observed))
+        about[_subject(topic)] = actions = list(_topic(topic, desired, observed))
+        if wait := _wait_for_accounts(topic, actions, observed, lacking):
+            waits[_subject(topic)] = wait
     for group in desired.consumer_groups:
         about[_subject(group)] = list(_group(group, desired, observed))
     for user in desired.users:
         about[_subject(user)] = list(_user(user, desired, observed))
-    topics_exist = not any(
+    topics_exist = not lacking and not any(
         isinstance(it, CreateTopic) for actions in about.values() for it in actions
     )
     for kind, name in desired.unheld:
@@ -100,7 +106,7 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
     work += _deletions(desired, observed)
     if not work and not desired.draining:
         work += leader_move(desired.cluster, observed.groups)
-    return work + list(_conditions(desired, observed, about))
+    return work + list(_conditions(desired, observed, about, waits))
 
 
 def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], list[Refuse]]:
@@ -187,6 +193,36 @@ def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Actio
             yield CreateTopic(name, group, config)
         elif existing[group] != config:
             yield UpdateTopic(name, group, config)
+
+
+def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:
+    """Return the raft groups that lack a declared account which another one has, with its access key."""
+    if not desired.cluster.spec.config.acl_enable:
+        return {}
+    tables = {
+        name: (observed.groups.get(name, ObservedGroup()).users or {}).keys()
+        for name in desired.cluster.group_names
+    }
+    served = {user.access_key for user in desired.users}.intersection(
+        key for keys in tables.values() for key in keys
+    )
+    return {name: min(missing) for name, keys in tables.items() if (missing := served - keys)}
+
+
+def _wait_for_accounts(
+    topic: Topic, actions: list[Action], observed: Observed, lacking: Mapping[str, str]
+) -> str:
+    """Take out of *actions* what would bring queues to raft groups that lack accounts; return what is waited for."""
+    creates = [each for each in actions if isinstance(each, CreateTopic) and each.group in lacking]
+    grows = any(isinstance(each, FenceTopic) for each in actions)
+    begins = bool(lacking) and grows and not expands(topic.topic_name, observed)
+    if not creates and not begins:
+        return ""
+    # The list of an ordered topic names all of its queues, so it is not published before they all may come.
+    publishes = any(isinstance(each, PutOrderConfig) for each in actions)
+    actions[:] = [] if begins or publishes else [each for each in actions if each not in creates]
+    group = creates[0].group if creates else min(lacking)
+    return f"{group} gets queues when it has the account {lacking[group]}"
 
 
 def _template(desired: Desired, observed: Observed) -> Iterator[Action]:
@@ -350,7 +386,10 @@ def _subject(resource: Resource) -> Subject:
 
 
 def _conditions(
-    desired: Desired, observed: Observed, about: Mapping[Subject, list[Action]]
+    desired: Desired,
+    observed: Observed,
+    about: Mapping[Subject, list[Action]],
+    waits: Mapping[Subject, str],
 ) -> Iterator[Action]:
     """Report what changed of the Ready conditions."""
     reports = {_subject(desired.cluster): _cluster_condition(desired, observed)}
@@ -367,6 +406,8 @@ def _conditions(
             report = ConditionReport("False", "BrokerUnavailable", unregistered)
         elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
             report = ConditionReport("False", "SecretMissing", "its secret cannot be read")
+        elif subject in waits:
+            report = ConditionReport("False", "Progressing", waits[subject])
         elif expansion is not None:
             report = ConditionReport("False", expansion_reason(expansion), expansion.message)
         elif actions:

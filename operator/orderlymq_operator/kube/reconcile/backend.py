@@ -409,7 +409,6 @@ class KubeBackend:
             if (pod := pods.get(index)) is None or not pod.running:
                 raise AdminError(f"name server {index} does not run; it lacks the queue list")
 
-
     def name_failures(self) -> None:
         """Let the reports of objects that are not effective yet say what broker or name server answered."""
         desired = self.desired

@@ -1,0 +1,130 @@
+"""Accounts come before queues: a raft group that joins serves whom the others serve."""
+
+from dataclasses import replace
+
+from orderlymq_operator.plan.actions import (
+    Action,
+    CreateTopic,
+    FenceTopic,
+    ObservedExpansion,
+    PutOrderConfig,
+    ReportCondition,
+    SetUser,
+    Subject,
+    TopicConfig,
+)
+from orderlymq_operator.plan.planner import plan, user_config
+from orderlymq_operator.resources.kinds import Desired, Topic, User
+from tests.operator.examples import desired, topic
+from tests.operator.world import World
+
+WRITER = User.model_validate(
+    {"metadata": {"name": "shop-writer"}, "spec": {"clusterRef": {"name": "demo"}}}
+)
+SECRET = "f" * 16
+
+
+def _wanted(*topics: Topic, acl: bool = True) -> Desired:
+    found = desired(*topics, groups=2, config={"aclEnable": acl})
+    return replace(found, users=(WRITER,))
+
+
+def _world(**topics: TopicConfig) -> World:
+    """Return a cluster whose second raft group has just joined; the first has *topics*."""
+    world = World()
+    world.settle(desired(groups=2, config={"aclEnable": True}))
+    for name, config in topics.items():
+        if config.order:
+            world.order_config[name] = f"demo-0:{config.queues}"
+        world.perform(CreateTopic(name, "demo-0", config), desired(groups=2))
+    return world
+
+
+def _planned(
+    wanted: Desired,
+    world: World,
+    *known: str,
+    secret: str | None = SECRET,
+    **more: ObservedExpansion,
+) -> list[Action]:
+    """Plan where the raft groups *known* have the account, and the first has the expansion *more* of topics."""
+    observed = world.observed()
+    groups = {
+        name: replace(
+            group,
+            users={"shop-writer": user_config(WRITER, SECRET)} if name in known else {},
+            expansion=more if name == "demo-0" else {},
+        )
+        for name, group in observed.groups.items()
+    }
+    secrets = {"shop-writer": secret}
+    return plan(wanted, replace(observed, groups=groups, secrets=secrets, accepted=None))
+
+
+def _of(kind: type[Action], actions: list[Action]) -> list[Action]:
+    return [each for each in actions if isinstance(each, kind)]
+
+
+def test_a_raft_group_that_joins_gets_its_accounts_before_queues() -> None:
+    """Law: no queue is where an account is refused that the other queues of the topic serve."""
+    world = _world(orders=TopicConfig(8, 6, order=False))
+    wanted = _wanted(topic(type="Normal", queues=16))
+
+    first = _planned(wanted, world, "demo-0")
+    then = _planned(wanted, world, "demo-0", "demo-1")
+
+    config = user_config(WRITER, SECRET)
+    assert _of(SetUser, first) == [SetUser("shop-writer", "shop-writer", "demo-1", config)]
+    assert _of(CreateTopic, first) == []
+    assert _of(CreateTopic, then) == [
+        CreateTopic("orders", "demo-1", TopicConfig(8, 6, order=False))
+    ]
+
+
+def test_a_topic_says_which_account_it_waits_for() -> None:
+    """Law: an unreadable Secret keeps a new raft group without queues, and the topic's condition says so."""
+    world = _world(orders=TopicConfig(8, 6, order=False))
+
+    actions = _planned(_wanted(topic(type="Normal", queues=16)), world, "demo-0", secret=None)
+
+    assert _of(CreateTopic, actions) == []
+    (report,) = [
+        each.condition
+        for each in actions
+        if isinstance(each, ReportCondition) and each.subject == Subject("Topic", "orders")
+    ]
+    assert report.status == "False"
+    assert report.message == "demo-1 gets queues when it has the account shop-writer"
+
+
+def test_an_ordered_topic_is_made_whole_or_not_yet() -> None:
+    """Law: its list names queues of the new raft group, so nothing is published before these may come."""
+    wanted = _wanted(topic(type="Ordered", queues=16))
+
+    actions = _planned(wanted, _world(), "demo-0", secret=None)
+
+    assert _of(PutOrderConfig, actions) + _of(CreateTopic, actions) == []
+
+
+def test_an_ordered_topic_does_not_grow_into_a_raft_group_without_accounts() -> None:
+    """Law: likewise; writes are not even fenced."""
+    world = _world(orders=TopicConfig(8, 6, order=True))
+    wanted = _wanted(topic(type="Ordered", queues=16, queueChangePolicy="DrainAndSwitch"))
+    still = ObservedExpansion(total=8, write_queues=8)
+
+    waiting = _planned(wanted, world, "demo-0", secret=None, orders=still)
+    ready = _planned(wanted, world, "demo-0", "demo-1", orders=still)
+
+    assert _of(FenceTopic, waiting) == []
+    assert _of(FenceTopic, ready) != []
+
+
+def test_nothing_waits_for_accounts_that_nobody_has() -> None:
+    """Law: a new cluster, and one without access control, makes its topics at once."""
+    wanted = topic(type="Normal", queues=16)
+
+    for actions in (
+        _planned(_wanted(wanted), _world(), secret=None),
+        _planned(_wanted(wanted, acl=False), _world(), "demo-0"),
+    ):
+        assert len(_of(CreateTopic, actions)) >= 2
