@@ -62,6 +62,7 @@ LONGEST = (
     "tests/console/test_troubles.py",
     "tests/operator/test_secured.py",
     "tests/operator/test_commands.py",
+    "tests/operator/local/test_replicas.py",
     "tests/operator/local/test_supervisor.py",
     "tests/cluster/test_outside.py",
     "tests/broker/doctor/test_doctor.py",

@@ -1,0 +1,74 @@
+"""A supervisor that runs in the test, and what its cluster looks like."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from orderlymq_operator.local import session
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.supervisor import Supervisor
+from orderlymq_operator.resources.manifests.reader import parse
+from tests.operator.local.manifests import manifests
+
+PATIENCE_S = 30.0
+
+
+@asynccontextmanager
+async def running(
+    directory: DataDirectory, port: int | None, *, replicas: int = 3
+) -> AsyncIterator[Supervisor]:
+    """Supervise until the block ends; nothing may be left then."""
+    found = manifests(port, replicas=replicas) if port is not None else []
+    with session.prepared(directory, found) as state:
+        supervisor = Supervisor(directory, state)
+        task = asyncio.create_task(supervisor.run())
+        try:
+            await until(lambda: supervisor.settled)
+            yield supervisor
+        finally:
+            supervisor.stop()
+            await task
+    assert directory.run_records() == []
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - it waits for other processes
+            await asyncio.sleep(0.02)
+
+
+def probes(directory: DataDirectory) -> list[int]:
+    """Return the number of probes of each replica, the fewest first; the second is asked after the first answer."""
+    return sorted(path.stat().st_size for path in directory.path.rglob("PROBES"))
+
+
+def group_of(supervisor: Supervisor) -> dict[str, Any]:
+    found: dict[str, Any] = supervisor.snapshot()["groups"][0]
+    return found
+
+
+def leader_pid(supervisor: Supervisor) -> int | None:
+    """The process that leads; None while none is known, or the known one has ended."""
+    group = group_of(supervisor)
+    pids = (item["pid"] for item in group["replicas"] if item["node"] == group["leader"])
+    return next(pids, None)
+
+
+def running_leader_pid(supervisor: Supervisor) -> int:
+    pid = leader_pid(supervisor)
+    assert pid is not None
+    return pid
+
+
+def shared_of(directory: DataDirectory) -> dict[str, Any]:
+    """Return the state that the stand-in brokers of the group hold."""
+    found: dict[str, Any] = json.loads((directory.path / "replicas/demo-0.shared").read_text())
+    return found
+
+
+async def apply(supervisor: Supervisor, text_: str, *, prune: bool = False) -> list[str]:
+    steps = await supervisor.apply(parse(text_, "test.yaml"), prune=prune)
+    await until(lambda: supervisor.settled)
+    return steps
