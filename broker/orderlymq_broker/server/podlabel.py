@@ -20,6 +20,7 @@ import aiohttp
 import orjson
 
 from orderlymq_broker.settings import PodSettings
+from orderlymq_runtime.filestamp import file_stamp
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 from orderlymq_runtime.security.tls import checking_as_kubernetes
 
@@ -52,6 +53,8 @@ class ApiServer:
         self._url = url or f"https://{f'[{host}]' if ':' in host else host}:{port}"
         self._account = account
         self._session: aiohttp.ClientSession | None = None
+        # Of the authority that the session trusts.
+        self._stamp = (0, 0)
 
     async def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Return the metadata of a pod; None when there is none.
@@ -89,7 +92,7 @@ class ApiServer:
             # The token is replaced in its file about every hour.
             token = (self._account / "token").read_text(encoding="utf-8").strip()
             headers = {"Authorization": f"Bearer {token}", "Content-Type": _MERGE}
-            session = self._session = self._session or self._open()
+            session = await self._following_session()
             async with session.request(
                 method, url, data=body, headers=headers, timeout=timeout
             ) as answer:
@@ -97,8 +100,20 @@ class ApiServer:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise LabelError(f"the API server does not answer: {error!r}") from error
 
-    def _open(self) -> aiohttp.ClientSession:
+    async def _following_session(self) -> aiohttp.ClientSession:
+        """Return a session that trusts the authority of today: a cluster may get another one while this pod runs."""
         authority = self._account / "ca.crt"
+        stamp = file_stamp(authority)
+        if self._session is not None and stamp == self._stamp:
+            return self._session
+        former = self._session
+        session = self._session = self._open(authority)
+        self._stamp = stamp
+        if former is not None:
+            await former.close()
+        return session
+
+    def _open(self, authority: Path) -> aiohttp.ClientSession:
         context: ssl.SSLContext | bool = True
         if authority.exists():
             context = checking_as_kubernetes(ssl.create_default_context(cafile=authority))

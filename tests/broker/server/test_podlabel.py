@@ -186,3 +186,25 @@ async def test_an_authority_without_key_usage_is_trusted(tmp_path: Path) -> None
     async with server:
         assert await asked.pod("demo", "broker-a-0") is None
         await asked.close()
+
+
+async def test_a_new_authority_of_the_api_server_is_trusted_without_a_restart(
+    tmp_path: Path,
+) -> None:
+    """Law: a cluster may get another authority while a pod runs, and its file changes as that of the token does."""
+    (tmp_path / "token").write_text("token")
+    port = 0
+    asked: ApiServer | None = None
+    for name in ("former", "next"):
+        authority = make_authority(tmp_path / name)
+        (tmp_path / "new").write_bytes(authority.read_bytes())
+        (tmp_path / "new").replace(tmp_path / "ca.crt")
+        server = TestServer(web.Application(), port=port or None)
+        await server.start_server(ssl=server_context(make_certificate(authority, "server")))
+        port = server.port or 0
+        asked = asked or ApiServer(f"https://127.0.0.1:{port}", tmp_path)
+
+        async with server:
+            assert await asked.pod("demo", "broker-a-0") is None
+    assert asked is not None
+    await asked.close()
