@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple, Self, cast
 
 from orderlymq_runtime.process.openfiles import connections_allowed
+from orderlymq_runtime.remoting.closelog import CloseLog
 from orderlymq_runtime.remoting.connection import LINGER_RESET, Connection, FrameHandler
 from orderlymq_runtime.remoting.connectiontable import ConnectionLimits, ConnectionTable
 from orderlymq_runtime.remoting.traffic import Traffic
@@ -103,6 +104,7 @@ class RemotingServer:
         self._table = ConnectionTable(limits, self.traffic, budget=budget, is_client=is_client)
         self._listeners: list[asyncio.Server | SniffingListener] = []
         self._complain_at = 0.0
+        self._close_log = CloseLog(_log, lambda: asyncio.get_running_loop().time())
 
     async def listen(
         self, host: str, port: int, *, outside: Outside | None = None
@@ -154,7 +156,7 @@ class RemotingServer:
 
     def _refuse(self, reason: str) -> None:
         self.traffic.errors["tls"] += 1
-        _log.info("closed %s", reason)
+        self._close_log.note("a caller", "tls", reason)
 
     @property
     def connections(self) -> list[Connection]:

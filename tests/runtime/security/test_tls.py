@@ -1,6 +1,8 @@
 """One port serves plain and TLS, by policy; certificates change without a restart."""
 
 import asyncio
+import contextlib
+import logging
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.token import PageGuard
+from orderlymq_runtime.remoting import closelog
 from orderlymq_runtime.remoting.client import ConnectFailed, RemotingClient, RemotingError
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
@@ -118,6 +121,26 @@ async def test_what_the_policy_forbids_is_closed(files: TlsFiles) -> None:
         assert await ask(address, None) == b"hello"
         with pytest.raises(RemotingError):
             await ask(address, client_context(TlsFiles()))
+
+
+async def test_strangers_do_not_fill_the_log(
+    files: TlsFiles, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: connections that are none have so many lines in a period as others that are closed, and all are counted."""
+    monkeypatch.setattr(closelog, "CLOSES_PERIOD_S", 3_600.0)
+    caplog.set_level(logging.INFO)
+    count = closelog.CLOSES_LOGGED_MAX + 5
+    async with serving(files, "enforcing") as (server, address):
+        host, _, port = address.partition(":")
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"a plain greeting")
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+
+        assert server.traffic.errors["tls"] == count
+    assert caplog.text.count("a plain connection") == closelog.CLOSES_LOGGED_MAX + 1
 
 
 async def test_a_client_checks_who_serves(files: TlsFiles, tmp_path: Path) -> None:
