@@ -12,6 +12,7 @@ from typing import assert_never
 
 from orderlymq_raft.log import LogStorage
 from orderlymq_raft.progress import ProgressState
+from orderlymq_raft.quorum import has_majority
 from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import (
     AddLearner,
@@ -52,6 +53,8 @@ def propose(state: RaftState, change: MembershipChange) -> Index:
     membership = changed(state.membership, change)
     if isinstance(change, PromoteLearner):
         _require_caught_up(state, change)
+    if isinstance(change, RemoveNode):
+        _require_majority(state, membership)
     index = state.append_entry(membership.encode(), EntryKind.CONFIG)
     _put_in_force(state, index, membership)
     return index
@@ -152,4 +155,13 @@ def _require_caught_up(state: RaftState, change: PromoteLearner) -> None:
         raise ProposalRefused(
             f"learner {change.node} lacks {lag} entries and is in state {progress.state.value}; "
             "retry when it has caught up"
+        )
+
+
+def _require_majority(state: RaftState, membership: Membership) -> None:
+    """Refuse a removal that those who stay cannot commit now: if one of them lost its log meanwhile, nobody could."""
+    alive = {peer for peer, progress in state.progress.items() if progress.is_alive}
+    if not has_majority(membership.voters, alive | {state.id}):
+        raise ProposalRefused(
+            "most of the voters that would stay are away; retry when they are back"
         )

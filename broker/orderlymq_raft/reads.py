@@ -107,6 +107,10 @@ def proves_leadership_since_loss(state: RaftState, peer: NodeId) -> bool:
         each for each, progress in state.progress.items() if progress.acked_round >= first_round
     }
     certain = {each for each in answered if not state.progress[each].counts_from_round}
+    if state.round >= first_round:
+        # A leader that is being removed answers itself, too, and it has lost nothing.
+        answered.add(state.id)
+        certain.add(state.id)
     return all(
         has_majority(each.voters, certain) or each.voters <= answered for _, each in state.configs
     )

@@ -203,6 +203,47 @@ def test_a_membership_that_is_not_committed_leaves_out_nobody_who_may_lead() -> 
     assert replica.node.commit == 1
 
 
+def test_a_leader_that_is_being_removed_answers_itself() -> None:
+    """Law: it has lost nothing; so the removal is committed when those who stay have answered."""
+    replica = solo()
+    lead(replica)
+    term = replica.node.term
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    replica.node.propose_membership(RemoveNode(ME))
+    replica.node.report_wiped(OTHER)
+    context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
+    say(replica, AppendResponse(PEER, ME, term, Index(2)))
+
+    say(replica, *(HeartbeatResponse(each, ME, term, context) for each in (PEER, OTHER)))
+    say(replica, AppendResponse(OTHER, ME, term, Index(2)))
+
+    assert replica.node.commit == 2
+
+
+def test_nobody_is_removed_while_most_who_would_stay_are_away() -> None:
+    """Law: the removal could not be committed, and if one that is away lost its log, never."""
+    replica = Replica(
+        Config(ME, election_ticks=5, check_quorum=True),
+        Membership(frozenset({ME, PEER, OTHER})),
+        lambda _: 0,
+    )
+    replica.start()
+    lead(replica)
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+
+    def pass_time() -> None:
+        for _ in range(11):
+            replica.node.tick()
+            for each in [m for m in work(replica) if isinstance(m, Heartbeat) and m.target == PEER]:
+                say(replica, HeartbeatResponse(PEER, ME, replica.node.term, each.context))
+
+    pass_time()
+    for node in (ME, PEER):
+        with pytest.raises(ProposalRefused, match="most of the voters that would stay are away"):
+            replica.node.propose_membership(RemoveNode(node))
+    replica.node.propose_membership(RemoveNode(OTHER))
+
+
 def test_the_membership_does_not_change_while_who_lost_its_log_does_not_count() -> None:
     """Law: the leader removes no voter that it needs to confirm it."""
     replica = solo()
