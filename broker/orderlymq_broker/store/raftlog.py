@@ -117,7 +117,7 @@ class RaftLogStore:
         return self._read(low, high_exclusive, size_bytes_max)
 
     def snapshot(self) -> SnapshotMeta:
-        """Return the applied state, which a checkpoint made from now on holds or passes.
+        """Return the applied state; a checkpoint holds what of it was committed.
 
         Raises:
             Unavailable: nothing was applied yet.
