@@ -375,8 +375,9 @@ def _lack(account: AccountSet, need: Need) -> str:
 
 def _topic(name: str, permission: int) -> Need:
     # A retry topic is its group's: an account that may consume for the group may read and fill it.
-    if is_retry_topic(name):
-        return Need(name.removeprefix(RETRY_PREFIX), SUB, is_group=True)
+    # The prefix alone is the topic of no group.
+    if is_retry_topic(name) and (group := name.removeprefix(RETRY_PREFIX)):
+        return Need(group, SUB, is_group=True)
 
     return Need(name, permission)
 

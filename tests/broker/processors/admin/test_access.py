@@ -259,6 +259,7 @@ def test_what_each_request_needs() -> None:
         29: [],
     }
     assert needs(310, {"b": "%RETRY%g"}) == ["group-g:2"]
+    assert needs(310, {"b": "%RETRY%"}) == ["topic-%RETRY%:1"]  # of no group
     assert needs(35, {"clientID": "c", "producerGroup": "p"}) == []
 
 
