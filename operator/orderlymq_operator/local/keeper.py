@@ -214,12 +214,18 @@ def rotate(path: Path) -> None:
 
 
 def write_record(path: Path, pid: int) -> None:
-    """Write down a process id with the start that makes it unmistakable."""
+    """Write down a process id with the start that makes it unmistakable, and the folder whose process it is."""
     try:
         started = _start_of(psutil.Process(pid))
     except psutil.Error:
         return  # it has ended already
-    write_file(path, json.dumps({"pid": pid, "started": started}))
+    write_file(path, json.dumps({"pid": pid, "started": started, "folder": _identity(path.parent)}))
+
+
+def _identity(folder: Path) -> str:
+    """Return what a copy of *folder* does not share with it."""
+    found = folder.stat()
+    return f"{found.st_dev} {found.st_ino}"
 
 
 def _start_of(process: psutil.Process) -> str:
@@ -235,12 +241,12 @@ def _start_of(process: psutil.Process) -> str:
         return str(process.create_time())  # it has ended, or this is no Linux
 
 
-def read_record(path: Path) -> tuple[int, str] | None:
-    """Return the process id and the start of a record; None for a file that is none."""
+def read_record(path: Path) -> tuple[int, str, str] | None:
+    """Return the process id, its start and the folder of a record; None for a file that is none."""
     try:
         match json.loads(path.read_bytes()):
-            case {"pid": int(pid), "started": str(started)}:
-                return pid, started
+            case {"pid": int(pid), "started": str(started), "folder": str(folder)}:
+                return pid, started, folder
             case _:
                 return None
     except (OSError, ValueError):
@@ -248,11 +254,11 @@ def read_record(path: Path) -> tuple[int, str] | None:
 
 
 def orphan(path: Path) -> psutil.Process | None:
-    """Return the process of a record, when exactly that one still lives."""
+    """Return the process of a record, when exactly that one still lives; None for the record of a copied folder."""
     record = read_record(path)
-    if record is None:
+    if record is None or record[2] != _identity(path.parent):
         return None
-    pid, started = record
+    pid, started, _ = record
     try:
         process = psutil.Process(pid)
         lives = _start_of(process) == started

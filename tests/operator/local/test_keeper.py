@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,7 +205,7 @@ _FOREIGN = {
     "damaged": "{",
     "other": '{"pid": 1}',
     "list": "[1]",
-    "text": '{"pid": "1", "started": "1"}',
+    "text": '{"pid": "1", "started": "1", "folder": "1"}',
 }
 
 
@@ -232,6 +233,25 @@ def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
             process.kill()
             process.wait()
     assert {path.stem for path in directory.run_records()} == _FOREIGN.keys()
+
+
+def test_a_copy_of_a_data_directory_ends_no_process_of_the_original(tmp_path: Path) -> None:
+    """Law: a copy is a backup, and its records name processes that serve the original."""
+    original = DataDirectory(tmp_path / "original")
+    original.create()
+    process = _sleeper()
+    try:
+        keeper.write_record(original.run_record("broker"), process.pid)
+        copy = DataDirectory(tmp_path / "copy")
+        shutil.copytree(original.path, copy.path)
+
+        assert keeper.end_orphans(copy) == []
+        assert copy.run_records() == []
+        assert process.poll() is None
+        assert keeper.end_orphans(original) == [process.pid]
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_an_orphan_is_found_after_the_clock_was_set(
