@@ -66,6 +66,9 @@ def prepared(
     if before is None:
         refuse_taken_ports(programs(directory, State(desired)))
     with directory.locked():
+        if directory.load() != before:
+            # A list of replicas of before would begin a group again that has other ones by now.
+            raise RefusedError(f"{directory} was changed by another command just now; try again")
         refuse_half_restored(directory)
         keeper.end_orphans(directory)
         state = State(desired, before.replicas if before else {})

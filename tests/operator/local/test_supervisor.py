@@ -3,6 +3,9 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -358,3 +361,30 @@ def test_a_change_that_is_not_allowed_is_refused_at_the_start_too(
         session.prepared(directory, other),
     ):
         pass
+
+
+def test_a_directory_that_changes_before_it_is_held_is_refused(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: replicas that were added meanwhile are not forgotten: those that are left would begin their group again."""
+
+    class Changing(DataDirectory):
+        @contextmanager
+        def locked(self) -> Iterator[None]:
+            with super().locked():
+                state = self.load()
+                assert state is not None
+                self.save(replace(state, replicas={"demo-0": {1: False, 4: True}}))
+                yield
+
+    with session.prepared(directory, manifests(ports)):
+        pass
+
+    with (
+        pytest.raises(RefusedError, match="was changed by another command"),
+        session.prepared(Changing(directory.path), manifests(ports)),
+    ):
+        pass
+    state = directory.load()
+    assert state is not None
+    assert state.replicas == {"demo-0": {1: False, 4: True}}
