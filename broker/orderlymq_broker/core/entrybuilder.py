@@ -10,9 +10,9 @@ The shell that asks is ``replication/loop.py``.
 
 import struct
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, TypeVar
 
 import msgspec
 
@@ -88,6 +88,7 @@ _CANNOT_BE_STORED: Final = (
 )
 
 
+_Item = TypeVar("_Item")
 #: What stands in ``EntryBuilder.going`` for offsets: not each of them, of which a turn brings thousands.
 OFFSETS: Final = ("offsets",)
 # The answer to a proposal that was admitted and cannot be built all the same.
@@ -379,6 +380,12 @@ def _opened(record: HalfOpened, append: Append) -> HalfOpened:
 def in_pieces(records: Iterable[Record]) -> list[Effect]:
     """Return proposals of records of which nobody waits for any, in their order, none of them large."""
     return [Propose(piece) for piece in cut(records)]
+
+
+def parts(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
+    """Yield the items of one record after the other: a replica applies so many changes in one turn."""
+    for start in range(0, len(items), ENTRY_CHANGES_USUAL):
+        yield tuple(items[start : start + ENTRY_CHANGES_USUAL])
 
 
 def cut(records: Iterable[Record]) -> list[list[Record]]:

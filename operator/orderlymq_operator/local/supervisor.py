@@ -41,7 +41,7 @@ from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.plan.settings import live_changes
 from orderlymq_operator.resources.cluster.cluster import Tls
-from orderlymq_operator.resources.kinds import NAME_FIELDS, Desired
+from orderlymq_operator.resources.kinds import Desired, declared_name
 from orderlymq_operator.resources.manifests.reader import Manifest, combine
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -261,8 +261,7 @@ class Supervisor:
             return
         conditions = self._running_backend().conditions
         for item in self.desired.resources():
-            name = getattr(item, NAME_FIELDS.get(item.kind, ""), "")
-            if (failure := self._failed.get((item.kind, name))) is not None:
+            if (failure := self._failed.get((item.kind, declared_name(item)))) is not None:
                 report = ConditionReport("False", "Progressing", failure.text)
                 conditions[Subject(item.kind, item.metadata.name)] = report
 

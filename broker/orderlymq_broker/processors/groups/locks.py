@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces
+from orderlymq_broker.core.entrybuilder import in_pieces, parts
 from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
@@ -118,7 +118,7 @@ class LockProcessor:
                 queues,
                 orderly=is_ordered,
             )
-            for queues in _parts([(queue.topic, queue.queue_id) for queue in wanted])
+            for queues in parts([(queue.topic, queue.queue_id) for queue in wanted])
         ]
 
         def applied(outcomes: Sequence[Outcome], then: Now) -> list[Effect]:
@@ -420,13 +420,7 @@ class LockProcessor:
 
 def releases(group: str, client_id: str, queues: Iterable[tuple[str, int]]) -> list[LocksReleased]:
     """Return the records by which a client gives queues back."""
-    return [LocksReleased(group, client_id, part) for part in _parts(list(queues))]
-
-
-def _parts(queues: Sequence[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yield the queues of one record after the other: a replica applies so many in one turn."""
-    for start in range(0, len(queues), ENTRY_CHANGES_USUAL):
-        yield tuple(queues[start : start + ENTRY_CHANGES_USUAL])
+    return [LocksReleased(group, client_id, part) for part in parts(list(queues))]
 
 
 def check_client(client_id: str, group: str | None = None) -> None:

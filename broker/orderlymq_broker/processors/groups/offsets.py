@@ -8,12 +8,12 @@ that a tool may set those of a group with nobody online, that clients which were
 (220) may repeat the reset, and that pull consumers choose theirs where no order is kept. Who may commit: ``fence.py``.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, OFFSETS, in_pieces
+from orderlymq_broker.core.entrybuilder import OFFSETS, in_pieces, parts
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
@@ -155,7 +155,7 @@ class Committer:
         commits = list(self._pending.values())
         self._pending.clear()
 
-        return [OffsetsCommitted(part) for part in _parts(commits)]
+        return [OffsetsCommitted(part) for part in parts(commits)]
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose what is gathered: what requests bring between two ticks, some thousand; forget resets that are over."""
@@ -178,7 +178,7 @@ class Committer:
             self._resets.pop(key, None)
             self._resets[key] = (commit.offset, now.monotonic_ms + RESET_ECHO_MS)
 
-        return [OffsetsReset(part, fences=True) for part in _parts(commits)]
+        return [OffsetsReset(part, fences=True) for part in parts(commits)]
 
     def check_staying(self, group: str, topics: Iterable[str]) -> None:
         """Refuse offsets that would come behind a deletion: they would count in what has the name next.
@@ -357,12 +357,6 @@ class Committer:
             stored = 0
 
         return answer(request, peer, ext={"offset": str(stored)})
-
-
-def _parts(commits: Sequence[Commit]) -> Iterator[tuple[Commit, ...]]:
-    """Yield the commits of one record after the other: a replica applies so many in one turn."""
-    for start in range(0, len(commits), ENTRY_CHANGES_USUAL):
-        yield tuple(commits[start : start + ENTRY_CHANGES_USUAL])
 
 
 def _key(commit: Commit) -> _Key:

@@ -14,7 +14,7 @@ from typing import Final
 import aiohttp
 
 from orderlymq_operator.brokers.pages import read_page
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import changes, quantity, stamped
@@ -185,14 +185,8 @@ class PipelineReconciler:
                 return None
             if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
                 return None
-            try:
-                due_s = await self._steps(key, item, item.manifest)
-            except ApiError as error:
-                if self._failures.stays(key, error):
-                    await self._writer.not_ready(item, error.condition, str(error))
-                raise
-            self._failures.forget(key)
-            return due_s
+            async with self._writer.saying_refusals(item, self._failures, key):
+                return await self._steps(key, item, item.manifest)
 
     async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
         refusal = await self._forbidden(pipeline)

@@ -7,7 +7,8 @@ applied all the same, because each field has one owner.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -23,6 +24,7 @@ from orderlymq_operator.kube.observe.consumergroups import (
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.pods import PodFacts
+from orderlymq_operator.kube.reconcile.pace import Failures
 from orderlymq_operator.kube.reconcile.status import (
     account_facts,
     condition_of,
@@ -98,6 +100,23 @@ class StatusWriter:
         """
         ready = {"Ready": ConditionReport("False", reason, message)}
         await self.write(item, ready, previous_facts(item))
+
+    @asynccontextmanager
+    async def saying_refusals(
+        self, item: Item, failures: Failures, key: Hashable
+    ) -> AsyncIterator[None]:
+        """Let Ready of an object say what the API server refuses in the block, unless it passes.
+
+        Raises:
+            ApiError: that of the block, or the status could not be written.
+        """
+        try:
+            yield
+        except ApiError as error:
+            if failures.stays(key, error):
+                await self.not_ready(item, error.condition, str(error))
+            raise
+        failures.forget(key)
 
     async def write_parts(
         self,

@@ -11,7 +11,6 @@ from typing import Final
 
 from orderlymq_operator.kube.api import (
     Api,
-    ApiError,
     ConflictError,
     ForbiddenError,
 )
@@ -101,14 +100,8 @@ class BackupReconciler:
             elif not await self._finalizers.hold(item, names.BACKUP_FINALIZER):
                 return LOOKING_S  # it has changed since it was read
             item = self._inventory.item("Backup", key) or item
-            try:
-                due_s = await self._advance(item, backup)
-            except ApiError as error:
-                if self._failures.stays(key, error):
-                    await self._writer.not_ready(item, error.condition, str(error))
-                raise
-            self._failures.forget(key)
-            return due_s
+            async with self._writer.saying_refusals(item, self._failures, key):
+                return await self._advance(item, backup)
 
     async def _advance(self, item: Item, backup: Backup) -> float | None:
         """Make what is not made yet."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orderlymq_operator.kube.api import Api, ApiError, ConflictError
+from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.ownership import owned
@@ -79,14 +79,8 @@ class ScheduleReconciler:
             except ScheduleInvalid as error:
                 await self._writer.not_ready(item, "Invalid", str(error))
                 return None
-            try:
-                due_s = await self._advance(item, wanted, schedule)
-            except ApiError as error:
-                if self._failures.stays(key, error):
-                    await self._writer.not_ready(item, error.condition, str(error))
-                raise
-            self._failures.forget(key)
-            return due_s
+            async with self._writer.saying_refusals(item, self._failures, key):
+                return await self._advance(item, wanted, schedule)
 
     async def _advance(
         self, item: Item, wanted: ScheduledBackup, schedule: Schedule
