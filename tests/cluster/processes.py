@@ -1,18 +1,21 @@
 """Real processes on loopback: a name server and the replicas of one group, for tests and benches."""
 
+import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from orderlymq.connection.administrator import CLUSTER_SECRET_VARIABLE
 from orderlymq_runtime.security.clustersecret import make_cluster_secret
@@ -20,6 +23,15 @@ from tests.cluster.forks import MODULES, Forked
 from tests.ports import free_ports
 
 START_TIMEOUT_S = 20.0
+
+
+@cache
+def shared_secret() -> Path:
+    """Make the secret of all groups of this process, so that one administrator may change each of them."""
+    directory = Path(tempfile.mkdtemp(prefix="orderlymq-secret-"))
+    atexit.register(shutil.rmtree, directory)
+    make_cluster_secret(directory / "cluster.secret")
+    return directory / "cluster.secret"
 
 
 @dataclass(slots=True)
@@ -76,7 +88,8 @@ class Group:
     raft_ports: dict[int, int] = field(init=False, default_factory=dict)
     name_server_port: int = field(init=False)
     port: int = field(init=False)
-    _outer_secret: str | None = field(init=False, default=None)
+    # By id; while there are any, the environment names their secret.
+    _running: ClassVar[set[int]] = set()
 
     def __post_init__(self) -> None:
         ports = iter(free_ports(3 + 2 * (self.replicas + 1)))
@@ -87,7 +100,6 @@ class Group:
             self.raft_ports[node] = next(ports)
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / "name-server.json"
-        make_cluster_secret(self.cluster_secret)
         path.write_text(
             json.dumps(
                 {
@@ -111,7 +123,7 @@ class Group:
 
     @property
     def cluster_secret(self) -> Path:
-        return self.directory / "cluster.secret"
+        return shared_secret()
 
     def data_dir(self, node: int) -> Path:
         return self.directory / f"node-{node}"
@@ -154,10 +166,8 @@ class Group:
 
     def start(self) -> None:
         # Administrators of the tests, and their programs, sign with it.
-        present = os.environ.get(CLUSTER_SECRET_VARIABLE)
-        if present != str(self.cluster_secret):
-            self._outer_secret = present  # of a group that runs around this one
         os.environ[CLUSTER_SECRET_VARIABLE] = str(self.cluster_secret)
+        self._running.add(id(self))
         self.name_server.start()
         for child in self.brokers.values():
             child.start()
@@ -221,10 +231,9 @@ class Group:
         raise AssertionError(f"replicas differ: {found}\n{self.logs()}")
 
     def stop(self) -> None:
-        if self._outer_secret is None:
+        self._running.discard(id(self))
+        if not self._running:
             os.environ.pop(CLUSTER_SECRET_VARIABLE, None)
-        else:
-            os.environ[CLUSTER_SECRET_VARIABLE] = self._outer_secret
         for child in self.brokers.values():
             if child.is_running:
                 child.signal(signal.SIGTERM)
