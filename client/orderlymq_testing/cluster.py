@@ -101,6 +101,7 @@ class Cluster:
         try:
             self._thread.run(self._close())
         finally:
+            self.recording.end()
             self._thread.close()
 
     def __enter__(self) -> Self:
@@ -232,7 +233,7 @@ class Cluster:
         self.name_server = str(server.address)
         peers = {node: Address(_HOST, next(ports)) for node in range(1, self._count + 1)}
         address = Address(_HOST, next(ports))
-        self.recording.address = address.host, address.port
+        self.recording.begin(address.host, address.port)
         secret = new_cluster_secret().encode()  # by which the replicas know each other
         for node in peers:
             self._settings[node] = BrokerSettings(

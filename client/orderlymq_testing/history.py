@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from orderlymq.consumer.listeners.context import ConsumeContext
 from orderlymq.errors import SendRefused
@@ -27,14 +27,13 @@ _Sending: TypeAlias = tuple[dict[str, str], list[Event]]
 
 
 class Recording:
-    """An observer of this process that keeps a history.
+    """An observer of this process that keeps a history; what clients of another cluster do is left out."""
 
-    Attributes:
-        address: where the brokers of the cluster store messages; what clients of another cluster do is left out.
-    """
+    # Where brokers store messages: of all clusters that run in this process.
+    _addresses: ClassVar[set[tuple[str, int]]] = set()
 
     def __init__(self) -> None:
-        self.address: tuple[str, int] | None = None
+        self._address = ("", 0)
         self.events: list[Event] = []
         self._elsewhere: set[tuple[int, str]] = set()  # when such sends began, and of what
         self._lock = threading.Lock()
@@ -42,6 +41,15 @@ class Recording:
         self._timed: dict[str, str] = {}
         self._deleted: dict[str, str] = {}
         self._wanted: dict[tuple[str, str], set[SubscriptionData]] = defaultdict(set)
+
+    def begin(self, host: str, port: int) -> None:
+        """Keep what happens in the cluster that stores its messages at this address."""
+        self._address = host, port
+        self._addresses.add(self._address)
+
+    def end(self) -> None:
+        """Forget the address: a message that it stands in is from then on one of the cluster that restored it."""
+        self._addresses.discard(self._address)
 
     @property
     def own(self) -> list[Event]:
@@ -191,7 +199,7 @@ class Recording:
 
     def _is_here(self, offset_message_id: str) -> bool:
         host, port, _ = decode_offset_message_id(offset_message_id.partition(",")[0])
-        return self.address in (None, (host, port))
+        return (host, port) == self._address or (host, port) not in self._addresses
 
 
 def _has_its_place(message: Message) -> bool:
