@@ -51,7 +51,7 @@ def source_map() -> str:
         for folder in folders:
             modules = [m for m in sorted(folder.glob("*.py")) if m.name != "__init__.py"]
             about = first_line(folder / "__init__.py") if (folder / "__init__.py").exists() else ""
-            lines += [f"### `{folder.relative_to(ROOT)}/`", "", about, ""]
+            lines += [f"## `{folder.relative_to(ROOT)}/`", "", about, ""]
             lines += ["| module | what it is for |", "|---|---|"]
             lines += [f"| `{module.name}` | {first_line(module)} |" for module in modules]
             lines.append("")
