@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 class Observer(Protocol):
     """Sees what producers and consumers do; called on their event loops, so it must not block."""
 
-    def sending(self, group: str, topic: str, messages: Sequence[Message]) -> object:
+    def sending(self, group: str, topic: str, messages: Sequence[Message], /) -> object:
         """See messages before they are sent together; what is returned comes back with their outcome.
 
         *group* and *topic* are the names that brokers know, with the namespace.
@@ -26,16 +26,16 @@ class Observer(Protocol):
         ...
 
     def sent(
-        self, token: Any, messages: Sequence[Message], outcome: SendResult | BaseException
+        self, token: Any, messages: Sequence[Message], outcome: SendResult | BaseException, /
     ) -> None:
         """See where they are stored, or why it is not known that they are."""
         ...
 
-    def before(self, context: Any) -> None:
+    def before(self, context: Any, /) -> None:
         """See a listener call (`orderlymq.ConsumeContext`) before it."""
         ...
 
-    def after(self, context: Any) -> None:
+    def after(self, context: Any, /) -> None:
         """See how it ended."""
         ...
 

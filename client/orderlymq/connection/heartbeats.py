@@ -45,12 +45,12 @@ class GroupMember(Protocol):
         ...
 
     def on_request(
-        self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
+        self, command: RemotingCommand, reply: Callable[[RemotingCommand], None], /
     ) -> bool:
         """Serve a broker's request for this group; return whether it is one that is served."""
         ...
 
-    def routes_changed(self, topic: str) -> None:
+    def routes_changed(self, topic: str, /) -> None:
         """Take note that a topic's queues are others now."""
         ...
 

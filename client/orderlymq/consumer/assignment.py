@@ -33,7 +33,7 @@ class AssignmentStrategy(Protocol):
         ...
 
     def assign(
-        self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
+        self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str], /
     ) -> list[MessageQueue]:
         """Return the queues of *member*; *queues* and *members* are sorted."""
         ...

@@ -53,13 +53,13 @@ _LINGER_OFF: Final = struct.pack("ii", 0, 0)
 class FrameHandler(Protocol):
     """Handler of a server's connections; all calls are synchronous and must not block."""
 
-    def connection_made(self, conn: "Connection") -> None:
+    def connection_made(self, conn: "Connection", /) -> None:
         """Take note of a new connection."""
 
-    def received(self, conn: "Connection", command: RemotingCommand) -> None:
+    def received(self, conn: "Connection", command: RemotingCommand, /) -> None:
         """Handle a command; an exception that leaves this method is answered with code 1."""
 
-    def connection_lost(self, conn: "Connection") -> None:
+    def connection_lost(self, conn: "Connection", /) -> None:
         """Forget the connection; called once for each `connection_made`."""
 
 

@@ -1,6 +1,7 @@
 """Division of queues: what RocketMQ's strategies give for the same sorted input."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from hashlib import md5
 
 import pytest
@@ -24,6 +25,7 @@ from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage
+from orderlymq.observers import Observer
 from orderlymq.producer.producer import Producer
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -251,3 +253,16 @@ async def test_a_consumer_that_leaves_the_division_to_the_brokers_takes_what_the
 def test_shares_that_are_not_even_are_said(members: int, queues: int, said: str) -> None:
     """Queues of retry topics are no share."""
     assert uneven_shares(members, ["T"] * queues + ["%RETRY%G"]) == said
+
+
+@pytest.mark.parametrize(
+    "call",
+    [AssignmentStrategy.assign, Observer.sending, Observer.sent, Observer.before, Observer.after],
+)
+def test_who_writes_a_class_of_ones_own_names_its_arguments_freely(
+    call: Callable[..., object],
+) -> None:
+    """A protocol that could be called by keyword fits no class with other names, says pyright; ours have others."""
+    kinds = {each.kind for each in inspect.signature(call).parameters.values()}
+
+    assert kinds == {inspect.Parameter.POSITIONAL_ONLY}

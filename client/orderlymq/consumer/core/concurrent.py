@@ -135,7 +135,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
                     if state.expire_at_ms is None and not self._rules.broadcasting:
                         state.expire_at_ms = now_ms + self._rules.timeout_ms
             case ListenerDone():
-                self._listener_done(event, now_ms)
+                self._listener_done(event)
             case DeliveryDropped():
                 self._delivery_dropped(event)
             case CopySent():
@@ -231,7 +231,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
 
     # -- results
 
-    def _listener_done(self, event: ListenerDone, now_ms: int) -> None:
+    def _listener_done(self, event: ListenerDone) -> None:
         self._running.discard(event.delivery)
         state = self._current(event.queue, event.generation)
         batch = None if state is None else state.batches.pop(event.delivery, None)
