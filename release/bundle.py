@@ -7,6 +7,7 @@ offered. The pod names no user, because OpenShift's restricted-v2 refuses one; e
 """
 
 import argparse
+import base64
 import json
 import subprocess
 import sys
@@ -20,6 +21,14 @@ from release.distributions import ROOT, project
 CHART: Final = ROOT / "charts" / "orderlymq"
 PACKAGE: Final = "orderlymq"
 CHANNEL: Final = "alpha"
+# Files of examples/ of which the first resource of each kind is where OLM's forms begin.
+_EXAMPLES: Final = (
+    "quickstart.yaml",
+    "kubernetes/tls-and-users.yaml",
+    "kubernetes/backups.yaml",
+    "pipelines/archive.yaml",
+)
+_ICON: Final = ROOT / "console" / "orderlymq_console" / "static" / "icon.svg"
 OLDEST_KUBERNETES: Final = "1.29.0"
 MODES: Final = {
     "OwnNamespace": True,
@@ -114,6 +123,12 @@ def csv(made: list[Json]) -> Json:
             "maturity": CHANNEL,
             "minKubeVersion": OLDEST_KUBERNETES,
             "keywords": chart["keywords"],
+            "icon": [
+                {
+                    "base64data": base64.b64encode(_ICON.read_bytes()).decode(),
+                    "mediatype": "image/svg+xml",
+                }
+            ],
             "provider": {"name": facts["authors"][0]["name"], "url": facts["urls"]["Repository"]},
             "links": [{"name": name, "url": url} for name, url in facts["urls"].items()],
             "installModes": [{"type": mode, "supported": can} for mode, can in MODES.items()],
@@ -142,9 +157,12 @@ def csv(made: list[Json]) -> Json:
 
 
 def examples() -> list[Json]:
-    """Return manifests to begin with."""
-    text = (ROOT / "examples" / "quickstart.yaml").read_text()
-    return [each for each in yaml.safe_load_all(text) if each]
+    """Return manifests to begin with, one of each kind."""
+    found: dict[str, Json] = {}
+    for name in _EXAMPLES:
+        for each in yaml.safe_load_all((ROOT / "examples" / name).read_text()):
+            found.setdefault(each["kind"], each)
+    return list(found.values())
 
 
 def owned(definition: Json, version: Json) -> Json:
@@ -229,7 +247,9 @@ def write(into: Path, made: list[Json]) -> None:
     for name, content in files.items():
         path = into / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(content, sort_keys=False, width=120))
+        # By way of JSON: what occurs twice would be an anchor, which not each reader of bundles knows.
+        plain = json.loads(json.dumps(content))
+        path.write_text(yaml.safe_dump(plain, sort_keys=False, width=120))
     labels = "".join(f"LABEL {key}={text}\n" for key, text in annotations()["annotations"].items())
     (into / "Dockerfile").write_text(
         f"FROM scratch\n{labels}COPY manifests /manifests/\nCOPY metadata /metadata/\n"

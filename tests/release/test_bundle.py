@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +106,18 @@ def test_the_cluster_chooses_as_whom_the_operator_runs(bundle: Path) -> None:
 
 
 def test_the_bundle_has_the_facts_of_the_project_and_examples_that_are_valid(bundle: Path) -> None:
-    """Its name carries its version; the examples are manifests of kinds that it owns."""
+    """Its name carries its version; each kind that it owns has an example, where OLM's form for it begins."""
     found = version(bundle)
     examples = json.loads(found["metadata"]["annotations"]["alm-examples"])
     kinds = {each["kind"] for each in found["spec"]["customresourcedefinitions"]["owned"]}
 
     assert found["metadata"]["name"] == f"orderlymq.v{project()['version']}"
     assert found["spec"]["version"] == project()["version"]
-    assert {each["kind"] for each in examples} <= kinds
+    assert sorted(each["kind"] for each in examples) == sorted(kinds)
+    (icon,) = found["spec"]["icon"]
+    assert b64decode(icon["base64data"]).startswith(b"<svg")
+    (path,) = bundle.glob("manifests/*.clusterserviceversion.yaml")
+    assert not any(type(each) is yaml.AliasToken for each in yaml.scan(path.read_text()))
     assert parse(yaml.safe_dump_all(examples), "alm-examples")
     told = yaml.safe_load((bundle / "metadata" / "annotations.yaml").read_text())["annotations"]
     lines = (bundle / "Dockerfile").read_text().splitlines()
