@@ -110,7 +110,6 @@ class AdminClient(Lifecycle, MessageOperations):
         self._instance = instance or ClientInstance(
             name_servers, client_settings, administrator=True
         )
-        self._reader = QueueReader(self._instance, "TOOLS_CONSUMER")
         self._is_open = False
         self._shutdown = Shutdown()
 

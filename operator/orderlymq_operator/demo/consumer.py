@@ -48,7 +48,6 @@ class Clerk:
             role="consumer",
             delivered=self._delivered,
             completed=self._ledger.completed,
-            out_of_turn=self._ledger.out_of_turn,
             queues=dict(self._queues),
             ready=self.has_queues(),
         )

@@ -32,7 +32,6 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     in_flight: int = 0
     delivered: int = 0
     completed: int = 0
-    out_of_turn: int = 0
     queues: Mapping[str, int] = {}
     ready: bool = False
 

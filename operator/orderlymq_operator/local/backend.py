@@ -84,16 +84,6 @@ class LocalBackend:
         self._detector = FailureDetector()
 
     @property
-    def keepers(self) -> Mapping[str, Keeper]:
-        """Who keeps each replica, by process name."""
-        return self._keepers
-
-    @property
-    def name_servers(self) -> Mapping[int, Keeper]:
-        """Who keeps each name server."""
-        return self._name_servers
-
-    @property
     def is_tls_enforced(self) -> bool:
         """Whether a process takes nothing plain; then all of them take TLS."""
         return "Enforcing" in self._tls_modes
