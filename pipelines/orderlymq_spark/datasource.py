@@ -6,8 +6,6 @@ reads one range of a queue, in order; messages that are gone are an error or are
 in silence; a batch that is repeated reads exactly the same ranges.
 """
 
-from collections.abc import MutableMapping
-
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
@@ -32,9 +30,6 @@ from orderlymq_spark.values.decoder import value_type
 
 class OrderlyMQDataSource(DataSource):
     """Topics as tables and streams, and tables and streams into topics."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

@@ -9,7 +9,7 @@ calls it with good files when a commit failed.
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,9 +32,6 @@ _PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 class ArchiveDataSource(DataSource):
     """A sink only."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
