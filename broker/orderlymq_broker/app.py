@@ -396,8 +396,8 @@ class BrokerProcess:
 
     def _client_died(self, client_id: str, proof: str, ends: Ends = None) -> None:
         if self.instance.loop.serving:
-            core, now = self.instance.core, self._clock.now
-            self.instance.loop.decide(lambda: core.client_dead(client_id, proof, now(), ends))
+            core = self.instance.core
+            self.instance.loop.decide(lambda: core.client_dead(client_id, proof, ends))
 
     # -- what the loop says (Host) ---------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class KeyValueError(ValueError):
     """The text is no value of the key; says what is."""
 
 
-def parse_boolean(key: BrokerKey, text: str) -> bool:
+def parse_boolean(text: str) -> bool:
     """Read a value of a boolean key.
 
     Raises:

@@ -127,9 +127,8 @@ def test_a_lane_shows_what_becomes_of_a_message_that_its_group_has_not_committed
 ) -> None:
     """Messages of one lane are completed in their order."""
     each = GroupAndKey("billing", None, 5, following, None, None, True, shown)
-    explained = KeyExplanation("orders", "k", True, QUEUE, 1, 0, 9_999, (each,))
 
-    assert lane_state(explained, each, message(offset)).startswith(text)
+    assert lane_state(each, message(offset)).startswith(text)
 
 
 def test_a_queue_that_stands_still_is_an_event_of_the_keys_in_it() -> None:

@@ -180,7 +180,7 @@ class _Block:
     def _hang_up(self, index: int) -> None:
         peer = self._peers[index]
         shell = self._shell
-        shell.run(shell.core.connection_closed(peer.connection, shell.now))
+        shell.run(shell.core.connection_closed(peer.connection))
         self._peers[index] = Peer(self._next_connection, peer.host, peer.port)
         self._decoders[index] = FrameDecoder()
         self._next_connection += 1

@@ -68,7 +68,7 @@ def test_another_connection_neither_frees_nor_takes_what_a_client_holds(
 def test_the_thief_gets_nothing_while_the_victim_is_cut_off_either(code: int) -> None:
     """Its connection is gone, its lease is not: its listener may run."""
     shell = _consuming(Shell())
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
     bodies = {34: heartbeat_body(VICTIM, sub_version=9), 35: b""}
     ext = {"clientID": VICTIM, "consumerGroup": "billing"}
 

@@ -190,7 +190,7 @@ def test_a_client_is_who_was_admitted() -> None:
     fields["Signature"] = signature(fields, b"", READER[1])
     assert shell.call(RequestCode.GET_MAX_OFFSET, fields).code == 0
     (connection,) = access.admitted
-    shell.core.connection_closed(connection, shell.now)
+    shell.core.connection_closed(connection)
     assert access.admitted == set()
 
 

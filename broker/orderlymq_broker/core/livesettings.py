@@ -51,7 +51,7 @@ def with_text(settings: BrokerSettings, name: str, text: str) -> BrokerSettings:
     """
     key = BROKER_KEYS[name]
     assert key.use is Use.LIVE, f"{name} cannot be changed while the broker runs"
-    value = parse_boolean(key, text) if key.kind is Kind.BOOLEAN else parse_integer(key, text)
+    value = parse_boolean(text) if key.kind is Kind.BOOLEAN else parse_integer(key, text)
     if name == "brokerPermission" and value not in PERMISSIONS:
         raise KeyValueError("write 6 (read and write), 4 (read only) or 2 (write only)")
 

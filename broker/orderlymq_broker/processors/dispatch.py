@@ -362,7 +362,7 @@ class BrokerCore:
 
         return [*self.pulls.release_all(), *self.lanes.stop(), *self.calls.ended()]
 
-    def proposals_lost(self, reason: str) -> None:
+    def proposals_lost(self) -> None:
         """Drop the view: offsets given to records that may never be applied are worth nothing."""
         self.context.counters["views_dropped"] += 1
         self.context.view = LeaderView()
@@ -495,7 +495,7 @@ class BrokerCore:
         is_admitted = not self.access.enabled or connection in self.access.admitted
         return is_admitted and self.context.quotas.admits(connection)
 
-    def connection_closed(self, connection: int, now: Now) -> list[Effect]:
+    def connection_closed(self, connection: int) -> list[Effect]:
         """Forget a connection; its clients leave their groups but keep their locks."""
         self.access.closed(connection)
         self.pulls.close(connection)
@@ -508,7 +508,7 @@ class BrokerCore:
 
         return [*effects, *self.calls.closed(connection)]
 
-    def client_dead(self, client_id: str, proof: str, now: Now, ends: Ends = None) -> list[Effect]:
+    def client_dead(self, client_id: str, proof: str, ends: Ends = None) -> list[Effect]:
         """Take locks and memberships of a client that is proven dead; *ends* as in `MembershipProcessor`."""
         return self.members.client_dead(client_id, proof, ends) if self.context.leading else []
 

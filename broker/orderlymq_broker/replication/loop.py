@@ -119,7 +119,7 @@ class ReplicationLoop:
 
     def connection_closed(self, connection: int) -> None:
         """Let the core forget a connection."""
-        self.decide(lambda: self._core.connection_closed(connection, self._ports.clock.now()))
+        self.decide(lambda: self._core.connection_closed(connection))
 
     def decide(self, ask: Callable[[], Iterable[Effect]]) -> None:
         """Do what the core wants done when it is asked; every call of the core goes through here.

@@ -122,5 +122,5 @@ class ReplicaRole:
         self._ports.host.serving_ended()
         unsent = self._proposer.waiting.take_all()
         self._submit(self._parts.core.become_follower(change.leader is not None))
-        self._parts.core.proposals_lost("this replica leads no more")
+        self._parts.core.proposals_lost()
         self._proposer.lose(unsent)

@@ -185,7 +185,7 @@ async def _places(
                         statuses,
                         each.group,
                         message,
-                        lane_state(explanation, each, message),
+                        lane_state(each, message),
                     )
                     for message in asked
                     for each in explanation.groups
@@ -202,7 +202,7 @@ async def _places(
     return nowhere | places, unsure
 
 
-def lane_state(explanation: KeyExplanation, each: GroupAndKey, message: ReceivedMessage) -> str:
+def lane_state(each: GroupAndKey, message: ReceivedMessage) -> str:
     """Return what the lane of a key does with a message that its group has not committed."""
     offset, lane = message.queue_offset, each.lane
     if lane is not None and offset == lane.offset:

@@ -104,7 +104,7 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
     )
     if route.value == ():
         raise NotThere(f"there is no topic {name}")
-    queues = _queues(name, stats, route.value or ())
+    queues = _queues(stats, route.value or ())
     consumers = sorted({group for _, found in groups.known() for group in found})
 
     return TopicPage(
@@ -176,7 +176,6 @@ async def _expansion(admin: AdminClient, topic: str) -> list[str]:
 
 
 def _queues(
-    topic: str,
     stats: Answers[dict[MessageQueue, TopicOffset]],
     route: tuple[tuple[MessageQueue, bool], ...],
 ) -> list[TopicQueue]:

@@ -237,7 +237,7 @@ def _next_steps(request: ExpansionRequest, world: ExpansionState) -> ExpansionPl
     switched = {name for name, found in present.items() if found.total == valid} if valid else set()
     before = sum(published.values())
 
-    if valid > before or _unpublished(world, present, valid):
+    if valid > before or _unpublished(present, valid):
         # At least one raft group has switched: forward only.
         return _go_on(request, world, _layout_of(valid, world, published), switched)
     if any(found.phase in ("switched", "settling") for found in present.values()):
@@ -477,9 +477,7 @@ def _published(world: ExpansionState) -> Mapping[str, int]:
     return min(lists, key=lambda found: sum(found.values()), default={})
 
 
-def _unpublished(
-    world: ExpansionState, present: Mapping[str, ObservedExpansion], valid: int
-) -> bool:
+def _unpublished(present: Mapping[str, ObservedExpansion], valid: int) -> bool:
     return valid > 0 and any(found.total != valid for found in present.values())
 
 

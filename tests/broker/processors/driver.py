@@ -108,7 +108,7 @@ class Shell:
     def lose_proposals(self) -> None:
         """Lose what is not committed, for certain."""
         lost, self.pending = self.pending, []
-        self.core.proposals_lost("test")
+        self.core.proposals_lost()
         for proposal in lost:
             if proposal.lost is not None:
                 self.run(proposal.lost(None))

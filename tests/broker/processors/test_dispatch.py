@@ -117,7 +117,7 @@ def test_a_send_that_was_under_way_is_answered_by_its_fate_not_by_the_role(shell
     """Committed by the next leader it is a success, although we follow now."""
     create(shell, TopicSet("orders", 1, 1))
     opaque = shell.submit(310, send_ext("orders"), b"x")
-    shell.core.proposals_lost("leadership lost")
+    shell.core.proposals_lost()
     shell.follow()
 
     shell.settle()

@@ -172,7 +172,7 @@ def test_a_connection_beyond_the_quota_is_served_when_another_one_closes() -> No
     assert send(shell).code == 0
     refused = send(shell, peer=second)
 
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
 
     assert (refused.code, "close some" in (refused.remark or "")) == (BUSY, True)
     assert send(shell, peer=second).code == 0

@@ -556,7 +556,7 @@ class Replica(ServerProcess):
 
     def connection_closed(self, connection: int) -> None:
         """Let the core forget a connection."""
-        self.loop.decide(lambda: self.core.connection_closed(connection, self.now()))
+        self.loop.decide(lambda: self.core.connection_closed(connection))
 
     # -- the server's side of a client's link
 

@@ -45,7 +45,7 @@ class LetterService:
         """Stop to lead: another leader stores what is left."""
         self._under_way = set()
 
-    def tick(self, now: Now) -> list[Effect]:
+    def tick(self) -> list[Effect]:
         """Propose the letters that nobody has proposed yet."""
         end = waiting_end(self._context)
         if not end:

@@ -68,4 +68,4 @@ class LaneService:
 
     def tick(self, now: Now) -> list[Effect]:
         """Do what is due."""
-        return [*self.leases.tick(now), *self._letters.tick(now), *self.fetcher.tick(now)]
+        return [*self.leases.tick(now), *self._letters.tick(), *self.fetcher.tick(now)]

@@ -328,7 +328,7 @@ class ClusterReconciler:
         backend = scope.backend
         failed, work = await execute(backend, actions, self._metrics)
         backend.name_failures()
-        work += await volumes.settle(backend, scope.found, observed)
+        work += await volumes.settle(backend, scope.found)
         surplus = groupremoval.surplus_groups(scope.cluster, scope.live)
         try:
             work += await groupremoval.settle(self._api, backend, surplus, scope.found, observed)

@@ -366,7 +366,7 @@ class PipelineReconciler:
             case StopDriver(form, name):
                 await self._delete(_FORMS[form], seen, name)
             case ApplyDriver(form):
-                await self._apply(namespace, seen, form)
+                await self._apply(seen, form)
             case SuspendDriver(form, name, suspend):
                 change = {"spec": pause_of(form, suspend=suspend)}
                 await self._api.patch(_FORMS[form], namespace, name, change)
@@ -375,7 +375,7 @@ class PipelineReconciler:
         _log.info("%s/%s: did %s", namespace, pipeline.metadata.name, action)
         self._metrics.actions.labels(type(action).__name__).inc()
 
-    async def _apply(self, namespace: str | None, seen: _Observation, form: Form) -> None:
+    async def _apply(self, seen: _Observation, form: Form) -> None:
         for made in changes(seen.wanted, seen.everything):
             known = any(_same(found, made) for found in seen.everything)
             await (self._api.apply(made) if known else self._api.make(made))

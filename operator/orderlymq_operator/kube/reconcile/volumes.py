@@ -16,18 +16,18 @@ from orderlymq_operator.kube.observe.pods import ClaimFacts
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
-from orderlymq_operator.plan.actions import ConditionReport, Observed
+from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.volumes import Volume, is_exhausted, size_text, wanted_size
 from orderlymq_operator.resources.kinds import Cluster
 
 
-async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> int:
+async def settle(backend: KubeBackend, found: Findings) -> int:
     """Let volumes grow and previous ones go; return how many changes were made.
 
     Raises:
         ApiError: the API server refused something else than growth, or does not answer.
     """
-    count = await _remove_former(backend, observed)
+    count = await _remove_former(backend)
     found.storage = await _unbound(backend)
     cluster = backend.desired.cluster
     wanted = wanted_sizes(cluster, backend.live, backend.environment.groups)
@@ -182,7 +182,7 @@ async def _unbound(backend: KubeBackend) -> ConditionReport | None:
     return None
 
 
-async def _remove_former(backend: KubeBackend, observed: Observed) -> int:
+async def _remove_former(backend: KubeBackend) -> int:
     count = 0
     for group, form in backend.environment.groups.items():
         leader = backend.live.leader(group)

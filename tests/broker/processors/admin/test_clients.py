@@ -161,7 +161,7 @@ def test_a_question_always_ends(admin: AdminShell, ending: str, part: str) -> No
             assert admin.reply_to(opaque) is None
             admin.pass_time(100)
         case "connection":
-            admin.run(admin.core.connection_closed(ALICE.connection, admin.now))
+            admin.run(admin.core.connection_closed(ALICE.connection))
         case _:
             admin.follow()
 

@@ -293,7 +293,7 @@ def test_a_closed_connection_takes_its_held_pulls_with_it(shell: Shell) -> None:
     shell.submit(11, pull_ext(sysFlag=6))
     kept = shell.submit(11, pull_ext(sysFlag=6), peer=BOB)
 
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
     send(shell)
 
     assert shell.core.pulls.held_count == 0

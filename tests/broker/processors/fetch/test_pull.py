@@ -289,7 +289,7 @@ def test_a_pull_whose_heartbeat_does_not_come_is_refused_soon(shell: Shell) -> N
     shell.pass_time(500)
     second = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))
     third = shell.submit(11, pull_ext(sysFlag=2, subVersion=6), peer=BOB)
-    shell.core.connection_closed(BOB.connection, shell.now)
+    shell.core.connection_closed(BOB.connection)
     shell.follow()
 
     codes = [

@@ -31,7 +31,7 @@ def shell() -> Shell:
 
 
 def close(shell: Shell, peer: Peer) -> None:
-    shell.run(shell.core.connection_closed(peer.connection, shell.now))
+    shell.run(shell.core.connection_closed(peer.connection))
     shell.settle()
 
 
@@ -121,7 +121,7 @@ def test_proof_of_death_gives_the_id_back(shell: Shell) -> None:
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
     close(shell, ALICE)
-    shell.run(shell.core.client_dead("alice", "its process is gone", shell.now))
+    shell.run(shell.core.client_dead("alice", "its process is gone"))
     shell.settle()
 
     assert beat(shell, BOB, version=2) == 0

@@ -66,7 +66,7 @@ def test_small_heartbeats_find_room_beside_large_ones(shell: Shell) -> None:
     assert shell.call(34, {}, large_heartbeat("big")).code == ResponseCode.SYSTEM_BUSY
     assert heartbeat(shell, "small", peer=BOB).code == 0
     said = sessions.said_bytes
-    shell.run(shell.core.connection_closed(BOB.connection, shell.now))
+    shell.run(shell.core.connection_closed(BOB.connection))
     assert sessions.said_bytes < said
 
 
@@ -75,7 +75,7 @@ def test_members_that_hold_locks_count_though_their_connections_are_gone(shell: 
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     assert shell.call(34, {}, large_heartbeat("gone")).code == 0
     lock(shell, "gone", 0)
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
     shell.settle()
     assert "gone" in shell.state.members.of_group("billing")
     missing = MEMBERS_SIZE_MAX - shell.state.members.size

@@ -33,7 +33,7 @@ def members(shell: Shell, group: str = "billing") -> list[str]:
 
 
 def close(shell: Shell, peer: Peer) -> None:
-    shell.run(shell.core.connection_closed(peer.connection, shell.now))
+    shell.run(shell.core.connection_closed(peer.connection))
     shell.settle()
 
 
@@ -424,12 +424,12 @@ def test_a_lock_that_was_asked_for_from_elsewhere_is_of_another_program(shell: S
     lock(shell, "alice", 0)
     ends = frozenset({(BOB.host, BOB.port)})
 
-    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.run(shell.core.client_dead("alice", "no process 4711", ends))
     shell.settle()
     assert shell.state.locks.holds("billing", "alice")
 
     ends |= {(ALICE.host, ALICE.port)}
-    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.run(shell.core.client_dead("alice", "no process 4711", ends))
     shell.settle()
     assert not shell.state.locks.holds("billing", "alice")
 
@@ -456,8 +456,8 @@ def test_a_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
     shell.submit(41, {}, lock_body("alice", 0))
     ends = frozenset({(ALICE.host, ALICE.port)})
 
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
-    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.run(shell.core.connection_closed(ALICE.connection))
+    shell.run(shell.core.client_dead("alice", "no process 4711", ends))
     shell.settle()
 
     assert members(shell) == []
@@ -470,7 +470,7 @@ def test_a_lock_from_elsewhere_that_is_not_applied_yet_saves_its_client(shell: S
     shell.submit(41, {}, lock_body("alice", 0), peer=BOB)
     ends = frozenset({(ALICE.host, ALICE.port)})
 
-    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.run(shell.core.client_dead("alice", "no process 4711", ends))
     shell.settle()
 
     assert shell.state.locks.holds("billing", "alice")
@@ -482,7 +482,7 @@ def test_the_shell_may_report_a_death_too(shell: Shell) -> None:
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
 
-    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now))
+    shell.run(shell.core.client_dead("alice", "no process 4711"))
     shell.settle()
 
     assert members(shell) == []
@@ -494,7 +494,7 @@ def test_a_member_whose_connection_closes_before_its_record_is_applied_leaves(
 ) -> None:
     """Its good-bye follows its first heartbeat through the log."""
     shell.submit(34, {}, heartbeat_body("alice"))
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
     shell.settle()
 
     assert members(shell) == []

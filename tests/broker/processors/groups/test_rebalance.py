@@ -24,12 +24,12 @@ def ordered(shell: Shell) -> Shell:
 
 
 def close(shell: Shell, peer: Peer) -> None:
-    shell.run(shell.core.connection_closed(peer.connection, shell.now))
+    shell.run(shell.core.connection_closed(peer.connection))
     shell.settle()
 
 
 def expire(shell: Shell, client: str) -> None:
-    shell.run(shell.core.client_dead(client, "process 4711 does not exist any more", shell.now))
+    shell.run(shell.core.client_dead(client, "process 4711 does not exist any more"))
     shell.settle()
 
 
@@ -69,7 +69,7 @@ def test_many_members_that_come_and_go_with_one_entry_are_one_notice_for_each(sh
     shell.lead()
     assert shell.notified() == [peer.connection for peer in peers]
     for peer in peers[10:]:
-        shell.run(shell.core.connection_closed(peer.connection, shell.now))
+        shell.run(shell.core.connection_closed(peer.connection))
     shell.settle()
 
     assert shell.notified() == [peer.connection for peer in peers[:10]]

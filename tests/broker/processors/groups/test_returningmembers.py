@@ -20,11 +20,11 @@ def unregister(shell: Shell) -> None:
 
 
 def close(shell: Shell) -> None:
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
 
 
 def die(shell: Shell) -> None:
-    shell.run(shell.core.client_dead("alice", "its process is gone", shell.now))
+    shell.run(shell.core.client_dead("alice", "its process is gone"))
 
 
 @pytest.mark.parametrize("leave", [fall_silent, unregister, close, die])

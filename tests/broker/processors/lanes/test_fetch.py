@@ -483,7 +483,7 @@ def test_a_closed_connection_waits_for_nothing() -> None:
     shell = lead()
     a = Member(shell)
     a.wait()
-    shell.run(shell.core.connection_closed(a.peer.connection, shell.now))
+    shell.run(shell.core.connection_closed(a.peer.connection))
     shell.settle()
 
     produce(shell, "x")

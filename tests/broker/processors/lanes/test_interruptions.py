@@ -52,7 +52,7 @@ def lead_again(shell: Shell) -> list[Propose]:
     """Lead for another term; return what the former one has proposed, which is in no log."""
     former, shell.pending = shell.pending, []
     shell.run(shell.core.become_follower(leader_known=True))
-    shell.core.proposals_lost("test")
+    shell.core.proposals_lost()
     shell.lead()
     return former
 
@@ -157,7 +157,7 @@ def test_lanes_of_a_member_that_is_elsewhere_are_of_another_program() -> None:
     (lane,) = a.fetch()
     ends = frozenset({("192.0.2.1", 9)})
 
-    shell.run(shell.core.client_dead("a", "process 77 is gone", shell.now, ends))
+    shell.run(shell.core.client_dead("a", "process 77 is gone", ends))
     shell.settle()
 
     assert not b.fetch()
@@ -165,7 +165,7 @@ def test_lanes_of_a_member_that_is_elsewhere_are_of_another_program() -> None:
     produce(shell, "x")
     (lane,) = a.fetch()
     ends |= {(a.peer.host, a.peer.port)}
-    shell.run(shell.core.client_dead("a", "process 77 is gone", shell.now, ends))
+    shell.run(shell.core.client_dead("a", "process 77 is gone", ends))
     shell.settle()
     assert [(each.key, each.tries) for each in b.fetch()] == [("x", 1)]
     assert a.done(lane) == ["stale"]
@@ -181,7 +181,7 @@ def test_lanes_of_who_is_no_member_any_more_are_perhaps_of_another_program() -> 
     create(shell, MemberLeft(GROUP, "a"))
     ends = frozenset({(a.peer.host, a.peer.port)})
 
-    shell.run(shell.core.client_dead("a", "process 77 is gone", shell.now, ends))
+    shell.run(shell.core.client_dead("a", "process 77 is gone", ends))
     shell.settle()
 
     assert not b.fetch()

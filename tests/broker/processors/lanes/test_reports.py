@@ -295,7 +295,7 @@ def test_a_closed_connection_proves_nothing() -> None:
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
     (x,) = a.fetch()
-    shell.run(shell.core.connection_closed(a.peer.connection, shell.now))
+    shell.run(shell.core.connection_closed(a.peer.connection))
     shell.settle()
 
     assert b.fetch() == ()

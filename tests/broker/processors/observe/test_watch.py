@@ -108,7 +108,7 @@ def test_a_blocked_queue_shows_that_its_holder_is_away(busy: AdminShell) -> None
     busy.pass_time(BLOCKED_MS - LOOK_MS, step=1_000)
     lock(busy, "alice", 0)
     heartbeat(busy, "bob", peer=BOB)
-    busy.run(busy.core.connection_closed(ALICE.connection, busy.now))
+    busy.run(busy.core.connection_closed(ALICE.connection))
     busy.pass_time(3 * LOOK_MS, step=1_000)
 
     (row,) = watch(busy)["blocked"]
@@ -246,7 +246,7 @@ def test_one_client_id_on_two_connections_is_reported_with_both_addresses(
     assert "instance name" in text
     assert series(admin, "duplicate_clients") == {(): 1}
 
-    admin.run(admin.core.connection_closed(ALICE.connection, admin.now))
+    admin.run(admin.core.connection_closed(ALICE.connection))
     admin.settle()
     admin.pass_time(LOOK_MS, step=1_000)
     assert watch(admin)["duplicates"] == []

@@ -140,7 +140,7 @@ def test_a_reply_that_does_not_say_whom_it_is_for_is_stored_and_refused(replier:
 def test_a_reply_to_a_client_that_is_gone_is_stored_and_refused(replier: Shell) -> None:
     """A client that never came, and one whose connection was closed."""
     ask_for(replier)
-    replier.run(replier.core.connection_closed(ALICE.connection, replier.now))
+    replier.run(replier.core.connection_closed(ALICE.connection))
 
     answers = [
         replier.reply_to(submit(replier, reply_properties(client))) for client in ("asker", "other")
@@ -177,7 +177,7 @@ def test_a_reply_that_does_not_arrive_is_reported(replier: Shell, how: str) -> N
         case "is silent":
             replier.pass_time(3_100)
         case "goes away":
-            replier.run(replier.core.connection_closed(ALICE.connection, replier.now))
+            replier.run(replier.core.connection_closed(ALICE.connection))
         case _:
             replier.follow()
 

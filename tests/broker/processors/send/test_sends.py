@@ -496,7 +496,7 @@ def test_a_repeat_has_the_fate_of_the_first(shell: Shell) -> None:
     ext = send_ext("orders", "UNIQ_KEY\x01U1")
     opaques = [shell.submit(310, ext, b"paid"), shell.submit(310, ext, b"paid")]
 
-    shell.core.proposals_lost("test")
+    shell.core.proposals_lost()
     assert [shell.reply_to(opaque) for opaque in opaques] == [None, None]
     shell.settle()
 

@@ -109,7 +109,7 @@ def test_a_step_of_a_lost_leadership_ends_nothing_of_the_next_one(topic: Shell) 
     submit_change(topic, "fence", topic="others")
     former, topic.pending = topic.pending, []
     topic.run(topic.core.become_follower(leader_known=True))
-    topic.core.proposals_lost("test")
+    topic.core.proposals_lost()
     topic.lead()
     submit_topic(topic, 4, 4)
     for proposal in former:

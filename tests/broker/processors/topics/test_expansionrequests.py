@@ -482,7 +482,7 @@ def test_a_new_operator_ends_its_predecessor_though_nobody_is_to_be_buried(topic
 def test_the_broker_itself_needs_no_token_to_bury_a_client(topic: Shell) -> None:
     """A process that is seen dead on this machine is dead for every operator."""
     change(topic, "fence", token=7)
-    topic.run(topic.core.client_dead("one@1", "process 1 is gone", topic.now))
+    topic.run(topic.core.client_dead("one@1", "process 1 is gone"))
     topic.settle()
 
     assert topic.state.locks.get("billing", "orders", 0) is None

@@ -77,7 +77,7 @@ def test_a_half_of_a_clock_that_was_ahead_is_given_up_in_time() -> None:
     right_ms = shell.wall_ms
     shell.set_clock(right_ms + 3_650 * DAY_MS)
     begin(shell, b"half")
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
     shell.set_clock(right_ms)
 
     shell.pass_time(95_000, step=1_000)
@@ -204,7 +204,7 @@ def test_live_producers_of_the_group_are_asked_in_turn(orders: Shell) -> None:
 
     orders.pass_time(7_000 + 60_000, step=1_000)
     asked = [connection for connection, _ in questions(orders)]
-    orders.run(orders.core.connection_closed(ALICE.connection, orders.now))
+    orders.run(orders.core.connection_closed(ALICE.connection))
     orders.pass_time(120_000, step=1_000)
 
     assert asked == [ALICE.connection, BOB.connection]
@@ -223,7 +223,7 @@ def test_who_sent_a_half_can_be_asked_before_its_first_heartbeat(orders: Shell) 
 def test_nothing_is_counted_while_no_producer_is_alive(orders: Shell) -> None:
     """The check comes as soon as one is back."""
     begin(orders)
-    orders.run(orders.core.connection_closed(ALICE.connection, orders.now))
+    orders.run(orders.core.connection_closed(ALICE.connection))
     orders.pass_time(60 * 60_000, step=10_000)
     assert questions(orders) == []
     assert orders.state.transactions.open[0].checks == 0
@@ -279,7 +279,7 @@ def test_who_may_not_write_a_topic_is_not_asked_about_its_transactions(guarded: 
     own = (BOB.connection, "own")
     assert asked(guarded, 7_000) == {own, (ALICE.connection, "orders")}
 
-    guarded.run(guarded.core.connection_closed(ALICE.connection, guarded.now))
+    guarded.run(guarded.core.connection_closed(ALICE.connection))
     assert asked(guarded, 120_000) == {own}
     call_as(guarded, STRANGER, 34, {}, producer_body("c2"), BOB)
     assert asked(guarded, 120_000) == {own}
@@ -349,7 +349,7 @@ def test_a_late_loss_of_a_former_term_puts_no_second_copy_aside(orders: Shell) -
         orders.run(orders.core.tick(orders.now))
     former, orders.pending = orders.pending, []
     orders.run(orders.core.become_follower(leader_known=True))
-    orders.core.proposals_lost("test")
+    orders.core.proposals_lost()
     orders.lead()
     orders.run(orders.core.tick(orders.now))
     for each in former:
@@ -476,7 +476,7 @@ def test_open_transactions_keep_their_messages_and_given_up_ones_do_not(immunity
     shell = Shell(settings(storage=storage, timers=TimerSettings(retention_scan_ms=1_000))).lead()
     create(shell, TopicSet("orders", 1, 1))
     half = begin(shell, b"half", CHECK_IMMUNITY_TIME_IN_SECONDS=immunity)
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
 
     shell.pass_time(99_000, step=1_000)
     assert shell.state.floor <= half[1]

@@ -8,7 +8,7 @@ from tests.broker.processors.halves import begin, join, questions, with_orders
 
 
 def without_producer(shell: Shell) -> None:
-    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.connection_closed(ALICE.connection))
     shell.settle()
 
 
