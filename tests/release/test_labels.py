@@ -24,6 +24,9 @@ def test_the_chart_has_the_facts_of_the_project() -> None:
             {"name": author["name"], "url": repository} for author in PROJECT["authors"]
         ],
     }
+    place, _, icon = CHART["icon"].partition("/raw/main/")
+    assert place == repository
+    assert (ROOT / icon).is_file()
 
 
 def test_the_annotations_of_artifact_hub_have_the_facts_of_the_project() -> None:
