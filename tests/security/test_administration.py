@@ -39,7 +39,7 @@ class Attacked:
     def judge(self, command: RemotingCommand) -> RequestRefused | None:
         """Return the refusal of a request by access control."""
         try:
-            self.shell.core.access.admit(command, ALICE, self.shell.now.wall_ms)
+            self.shell.core.access.admit(command, ALICE, self.shell.now)
         except RequestRefused as refused:
             return refused
         return None

@@ -22,16 +22,17 @@ ANSWER_SIZE_MAX: Final = 64 << 10
 SUBSCRIPTIONS_MAX: Final = 1_000
 PRODUCER_GROUPS_MAX: Final = 1_000
 
-_UNREAD: Final = frozenset(
+# The body is a message, or a batch that is stored like one.
+MESSAGE_CODES: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.ORDERLYMQ_APPEND_COPIES,
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )
+_UNREAD: Final = MESSAGE_CODES | {RequestCode.ORDERLYMQ_APPEND_COPIES}
 _LARGER: Final[Mapping[int, int]] = {
     RequestCode.HEART_BEAT: 256 << 10,
     # The most queues that one request may name, with long names.

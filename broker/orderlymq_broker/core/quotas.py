@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, TypeAlias
 
+from orderlymq_broker.core.bodylimits import MESSAGE_CODES
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_protocol.codes import RequestCode
@@ -23,14 +24,9 @@ IDLE_MAX: Final = 10_000
 # Rows of a metric: accounts, three quotas each. Further accounts are counted without a name.
 REFUSED_MAX: Final = 1_000
 # What a client may wait with.
-LOAD: Final = frozenset(
+LOAD: Final = MESSAGE_CODES | frozenset(
     {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.ORDERLYMQ_APPEND_COPIES,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
         RequestCode.QUERY_MESSAGE,

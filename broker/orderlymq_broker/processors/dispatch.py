@@ -264,7 +264,7 @@ class BrokerCore:
         quotas = self.context.quotas
         refusal = quotas.of_address(request, peer, now)
         if not refusal:
-            peer = self.access.admit(request, peer, now.wall_ms)
+            peer = self.access.admit(request, peer, now)
             account = self.context.state.access.accounts.get(peer.account) if peer.account else None
             if account is not None:
                 refusal = quotas.of_account(account.quota, request, peer, now)

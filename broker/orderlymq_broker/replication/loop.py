@@ -112,7 +112,7 @@ class ReplicationLoop:
     def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
         """Return the answer to a request that its sender may not make, None for one that it may."""
         try:
-            self._core.access.admit(request, peer, self._ports.clock.now().wall_ms)
+            self._core.access.admit(request, peer, self._ports.clock.now())
         except RequestRefused as refused:
             return request.reply(refused.code, ext=refused.ext, remark=refused.remark)
         return None

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from orderlymq_broker.core.bodylimits import read_heartbeat
-from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.rotation import valid_secrets
+from orderlymq_broker.processors.admin.wrongsignatures import WrongSignatures
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest
 from orderlymq_broker.state.admin.accessrecords import AccountSet
@@ -161,14 +162,15 @@ class AccessControl:
         if self._operator is not None and not self.enabled:
             self._signed_codes |= _ACCOUNT_CODES
         self._guard = ReplayGuard("")
+        self._wrong = WrongSignatures(context)
 
     def start(self, wall_ms: int) -> None:
         """Begin to lead: what was signed for an earlier leader is not taken any more."""
         context = self._context
         self._guard = ReplayGuard(f"{context.settings.group}/{context.term}/{wall_ms}")
 
-    def admit(self, request: RemotingCommand, peer: Peer, wall_ms: int) -> Peer:
-        """Return the peer with the account of its request, or refuse it; *wall_ms* is the time since 1970.
+    def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
+        """Return the peer with the account of its request, or refuse it.
 
         Raises:
             RequestRefused: with RocketMQ's code and a remark that names the reason.
@@ -180,9 +182,9 @@ class AccessControl:
             return peer
         try:
             if needs_proof:
-                account = self._check_proof(request, wall_ms)
+                account = self._check_proof(request, peer, now)
             else:
-                account = self._judge(request, peer, wall_ms)
+                account = self._judge(request, peer, now)
         except RequestRefused:
             self._context.counters["access_denied"] += 1
             raise
@@ -208,7 +210,7 @@ class AccessControl:
         """Forget a connection."""
         self.admitted.discard(connection)
 
-    def _check_proof(self, request: RemotingCommand, wall_ms: int) -> str:
+    def _check_proof(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
         """Check the administrator's signature of version 2; return its access key."""
         if not self._context.leading:
             # Only the leader knows which signatures were used.
@@ -227,12 +229,17 @@ class AccessControl:
         account = self._account(access_key)
         if account is None:
             _deny(f"No acl config for {access_key}; ask an administrator for an account")
+        self._check_size(request, peer, now)
+        secrets = valid_secrets(account, now.wall_ms)
         try:
-            secrets = valid_secrets(account, wall_ms)
             stamp = verified(request, [secret.encode() for secret in secrets])
-            # Before it is remembered: only administrators use up the memory of all.
-            self._check_permissions(request, account)
-            self._guard.take(stamp, wall_ms)
+        except SignatureRefused as refused:
+            self._wrong.count(request, peer, now.monotonic_ms)
+            raise self._signature_refusal(str(refused)) from refused
+        # Before it is remembered: only administrators use up the memory of all.
+        self._check_permissions(request, account)
+        try:
+            self._guard.take(stamp, now.wall_ms)
         except SignatureRefused as refused:
             raise self._signature_refusal(str(refused)) from refused
 
@@ -244,7 +251,12 @@ class AccessControl:
             ResponseCode.SYSTEM_ERROR, EXCEPTION + text, {SERVER: self._guard.mark}
         )
 
-    def _judge(self, request: RemotingCommand, peer: Peer, wall_ms: int) -> str:
+    def _check_size(self, request: RemotingCommand, peer: Peer, now: Now) -> None:
+        """Refuse to judge what a stranger makes too large; who has shown a right signature is none."""
+        if peer.connection not in self.admitted:
+            self._wrong.check(request, peer, now.monotonic_ms)
+
+    def _judge(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
         """Check RocketMQ's signature and what the account may do; return its access key, empty where none is needed."""
         if self._is_white(peer):
             return ""
@@ -255,7 +267,10 @@ class AccessControl:
         if account is None:
             _deny(f"No acl config for {access_key}; ask an administrator for an account")
         is_near = account.white_address and _is_at(peer, account.white_address)
-        if not is_near and not self._is_signed_by(account, request, wall_ms):
+        if not is_near:
+            self._check_size(request, peer, now)
+        if not is_near and not self._is_signed_by(account, request, now.wall_ms):
+            self._wrong.count(request, peer, now.monotonic_ms)
             _deny(f"Check signature failed for accessKey={access_key}; its secret is another")
         self._check_permissions(request, account)
 

@@ -480,7 +480,7 @@ def test_a_body_that_cannot_be_read_is_refused_where_rights_are_judged(guarded: 
     request = RemotingCommand(400, ext=signed, body=b"?")
 
     with pytest.raises(RequestRefused):
-        guarded.core.access.admit(request, ALICE, 0)
+        guarded.core.access.admit(request, ALICE, guarded.now)
 
 
 def test_without_access_control_nothing_is_asked() -> None:

@@ -1,0 +1,63 @@
+"""
+How many bytes strangers may have judged: wrong signatures by address, with a bound.
+
+The rule: a signature covers the body, so who knows an access key and no secret makes the loop read whole bodies. A connection
+without any right signature so far may show large bodies only while its address has not had too many wrong ones. Small
+requests are always judged, so a client behind the same address shows its signature with its first heartbeat. Nothing here
+reads a clock. Addresses count as in ``core/quotas.py``.
+"""
+
+from typing import Final
+
+from orderlymq_broker.core.bodylimits import BODY_SIZE_MAX, MESSAGE_CODES
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.quotas import IDLE_MAX, Bucket, network_of
+from orderlymq_broker.core.requestcontext import Context, RequestRefused
+from orderlymq_broker.processors.send.checks import illegal
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+
+# Some 3 ms of the loop in a second.
+BYTES_PER_S: Final = 4 << 20
+
+
+class WrongSignatures:
+    """Addresses with wrong signatures of large requests; bounded, the one whose last is oldest is forgotten."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        # In the order of their last wrong signature.
+        self._buckets: dict[str, Bucket] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def check(self, request: RemotingCommand, peer: Peer, now_ms: int) -> None:
+        """Refuse what is too large to be judged: for its code, or for an address with too many wrong signatures.
+
+        Raises:
+            RequestRefused: a message is too large (13), or the address has to wait (2).
+        """
+        size = len(request.body)
+        if request.code in MESSAGE_CODES and size > self._context.settings.storage.body_size_max:
+            raise illegal(self._context)
+        if size <= BODY_SIZE_MAX:
+            return
+        bucket = self._buckets.get(network_of(peer.host))
+        if bucket is not None and not bucket.has_more_than(0, now_ms):
+            remark = (
+                f"large requests from {peer.host} had wrong signatures; send a small request with a right one first, "
+                f"or try again in {bucket.wait_ms(now_ms)} ms"
+            )
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, remark)
+
+    def count(self, request: RemotingCommand, peer: Peer, now_ms: int) -> None:
+        """Take note of a wrong signature."""
+        if len(request.body) <= BODY_SIZE_MAX:
+            return
+        network = network_of(peer.host)
+        bucket = self._buckets.pop(network, None) or Bucket(BYTES_PER_S, now_ms)
+        bucket.take(len(request.body))
+        self._buckets[network] = bucket
+        if len(self._buckets) > IDLE_MAX:
+            del self._buckets[next(iter(self._buckets))]

@@ -1,0 +1,101 @@
+"""Large requests with wrong signatures: how many an address may have judged."""
+
+import pytest
+
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.quotas import IDLE_MAX
+from orderlymq_broker.processors.admin.access import signature
+from orderlymq_broker.processors.admin.wrongsignatures import BYTES_PER_S
+from orderlymq_broker.settings import AccessSettings
+from orderlymq_broker.state.admin.accessrecords import AccountSet
+from orderlymq_broker.state.records import TopicSet
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from tests.broker.processors.driver import Shell, settings
+from tests.broker.processors.requests import create, send_ext
+
+SECRET = "12345678"
+LARGE = b"x" * (1 << 20)
+WRONG, BUSY = "Check signature failed", "had wrong signatures"
+ADDRESS = "192.0.2.1"
+
+
+@pytest.fixture
+def guarded() -> Shell:
+    """A broker with access control and an account that may send."""
+    shell = Shell(settings(access=AccessSettings(enable=True))).lead()
+    create(
+        shell, TopicSet("orders", 1, 1), AccountSet("writer", SECRET, topic_perms={"orders": "PUB"})
+    )
+    return shell
+
+
+def send(
+    shell: Shell,
+    body: bytes,
+    secret: str,
+    connection: int = 1,
+    *,
+    host: str = ADDRESS,
+    code: int = RequestCode.SEND_MESSAGE_V2,
+) -> tuple[int, str]:
+    """Send a message; return the code and the remark of the answer."""
+    fields = {**send_ext("orders"), "AccessKey": "writer"}
+    fields["Signature"] = signature(fields, body, secret)
+    reply = shell.call(code, fields, body, peer=Peer(connection, host, 40_000 + connection))
+    return reply.code, reply.remark or ""
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.ORDERLYMQ_APPEND_COPIES])
+def test_strangers_have_no_more_judged_than_their_rate(guarded: Shell, code: int) -> None:
+    """Over any time, whatever the connections: the rate, a second's worth, and one body more."""
+    seconds, judged = 8, 0
+
+    for tick in range(seconds * 10):
+        for each in range(5):
+            _, remark = send(guarded, LARGE, "guessed", 100 + 5 * tick + each, code=code)
+            assert (WRONG in remark) != (BUSY in remark)
+            judged += len(LARGE) * (WRONG in remark)
+        guarded.wall_ms += 100
+
+    assert judged <= (seconds + 1) * BYTES_PER_S + len(LARGE)
+    assert judged >= (seconds - 1) * BYTES_PER_S
+
+
+def test_who_shows_a_right_signature_is_served_beside_a_stranger(guarded: Shell) -> None:
+    """At the same address: a connection that was admitted before, and one whose first request is small."""
+    assert send(guarded, LARGE, SECRET, 1)[0] == 0
+    remarks = [send(guarded, LARGE, "guessed", 2)[1] for _ in range(20)]
+    assert BUSY in remarks[-1]
+
+    assert send(guarded, LARGE, SECRET, 1)[0] == 0
+    assert BUSY in send(guarded, LARGE, SECRET, 3)[1]
+    assert send(guarded, b"small", SECRET, 3)[0] == 0
+    assert send(guarded, LARGE, SECRET, 3)[0] == 0
+    assert send(guarded, LARGE, SECRET, 4, host="192.0.2.77")[0] == 0
+    assert WRONG in send(guarded, b"small", "guessed", 2)[1]
+    guarded.wall_ms += 10_000
+    assert send(guarded, LARGE, SECRET, 5)[0] == 0
+
+
+def test_a_message_that_nobody_may_send_is_not_judged(guarded: Shell) -> None:
+    """It is refused as it is with a right signature."""
+    body = b"x" * (guarded.settings.storage.body_size_max + 1)
+
+    refusal = send(guarded, body, "guessed", 1)
+
+    assert refusal[0] == 13
+    assert refusal == send(guarded, body, SECRET, 2)
+    assert send(guarded, b"small", SECRET, 3)[0] == 0
+    assert refusal == send(guarded, body, SECRET, 3)
+
+
+def test_the_addresses_are_bounded(guarded: Shell) -> None:
+    """Each stranger costs some hundred bytes, and the table does not grow with them."""
+    wrong = guarded.core.access._wrong
+    request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext={}, body=LARGE)
+
+    for each in range(IDLE_MAX + 500):
+        wrong.count(request, Peer(each, f"10.{each >> 16}.{each >> 8 & 255}.{each & 255}", 1), 0)
+
+    assert len(wrong) == IDLE_MAX
