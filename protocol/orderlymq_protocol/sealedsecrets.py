@@ -13,6 +13,8 @@ from typing import Final
 
 #: The field of a request 50 that takes the place of `secretKey`.
 EXT_SEALED: Final = "omqSealedSecret"
+#: The most bytes of an account's secret. Sealed it is shorter than SEALED_LENGTH_MAX.
+SECRET_SIZE_MAX: Final = 3_000
 #: Longer than any secret that an account may have, sealed.
 SEALED_LENGTH_MAX: Final = 4_096
 

@@ -8,15 +8,14 @@ from typing import Final
 from orderlymq_operator.plan.actions import Refuse
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.manifests.reader import Manifest
-from orderlymq_operator.resources.user import User, fingerprint
+from orderlymq_operator.resources.user import User, fingerprint, usable_secret
 from orderlymq_runtime.security.tls import TlsError, TlsFiles, client_context, server_context
 
 _ADVICE: Final = "make it, or name another file"
-SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
 
 
 def read_secret(user: User) -> str | None:
-    """Return the secret, None when there is none or it is too short to be one."""
+    """Return the secret, None when there is none that brokers take."""
     source = user.spec.secret_from
     text = ""
     if source is None:
@@ -28,8 +27,7 @@ def read_secret(user: User) -> str | None:
             return None
     elif source.env is not None:
         text = os.environ.get(source.env, "")
-    text = text.strip()
-    return text if len(text) >= SECRET_LENGTH_MIN else None
+    return usable_secret(text)
 
 
 def fingerprints(users: Iterable[User]) -> dict[str, str | None]:

@@ -58,6 +58,7 @@ from orderlymq_operator.resources.kinds import (
     Topic,
     User,
 )
+from orderlymq_operator.resources.user import NO_SECRET
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 __all__ = ["TEMPLATE", "plan", "plan_accepted"]
@@ -405,7 +406,7 @@ def _conditions(
         elif unregistered is not None:
             report = ConditionReport("False", "BrokerUnavailable", unregistered)
         elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
-            report = ConditionReport("False", "SecretMissing", "its secret cannot be read")
+            report = ConditionReport("False", "SecretMissing", NO_SECRET)
         elif subject in waits:
             report = ConditionReport("False", "Progressing", waits[subject])
         elif expansion is not None:

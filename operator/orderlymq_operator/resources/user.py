@@ -28,6 +28,7 @@ from orderlymq_operator.resources.meta import (
     set_once,
 )
 from orderlymq_operator.resources.quotas import Quotas
+from orderlymq_protocol.sealedsecrets import SECRET_SIZE_MAX
 
 Permission = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
 AccessKey = Annotated[
@@ -39,6 +40,8 @@ OVERLAP_S: Final = 3_600
 # What brokers accept.
 OVERLAP_S_MAX: Final = 30 * 24 * 3_600
 FINGERPRINT_LENGTH: Final = 16
+SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
+NO_SECRET: Final = f"its secret cannot be read, or is shorter than {SECRET_LENGTH_MIN} characters or longer than {SECRET_SIZE_MAX} bytes"
 
 
 class SecretKeyRef(Model):
@@ -177,6 +180,13 @@ class User(Model):
                 "clients need; set accessKey"
             )
         return self
+
+
+def usable_secret(text: str) -> str | None:
+    """Return the secret that *text* holds, None where brokers would not take it."""
+    secret = text.strip()
+    fits = len(secret) >= SECRET_LENGTH_MIN and len(secret.encode()) <= SECRET_SIZE_MAX
+    return secret if fits else None
 
 
 def fingerprint(access_key: str, secret: str) -> str:

@@ -15,6 +15,7 @@ from orderlymq_operator.resources.kinds import Desired, User
 from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, combine, parse
 from orderlymq_operator.resources.quotas import Limits
 from orderlymq_operator.resources.user import fingerprint
+from orderlymq_protocol.sealedsecrets import SECRET_SIZE_MAX
 from tests.operator.examples import cluster
 from tests.operator.world import World
 
@@ -46,6 +47,10 @@ def test_a_secret_stands_beside_the_manifest(tmp_path: Path) -> None:
     assert read_secret(found) is None
     (tmp_path / "writer.secret").write_text("long enough\n")
     assert read_secret(found) == "long enough"
+    (tmp_path / "writer.secret").write_text("é" * (SECRET_SIZE_MAX // 2) + "\n")
+    assert read_secret(found) == "é" * (SECRET_SIZE_MAX // 2)
+    (tmp_path / "writer.secret").write_text("é" * (SECRET_SIZE_MAX // 2) + "e\n")
+    assert read_secret(found) is None
 
 
 def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

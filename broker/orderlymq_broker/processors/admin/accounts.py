@@ -29,7 +29,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXT_BYTES, EXT_CONNECTIONS, EXT_REQUESTS
 from orderlymq_protocol.plurals import counted
-from orderlymq_protocol.sealedsecrets import EXT_SEALED, unseal
+from orderlymq_protocol.sealedsecrets import EXT_SEALED, SECRET_SIZE_MAX, unseal
 
 KEY_LENGTH_MIN: Final = 6
 # More than a person keeps apart; each costs a few hundred bytes on every replica.
@@ -151,7 +151,10 @@ class AccessAdministration:
             if len(accounts) >= ACCOUNTS_MAX:
                 raise ValueError(f"there are {ACCOUNTS_MAX} accounts; delete one first")
             present = AccountSet(_long_enough("accessKey", key), "")
-        secret = _long_enough("secretKey", self._said_secret(key, ext) or present.secret_key)
+        said = self._said_secret(key, ext)
+        if len(said.encode(errors="surrogatepass")) > SECRET_SIZE_MAX:
+            raise ValueError(f"the secretKey is longer than {SECRET_SIZE_MAX} bytes")
+        secret = _long_enough("secretKey", said or present.secret_key)
         present = with_secret(present, secret, overlap_seconds(ext), now.wall_ms)
         changes: dict[str, object] = {}
         if "admin" in ext:

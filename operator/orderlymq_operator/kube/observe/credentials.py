@@ -41,7 +41,7 @@ from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
-from orderlymq_operator.resources.user import fingerprint
+from orderlymq_operator.resources.user import fingerprint, usable_secret
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.pages.token import TOKEN_SIZE_MAX, TOKEN_SIZE_MIN
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -51,7 +51,6 @@ _log = logging.getLogger(__name__)
 
 _SECRET_BYTES: Final = 32
 OWN_KEPT_S: Final = 1_800.0
-SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
 
 
 class SecretGoneError(ApiError):
@@ -319,8 +318,7 @@ class Credentials:
             return None
         namespace = user.metadata.name.partition("/")[0]
         found = await self._api.get(SECRETS, namespace, source.name)
-        text = (_value(found, source.key) or "").strip()
-        return text if len(text) >= SECRET_LENGTH_MIN else None
+        return usable_secret(_value(found, source.key) or "")
 
     async def _made_secret(self, user: User) -> str | None:
         """Return what the operator has made for a User that names no Secret; make it where it is missing."""

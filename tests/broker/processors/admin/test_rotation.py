@@ -10,7 +10,13 @@ from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXT_OVERLAP
-from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, SEALED_LENGTH_MAX, seal
+from orderlymq_protocol.sealedsecrets import (
+    EXT_SEALED,
+    NONCE_SIZE,
+    SEALED_LENGTH_MAX,
+    SECRET_SIZE_MAX,
+    seal,
+)
 from orderlymq_protocol.signature import Signer
 from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.requests import create, send_ext
@@ -47,11 +53,11 @@ def rotate(shell: Shell, secret: str, overlap_s: int) -> None:
     assert set_account(shell, secretKey=secret, **{EXT_OVERLAP: str(overlap_s)}).code == 0
 
 
-def taken(shell: Shell) -> list[str]:
+def taken(shell: Shell, *others: str) -> list[str]:
     """Return the secrets that the broker takes a send with."""
     return [
         secret
-        for secret in (FIRST, SECOND, THIRD)
+        for secret in (FIRST, SECOND, THIRD, *others)
         if ask(shell, ("writer", secret), 310, send_ext("orders"), b"paid").code == 0
     ]
 
@@ -213,6 +219,23 @@ def test_a_sealed_secret_is_taken_like_a_plain_one() -> None:
     assert len(sealed) == 2
     assert SECOND not in "".join(sealed)
     assert taken(shell) == [SECOND]
+
+
+def test_the_longest_secret_is_taken_and_a_longer_one_is_named() -> None:
+    """Sealed or plain; the refusal does not doubt who has sealed it."""
+    shell = guarded()
+    longest = "s" * SECRET_SIZE_MAX
+
+    sealed = seal(longest, "writer", OPERATOR[1], bytes(NONCE_SIZE))
+    assert len(sealed) <= SEALED_LENGTH_MAX
+    assert set_account(shell, **{EXT_SEALED: sealed, EXT_OVERLAP: "0"}).code == 0
+    assert taken(shell, longest) == [longest]
+
+    sealed = seal(longest + "s", "writer", OPERATOR[1], bytes(NONCE_SIZE))
+    for ext in ({"secretKey": longest + "s"}, {EXT_SEALED: sealed}):
+        reply = set_account(shell, **ext)
+        assert (reply.code, reply.remark) == (209, "the secretKey is longer than 3000 bytes")
+    assert taken(shell, longest) == [longest]
 
 
 @pytest.mark.parametrize(
