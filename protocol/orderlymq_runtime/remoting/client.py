@@ -105,6 +105,11 @@ class RemotingClient:
         """Whether the next connection speaks TLS."""
         return self._tls is not None and self._tls() is not None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no connection, and opens none now."""
+        return not self._links
+
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:

@@ -59,6 +59,20 @@ class SecretGoneError(ApiError):
     condition: ClassVar[str] = "SecretMissing"
 
 
+class _Client:
+    """Connections that are opened with one key pair; a renewed one counts from the next connection on."""
+
+    def __init__(self, pair: KeyPair | None) -> None:
+        self._digest = "" if pair is None else pair.digest
+        self._context = None if pair is None else pair.context()
+        self.client = RemotingClient(tls=lambda: self._context)
+
+    def show(self, pair: KeyPair) -> None:
+        """Open connections with *pair* from now on."""
+        if pair.digest != self._digest:
+            self._digest, self._context = pair.digest, pair.context()
+
+
 class Credentials:
     """Clients of brokers, one set of connections per way of speaking."""
 
@@ -72,8 +86,8 @@ class Credentials:
         self._api = api
         self._token = token
         self._overtaken = overtaken
-        # By the key pair that they are opened with; None for plain connections.
-        self._clients: dict[str | None, RemotingClient] = {}
+        # By namespace and name of the Secret with the key pair; None for plain connections.
+        self._clients: dict[tuple[str | None, str] | None, _Client] = {}
         # By namespace and name of a Cluster: its own Secrets by name, and when they were read.
         self._kept: dict[tuple[str, str], dict[str, tuple[float, Json]]] = {}
         self._clock = clock
@@ -212,7 +226,7 @@ class Credentials:
 
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(client.close() for client in self._clients.values()))
+        await asyncio.gather(*(each.client.close() for each in self._clients.values()))
 
     def forget(self, key: tuple[str, str]) -> None:
         """Drop what is kept of the Cluster with this namespace and name: it is gone."""
@@ -228,14 +242,19 @@ class Credentials:
 
     async def _client(self, cluster: Cluster, form: Access) -> RemotingClient:
         if form.scheme != "https":
-            return self._clients.setdefault(None, RemotingClient())
+            return self._clients.setdefault(None, _Client(None)).client
         pair = _key_pair(await self._pair(cluster, form))
         if pair.trouble():
             pair = KeyPair("")  # `missing_certificate` says so, and no pod runs yet
-        if pair.digest not in self._clients:
-            context = pair.context()
-            self._clients[pair.digest] = RemotingClient(tls=lambda: context)
-        return self._clients[pair.digest]
+        key = (cluster.metadata.namespace, form.tls_secret or "")
+        found = self._clients.get(key)
+        if found is None:
+            # Others of a Cluster that is gone, or of a Secret that no pod uses any more.
+            for former in [each for each, kept in self._clients.items() if kept.client.is_idle]:
+                del self._clients[former]
+            found = self._clients[key] = _Client(pair)
+        found.show(pair)
+        return found.client
 
     async def _own(
         self,

@@ -146,6 +146,35 @@ async def test_brokers_that_ask_for_a_certificate_get_the_cluster_s(
         assert await (await access.admin(guarded)).locks(address) == []
 
 
+async def test_renewed_key_pairs_count_and_those_before_are_forgotten(
+    access: Credentials, secrets: Secrets, tmp_path: Path
+) -> None:
+    """Law: the operator keeps one set of connections per Secret in use, whatever is renewed, made and deleted."""
+    guarded = cluster(tls={**TLS, "clientAuth": "Required"})
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks": []}')
+    }
+
+    for each in range(3):
+        (folder := tmp_path / str(each)).mkdir()
+        files = make_certificate(make_authority(folder), "replica")
+        assert files.certificate is not None
+        assert files.key is not None
+        assert files.ca is not None
+        secrets.texts["pair"] = {
+            "ca.crt": files.ca.read_text(),
+            "tls.crt": files.certificate.read_text(),
+            "tls.key": files.key.read_text(),
+        }
+        admin = await access.admin(guarded)
+        async with serving(answers, ServerTls(files, "enforcing", "required")) as (_, address):
+            assert await admin.locks(address) == []
+            await access.admin(cluster(tls={**TLS, "secretName": f"other-{each}"}))
+            assert len(access._clients) == 2
+
+    assert len(access._clients) == 2
+
+
 async def test_a_key_that_is_not_the_certificate_s_is_reported(
     access: Credentials, secrets: Secrets, tmp_path: Path
 ) -> None:
