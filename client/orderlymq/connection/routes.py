@@ -105,15 +105,15 @@ class Routes:
             self._addresses[broker.broker_name] = dict(broker.broker_addrs)
         fresh = topic_route(topic, data)
         changed = self._topics.get(topic) != fresh
-        self._naming -= Counter(self._names(topic))
+        self._count(topic, -1)
         self._topics[topic] = fresh
         self._datas[topic] = data
-        self._naming += Counter(self._names(topic))
+        self._count(topic, 1)
         return changed
 
     def forget(self, topic: str) -> None:
         """Drop a topic that is gone, for all that name servers know; senders of its last route need its addresses."""
-        self._naming -= Counter(self._names(topic))
+        self._count(topic, -1)
         route = self._topics.pop(topic, None)
         if route is not None:
             self._former[topic] = route
@@ -143,6 +143,13 @@ class Routes:
             else {name for topic in topics for name in self.brokers(topic)}
         )
         return {address for name in names for address in self._addresses.get(name, {}).values()}
+
+    def _count(self, topic: str, by: int) -> None:
+        """Count the brokers that a topic's route names; an operator of `Counter` would go over all brokers."""
+        for name in self._names(topic):
+            self._naming[name] += by
+            if not self._naming[name]:
+                del self._naming[name]
 
     def _names(self, topic: str) -> set[str]:
         """Return the brokers that a topic's route names, a declared one that is away too."""

@@ -1,5 +1,8 @@
 """Queue lists from routes: stable, whichever brokers are alive."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from orderlymq.connection.routes import (
     Routes,
     TopicRoute,
@@ -131,3 +134,24 @@ def test_a_group_is_greeted_until_the_last_of_its_topics_is_forgotten() -> None:
         topic_route("T", _data(("a", 2, 6))),
         "a:1",
     )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("TUV"), st.sets(st.sampled_from("abcd")) | st.none()), max_size=30
+    )
+)
+def test_who_is_greeted_is_who_present_routes_name(
+    changes: list[tuple[str, set[str] | None]],
+) -> None:
+    """Whatever routes came, changed and went: the dumb twin looks at all that are there."""
+    routes, present = Routes(), dict[str, set[str]]()
+
+    for topic, brokers in changes:
+        if brokers is None:
+            routes.forget(topic)
+            present.pop(topic, None)
+        else:
+            routes.update(topic, _data(*((name, 2, 6) for name in sorted(brokers))))
+            present[topic] = brokers
+        assert routes.addresses() == {f"{name}:1" for name in set().union(*present.values())}
