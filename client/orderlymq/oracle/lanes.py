@@ -36,6 +36,7 @@ class _Lane:
     open: dict[int, Event] = field(default_factory=dict)  # offset -> delivery under way
     delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
     settled: set[int] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)  # overtaken or skipped, and not delivered since
     first: int = 2**63
     may_jump: bool = False  # once: an administrator moves the group
     newest: Event | None = None  # delivery with the highest attempt
@@ -77,6 +78,8 @@ class _Lanes:
                     lane.may_jump = event.offset < 0
                     known = (*lane.pending, *lane.delivered)
                     lane.settled.update(offset for offset in known if offset < event.offset)
+                    if event.offset >= 0:
+                        self._want_again(lane, event.offset)
             case _ if event.group in self._groups and event.queue:
                 self._read_lane(self._lane(event.group, event), event)
 
@@ -95,6 +98,13 @@ class _Lanes:
                     lane.complete = event
             case _:
                 pass
+
+    @staticmethod
+    def _want_again(lane: _Lane, offset: int) -> None:
+        """Owe what stands behind the offset of a reset; what is under way may be done all the same."""
+        again = {each for each in lane.settled if each >= offset}
+        lane.settled -= again
+        lane.delivered = {o: e for o, e in lane.delivered.items() if o not in again}
 
     def _settle(self, lane: _Lane, event: Event) -> None:
         lane.open.pop(event.offset, None)
@@ -133,14 +143,16 @@ class _Lanes:
             lane.settled.update(offset for offset in lane.pending if offset < event.offset)
             lane.may_jump = False
         elif overtaken is not None:
+            lane.told.update(offset for offset in lane.pending if offset < event.offset)
             self._add(*overtaken)
+        lane.told.discard(event.offset)
 
     def _overtaken(self, lane: _Lane, event: Event) -> tuple[Defect, Event, str, Event] | None:
         """Return what is wrong where *event* is delivered before one that is due earlier."""
         for offset in lane.pending:
             if offset >= event.offset:
                 break
-            if offset in lane.settled:
+            if offset in lane.settled or offset in lane.told:
                 continue
             before = lane.delivered.get(offset)
             if before is None:

@@ -101,9 +101,16 @@ class _Facts:
     faults: list[Event] = field(default_factory=list)
     growths: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     dones: dict[tuple[str, str], Event] = field(default_factory=dict)
+    resets: dict[tuple[str, str, str], list[Event]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    # By group and message the last event of a listener or of a hand-over to the dead letters.
+    seen: dict[tuple[str, str], Event] = field(default_factory=dict)
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912 - one arm per kind
         for event in self.history:
+            if event.kind in (Kind.DELIVER, Kind.DONE, Kind.DEAD):
+                self.seen[event.group, event.message] = event
             match event.kind:
                 case Kind.SEND:
                     self.sends.setdefault(event.message, event)
@@ -130,6 +137,8 @@ class _Facts:
                     self.faults.append(event)
                 case Kind.GROWN:
                     self.growths[event.topic].append(event)
+                case Kind.RESET:
+                    self.resets[event.group, event.topic, event.queue].append(event)
                 case Kind.DONE:
                     self.dones.setdefault((event.group, event.message), event)
                 case _:
@@ -153,9 +162,32 @@ class _Facts:
         topics = {event.topic for event in self.acks.values()}
         covered = self.scanned.keys() | {topic for _, topic in self.drained}
         missing.extend(f"loss in topic {topic}" for topic in sorted(topics - covered))
+        for group, topic, queue in sorted(self.resets):
+            drained = self.drained.get((group, topic))
+            reset = drained and self.reset_before(drained, queue)
+            if reset and reset.offset < 0:
+                missing.append(
+                    f"loss in queue {queue} of topic {topic} for group {group} after a reset"
+                )
         if not self.deliveries:
             missing.append("order of delivery")
         return tuple(missing)
+
+    def reset_before(self, drained: Event, queue: str) -> Event | None:
+        """Return the last reset of a queue before its group had drained it."""
+        resets = self.resets.get((drained.group, drained.topic, queue), ())
+        return next((each for each in reversed(resets) if each.at < drained.at), None)
+
+    def is_missing(self, ack: Event, drained: Event) -> bool:
+        """Return whether a group has drained a topic without this message, as far as can be known.
+
+        A reset lets the group pass over what stands before its offset, and have what stands behind once more.
+        """
+        seen = self.seen.get((drained.group, ack.message))
+        reset = self.reset_before(drained, ack.queue)
+        if reset is None:
+            return seen is None
+        return 0 <= reset.offset <= ack.offset and (seen is None or seen.at < reset.at)
 
 
 def _lost(facts: _Facts) -> list[Finding]:
@@ -176,19 +208,14 @@ def _lost(facts: _Facts) -> list[Finding]:
             )
             continue
 
-        groups = {event.group for event in facts.deliveries.get(message, ())}
         for (group, topic), drained in facts.drained.items():
-            is_seen = group in groups or (group, message) in facts.dead
-            if topic == ack.topic and ack.at < drained.at and not is_seen:
-                findings.append(
-                    Finding(
-                        Defect.LOST,
-                        message,
-                        ack.queue,
-                        f"acknowledged at offset {ack.offset}, never delivered to group {group}",
-                        (ack, drained),
-                    )
-                )
+            if topic == ack.topic and ack.at < drained.at and facts.is_missing(ack, drained):
+                why = f"acknowledged at offset {ack.offset}, never delivered to group {group}"
+                evidence = [ack, drained]
+                if reset := facts.reset_before(drained, ack.queue):
+                    why += f" since the reset to {reset.offset}"
+                    evidence.insert(1, reset)
+                findings.append(Finding(Defect.LOST, message, ack.queue, why, tuple(evidence)))
     return findings
 
 

@@ -169,6 +169,34 @@ def test_a_reset_to_an_offset_settles_what_it_jumps() -> None:
     assert defects([*short, given("a2", 1, 2), done("a2", 1, 2), DRAINED]) == []
 
 
+def test_each_message_is_told_once_as_overtaken_or_skipped() -> None:
+    """However many follow; one that came again and failed again is overtaken once more."""
+    messages = [*sent("a1", "a2", "a3", "a4"), given("a1", 0, 1)]
+    failed = listened(Kind.FAILED, "a1", 0, 1)
+    again = [given("a1", 0, 4), listened(Kind.FAILED, "a1", 0, 4)]
+    rest = [given("a3", 2, 3), done("a3", 2, 3)]
+    second = [given("a2", 1, 2), done("a2", 1, 2)]
+
+    assert defects([*messages, failed, *second, *rest]) == [Defect.OVERTAKEN]
+    assert defects([*messages, failed, *second, *rest, given("a4", 3, 5)]) == [Defect.OVERTAKEN]
+    assert defects([*messages, done("a1", 0, 1), *rest, given("a4", 3, 5)]) == [Defect.SKIPPED]
+    twice = defects([*messages, failed, *second, *again, replace(rest[0], attempt=5)])
+    assert twice.count(Defect.OVERTAKEN) == 2
+
+
+def test_what_a_reset_asks_for_again_is_owed_when_the_group_has_drained() -> None:
+    """Law: behind the offset everything is delivered and done since; before it nothing is owed."""
+    reset = Event(0, Kind.RESET, topic="T", queue="a:0", group="G", offset=1)
+    first = [each for o in (1, 2) for each in (given(f"a{o}", o - 1, o), done(f"a{o}", o - 1, o))]
+    begun = [*sent("a1", "a2"), *first]
+    again = [given("a2", 1, 3), done("a2", 1, 3)]
+
+    assert defects([*begun, reset, *again, DRAINED]) == []
+    assert defects([*begun, reset, DRAINED]) == [Defect.LOST]
+    assert defects([*begun, reset, again[0], DRAINED]) == [Defect.LOST]
+    assert defects([*begun[:-1], reset, begun[-1], DRAINED]) == []
+
+
 def test_nothing_is_left_over_when_a_group_has_drained_its_topic() -> None:
     """Never delivered, or delivered and never done: both are lost."""
     messages = [*sent("a1", "b1"), given("a1", 0, 1), done("a1", 0, 1)]

@@ -391,6 +391,48 @@ def test_a_reset_to_an_offset_owes_nothing_before_it() -> None:
     assert defects([*history, replace(reset, offset=2), deliver("c", 2)]) == []
 
 
+@pytest.mark.parametrize(
+    ("count", "places", "again", "lost"),
+    [
+        (1, [3], [3], ""),  # forwards: what stands before it was passed over
+        (1, [2], [3], "c"),
+        (2, [0], [0, 1, 2, 3], ""),  # backwards: all of it is due once more
+        (2, [0], [0, 1, 3], "c"),
+        (2, [0], [], "abcd"),
+        (2, [0, 3], [3], ""),  # the last one counts
+        (2, [3, 0], [3], "abc"),
+    ],
+)
+def test_what_is_lost_after_a_reset_is_what_stands_behind_its_offset(
+    count: int, places: list[int], again: list[int], lost: str
+) -> None:
+    """Law: when the group has drained the topic, it has had everything behind the offset since, whatever it had before."""
+    begun = [ack(name, offset) for offset, name in enumerate("abcd")]
+    before = [each for o in range(count) for each in (deliver("abcd"[o], o), done("abcd"[o], o))]
+    resets = [replace(commit(place), kind=Kind.RESET) for place in places]
+    after = [each for o in again for each in (deliver("abcd"[o], o), done("abcd"[o], o))]
+
+    found = judge(timed([*begun, *before, *resets, *after, DRAINED])).findings
+
+    assert "".join(each.message for each in found if each.defect is Defect.LOST) == lost
+
+
+def test_a_reset_to_nobody_knows_where_leaves_open_what_is_lost() -> None:
+    """Of its queue and group alone, and the verdict says so."""
+    reset = replace(commit(-1), kind=Kind.RESET)
+    history = [ack("a", 0), ack("b", 1), deliver("b", 1), done("b", 1)]
+
+    verdict = judge(timed([*history, reset, DRAINED]))
+
+    assert verdict.kept
+    assert verdict.not_judged == (
+        "loss in queue g0:0 of topic orders for group billing after a reset",
+    )
+    assert defects([*history, replace(reset, group="audit"), DRAINED]) == [Defect.LOST]
+    assert defects([*history, replace(reset, queue="g0:1"), DRAINED]) == [Defect.LOST]
+    assert defects([*history, DRAINED, reset]) == [Defect.LOST]
+
+
 def test_a_jump_costs_what_the_history_holds() -> None:
     """An offset is any number; those that nobody has named are not walked."""
     assert defects([ack("a", 0), deliver("a", 0), done("a", 0), deliver("z", 10**15)]) == []
