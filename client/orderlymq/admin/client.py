@@ -443,19 +443,22 @@ class AdminClient(Lifecycle, MessageOperations):
         Members that are online are notified and go on there; an offline group's offsets are set.
 
         Raises:
+            SettingError: *to* is none of them. Brokers take -1 for the end, and clients for the beginning of a queue.
             TopicNotFound: No broker has the topic.
         """
-        await self.route(topic)
-        found: dict[MessageQueue, int] = {}
         match to:
             case "earliest":
                 timestamp = 0
             case "latest":
                 timestamp = -1
-            case int():
+            case int() if to >= 0:
                 timestamp = to
             case _:
-                raise SettingError(f"{to!r} is neither earliest, latest nor a time in milliseconds")
+                raise SettingError(
+                    f"{to!r} is neither earliest, latest nor a time in milliseconds since 1970"
+                )
+        await self.route(topic)
+        found: dict[MessageQueue, int] = {}
         header = ResetOffsetHeader(topic, group, timestamp, is_force=True)
         for name, address in self._leaders(topic).items():
             try:

@@ -118,5 +118,15 @@ async def test_each_broker_group_is_reset_whether_its_members_are_online_or_not(
     assert [one.offsets, two.offsets] == expected
 
 
+@pytest.mark.parametrize("to", [-1, -(10**12), "first", ""])
+async def test_a_reset_to_no_moment_is_refused_before_anybody_is_asked(to: int | str) -> None:
+    """-1 was the end for members that were online, and the beginning for a group that was not."""
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        with pytest.raises(SettingError, match="neither earliest, latest nor a time"):
+            await admin.reset_offsets("g", "T", to)
+
+    assert cluster.offsets == {}
+
+
 def _tells(body: bytes) -> Fault:
     return lambda command, _: command.reply(body=body)
