@@ -86,6 +86,10 @@ class ClusterSpec(PipelineSpec):
         return parse_connect({"bootstrap": self.bootstrap, **as_texts(self.options)})
 
 
+# What a checkpoint is about; the operator refuses the same changes.
+_BOUND: Final = ("path", "target", "target_bootstrap", "format", "scd", "table")
+
+
 class StreamSpec(PipelineSpec):
     """A pipeline that goes on: `trigger` is availableNow (ends with what is there now) or a duration."""
 
@@ -98,6 +102,13 @@ class StreamSpec(PipelineSpec):
     def ends(self) -> bool:
         """Return whether it ends with what is there now."""
         return self.trigger == "availableNow"
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What the checkpoint is about: a pipeline with other values would lack all that was read before it."""
+        fields = {to_camel(name): getattr(self, name, None) for name in _BOUND}
+        given = {name: str(value) for name, value in fields.items() if value is not None}
+        return {"type": self.type, "source.topic": self.source.topic, **given}
 
     @property
     def trigger_options(self) -> dict[str, Any]:

@@ -16,7 +16,10 @@ _FILE: Final = "status.json"
 
 @dataclass(slots=True)
 class Status:
-    """Status of a pipeline; *source* is what a mirror compares when it begins again."""
+    """Status of a pipeline.
+
+    When it begins again a mirror compares *source*, and a stream *about*: what its checkpoint is about.
+    """
 
     name: str
     type: str
@@ -26,6 +29,7 @@ class Status:
     rows_per_second: float = 0.0
     offsets: Any = None
     source: Any = None
+    about: Any = None
     lag: int | None = None
     lag_seconds: float | None = None
     updated_at_ms: int = 0

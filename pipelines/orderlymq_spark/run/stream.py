@@ -21,12 +21,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
+from orderlymq_spark.errors import CheckpointInUse
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import created_again, from_json, ids_in, to_json
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch, last_end
 from orderlymq_spark.run.lag import lag_behind
-from orderlymq_spark.run.status import Status, gauges_at, show
+from orderlymq_spark.run.status import Status, gauges_at, kept_status, show
 from orderlymq_spark.sparkversion import HAS_LIMITS, progress_offsets
 from orderlymq_spark.specs import StreamSpec
 
@@ -72,13 +73,15 @@ def run_stream(
         counts_offsets: Spark's rows are ranges; the status counts the messages in them.
 
     Raises:
-        CheckpointInUse: As `hold_checkpoint`.
+        CheckpointInUse: As `hold_checkpoint`, or the checkpoint is that of another pipeline.
         PipelineFailed: The query failed.
         PipelineStopped: A signal stopped a query that ends by itself.
     """
     status = Status(name, spec.type, counts_offsets=counts_offsets)
     gauges = gauges_at(spec.metrics_port)
     with hold_checkpoint(spec.checkpoint) as claim:
+        _check_about(spec)
+        status.about = spec.about
         begin()
         done = last_end(spec.checkpoint / "spark")
         status.offsets = None if done is None else to_json(from_json(done))
@@ -98,6 +101,22 @@ def run_stream(
             else:
                 if not repeats:
                     return status
+
+
+def _check_about(spec: StreamSpec) -> None:
+    """Refuse the checkpoint of another pipeline: this one would begin where that one stands, and nobody would see the gap.
+
+    Raises:
+        CheckpointInUse: It is one.
+    """
+    kept = kept_status(spec.checkpoint)
+    before, now = kept.get("about") or spec.about, spec.about
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            raise CheckpointInUse(
+                f"the checkpoint {spec.checkpoint} is that of the pipeline {kept['name']}, whose {name} is "
+                f"{before.get(name, 'not set')} and not {now.get(name, 'absent')}; give this pipeline a checkpoint of its own"
+            )
 
 
 def _run_query(

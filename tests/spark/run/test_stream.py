@@ -16,11 +16,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
+from orderlymq_spark.errors import CheckpointInUse
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.offsets import to_json
 from orderlymq_spark.run import stream
+from orderlymq_spark.run.status import Status
 from orderlymq_spark.run.stream import PipelineFailed, run_stream
-from orderlymq_spark.specs import Source, StreamSpec
+from orderlymq_spark.specs import ArchiveSpec, ReplaySpec, Source, StreamSpec
 from tests.ports import free_ports
 from tests.spark.topics import Topics
 
@@ -236,3 +238,50 @@ def test_the_lag_grows_while_a_batch_lasts(
     assert status.lag == 5
     assert status.lag_seconds is not None
     assert status.lag_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ({"path": "/a"}, {"path": "/b"}, "path"),
+        ({"path": "/a"}, {"path": "/a", "format": "delta"}, "format"),
+        ({"path": "/a"}, {"path": "/a", "topic": "payments"}, "source.topic"),
+        ({"path": "/a"}, {"type": "replay", "target": "b"}, "format"),
+        ({"type": "replay", "target": "a"}, {"type": "replay", "target": "b"}, "target"),
+        (
+            {"type": "replay", "target": "a"},
+            {"type": "replay", "target": "a", "target_bootstrap": "127.0.0.1:2"},
+            "targetBootstrap",
+        ),
+    ],
+)
+def test_the_checkpoint_of_another_pipeline_is_refused(
+    tmp_path: Path, old: dict[str, str], new: dict[str, str], name: str
+) -> None:
+    """It would begin where that one stands, so its own place would lack all before; the other one still goes on."""
+
+    def run(values: dict[str, str], called: str) -> Status:
+        more = {"type": "archive", **values}
+        source = Source(topic=more.pop("topic", "orders"), bootstrap="127.0.0.1:1")
+        model = ReplaySpec if more["type"] == "replay" else ArchiveSpec
+        given = {"source": source, "checkpoint": str(tmp_path / "one"), **more}
+        spec: StreamSpec = model.model_validate(given)
+        writer = cast("DataStreamWriter", Writer(Late(repeat(False))))
+        return run_stream(called, spec, lambda: writer)
+
+    run(old, "first")
+
+    with pytest.raises(
+        CheckpointInUse, match=rf"the pipeline first, whose {name} is .* of its own"
+    ):
+        run(new, "second")
+    assert run(old, "first").phase == "Finished"
+
+
+def test_a_checkpoint_of_before_says_nothing_of_its_pipeline(tmp_path: Path) -> None:
+    """Its status file has no such field: it goes on."""
+    spec = StreamSpec(type="archive", source=Source(topic="orders"), checkpoint=location(tmp_path))
+    (tmp_path / "status.json").write_text(json.dumps({"name": "x", "type": "archive"}))
+    writer = cast("DataStreamWriter", Writer(Late(repeat(False))))
+
+    assert run_stream("x", spec, lambda: writer).phase == "Finished"
