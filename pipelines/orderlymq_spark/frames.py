@@ -10,7 +10,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq_spark.datasource import OrderlyMQDataSource
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.options import as_texts
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"

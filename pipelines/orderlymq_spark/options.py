@@ -19,7 +19,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_spark.columns import check_columns
 from orderlymq_spark.errors import OptionError, hint
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import from_json, queues_from_json
 
 SOURCE_OPTIONS: Final = {

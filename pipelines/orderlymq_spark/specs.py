@@ -17,7 +17,8 @@ from pydantic.alias_generators import to_camel
 
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_spark.errors import OptionError, hint
-from orderlymq_spark.locations.location import Location, LocationField
+from orderlymq_spark.locations.addresses import LocationField
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.options import (
     Connect,
     as_texts,

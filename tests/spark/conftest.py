@@ -11,7 +11,8 @@ from uuid import uuid4
 import pytest
 
 from orderlymq.blocking import AdminClient
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from tests.cluster.processes import Group
 from tests.ports import free_ports
 from tests.spark.clusters import Clusters

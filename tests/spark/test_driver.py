@@ -21,7 +21,7 @@ from orderlymq.message import Message
 from orderlymq_spark import container
 from orderlymq_spark.driver import in_pod
 from orderlymq_spark.jobs.catalogue import CATALOGUE
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.run.report import CALLERS_MAX, END_MAX_BYTES, THREADS_MAX, DriverReport, serve
 from orderlymq_spark.specs import SparkSettings, parse_pipeline

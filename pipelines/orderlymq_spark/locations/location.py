@@ -2,29 +2,16 @@
 A place of a file or a folder: whole reads, whole writes, and creation that only one writer wins.
 
 Rules: a file is there whole or not at all. `create` is the only commit: a hard link on a file system, a conditional put
-(`If-None-Match: *`) in an object store; neither needs a rename or a lock. An unknown scheme is refused: taken as a path,
-`hdfs://x/y` is the folder `hdfs:/x/y` of the working directory, which ends with the driver's container. Nothing heavy is
-imported here: Spark loads the sinks again for every batch, in processes of their own.
+(`If-None-Match: *`) in an object store; neither needs a rename or a lock. Which place an address names: ``addresses.py``.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Protocol, Self, TypeVar
-
-from pydantic import PlainValidator
-
-from orderlymq_spark.errors import OptionError
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 _Given = TypeVar("_Given")
 _Found = TypeVar("_Found")
-
-SCHEMES: Final = ("s3a", "s3", "gs", "abfss")
-# One slash is enough: a `Path` that was made of an address has lost the other.
-_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-_OBJECT: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)(?:/(.*))?", re.DOTALL)
 
 
 class Output(Protocol):
@@ -137,44 +124,3 @@ class Location(ABC):
             return [work(item) for item in given]
         with ThreadPoolExecutor(min(self.parallel, len(given))) as threads:
             return list(threads.map(work, given))
-
-
-def location(given: str | Path | Location) -> Location:
-    """Return the place that a path or an address names.
-
-    Raises:
-        OptionError: The scheme is unknown, or the address names no bucket.
-    """
-    if isinstance(given, Location):
-        return given
-    text = str(given)
-    found = _ADDRESS.match(text)
-    if found is None:
-        from orderlymq_spark.locations.local import LocalLocation  # noqa: PLC0415 - it needs this module
-
-        return LocalLocation(text)
-    if found[1] not in SCHEMES or isinstance(given, Path):
-        addresses = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise OptionError(
-            f"{given}: the scheme {found[1]}: is not supported; supported are {addresses} and paths of a mounted "
-            "file system without a scheme, as /data/archive or data/archive"
-        )
-    parts = _OBJECT.fullmatch(text)
-    key = (parts[3] or "").rstrip("/") if parts is not None else ""
-    if parts is None or any(name in ("", ".", "..") for name in key.split("/") if key):
-        raise OptionError(
-            f"{given}: an address looks like {found[1]}://bucket/folder, without empty parts, . and .."
-        )
-    from orderlymq_spark.locations.objects import ObjectLocation  # noqa: PLC0415 - it needs this module
-
-    return ObjectLocation(parts[1], parts[2], key)
-
-
-def _checked(given: object) -> Location:
-    if not isinstance(given, str | Path | Location):
-        raise ValueError("must be a path or an address")
-    return location(given)
-
-
-LocationField = Annotated[Location, PlainValidator(_checked)]
-"""A field of a spec."""

@@ -18,7 +18,8 @@ from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess
 from orderlymq_spark.errors import DataLost, OptionError, QueueListChanged
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import (
     EARLIEST,
     LATEST,

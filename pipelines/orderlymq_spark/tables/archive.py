@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.columns import RANGE_COLUMNS
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.options import SPARKS_OWN, parse_source
 from orderlymq_spark.sparkversion import DataSourceStreamArrowWriter, stream_writer
 from orderlymq_spark.tables.parquet import Part, PartFile, parts_folder, publish

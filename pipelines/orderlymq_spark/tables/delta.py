@@ -23,8 +23,9 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.local import LocalLocation
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import NO_IDS, Offsets, QueueRange, TopicIds
 from orderlymq_spark.tables.commits import (
     check_ends,

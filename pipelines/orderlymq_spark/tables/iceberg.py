@@ -26,7 +26,8 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.tables.commits import (
     check_ends,
     check_repeated,

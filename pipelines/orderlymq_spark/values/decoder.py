@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.options import ValueFormat
 from orderlymq_spark.values.avro import avro_decoder, avro_type
 from orderlymq_spark.values.cloudevents import cloudevents_type, event_of

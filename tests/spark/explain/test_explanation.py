@@ -10,7 +10,7 @@ import pytest
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.explain.explanation import Explanation, explain
 from orderlymq_spark.explain.rates import START_S
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import QueueRange, to_json
 from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import SPECS, parse_pipeline

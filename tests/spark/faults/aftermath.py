@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.tables.manifests import MANIFESTS
 from orderlymq_spark.tables.parquet import PARTS, below, holes, path_of, published
 from tests.spark.topics import numbers_by_key

@@ -24,7 +24,7 @@ from orderlymq_spark.datasource import OrderlyMQDataSource, types_of
 from orderlymq_spark.frames import ordered, read_stream
 from orderlymq_spark.jobs import archive, replay
 from orderlymq_spark.jobs.audit import job as audit
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.options import parse_sink
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.run.session import start_session

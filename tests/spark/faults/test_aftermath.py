@@ -11,7 +11,7 @@ import pytest
 
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.tables.manifests import MANIFESTS
 from orderlymq_spark.tables.parquet import Part, parts_folder, path_of, publish

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.tables.delta import append_files, append_rows, is_table, read_table
 from orderlymq_spark.tables.parquet import PartFile
 from tests.spark.s3 import BUCKET, S3, Fate, Request

@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.source.queuereader import MESSAGE_TYPES
 from orderlymq_spark.tables.archive import ArchiveWriter, Written
 from orderlymq_spark.tables.parquet import Part

@@ -23,7 +23,7 @@ import psutil
 import pytest
 import yaml
 
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.tables.parquet import path_of, published
 from tests.spark.faults.aftermath import archive_faults
 from tests.spark.faults.kills import ROOT

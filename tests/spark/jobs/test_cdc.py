@@ -14,7 +14,7 @@ from orderlymq_spark.errors import CheckpointInUse, SinkConflict
 from orderlymq_spark.jobs.cdc import job as cdc
 from orderlymq_spark.jobs.cdc.events import Change, EventError, Format, last_by_key, read_changes
 from orderlymq_spark.jobs.cdc.job import merge_history
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.specs import CdcSpec, Source
 from tests.spark.topics import Topics

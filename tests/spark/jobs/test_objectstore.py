@@ -11,7 +11,7 @@ from pyarrow import fs
 from orderlymq_spark.errors import CheckpointInUse
 from orderlymq_spark.jobs import archive, compact
 from orderlymq_spark.jobs.audit import job as audit
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.run.stream import PipelineFailed

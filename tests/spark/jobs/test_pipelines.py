@@ -25,7 +25,7 @@ from orderlymq_spark.frames import ordered, read_batch
 from orderlymq_spark.jobs import archive, compact, replay
 from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.jobs.skew import job as skew
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.run.stream import PipelineFailed
 from orderlymq_spark.specs import (

@@ -32,7 +32,7 @@ from orderlymq_spark.jobs.deadletters import (
     take_first_origins,
 )
 from orderlymq_spark.jobs.redrive import Plan, make_plan
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec

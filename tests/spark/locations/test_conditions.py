@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.objects import store_of
 
 Seen = list[tuple[str, dict[str, str]]]

@@ -10,7 +10,8 @@ import pytest
 
 from orderlymq_spark.errors import StoreFailed
 from orderlymq_spark.locations import objects
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from tests.spark.s3 import BUCKET, S3, Fate, Request
 
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_stream
-from orderlymq_spark.locations.location import LocationField, location
+from orderlymq_spark.locations.addresses import LocationField, location
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.specs import SPECS, ArchiveSpec, parse_pipeline
 from orderlymq_spark.tables.archive import ArchiveDataSource

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.frames import delta_batches
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.tables.delta import append_rows, read_table
 
 if TYPE_CHECKING:

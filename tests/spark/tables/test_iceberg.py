@@ -16,7 +16,7 @@ from pyiceberg.table import CommitTableResponse, Table
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.jobs import archive, compact
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.specs import ArchiveSpec, Catalog, CompactSpec, Source
 from orderlymq_spark.tables.iceberg import (
     append_files,

@@ -13,8 +13,9 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict, StoreFailed
 from orderlymq_spark.jobs import compact
 from orderlymq_spark.locations import objects
+from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.local import LocalLocation
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.specs import CompactSpec
 from orderlymq_spark.tables import manifests

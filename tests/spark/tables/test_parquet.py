@@ -9,7 +9,8 @@ import pytest
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.jobs import compact
-from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.specs import CompactSpec
 from orderlymq_spark.tables.parquet import (

@@ -19,7 +19,7 @@ from orderlymq_operator.resources.pipelines.pipeline import PipelineSpec
 from orderlymq_operator.resources.pipelines.spark import Catalog, PathText, Source, SparkSettings
 from orderlymq_spark import specs
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.addresses import location
 from tests.operator.examples import pipeline
 
 EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "pipelines").glob("*.yaml"))
