@@ -5,6 +5,7 @@ Rule: every request goes to the leader of a raft group or to a name server. It e
 `AdminError`, which names the server and its answer. The planner decides which requests are sent.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -55,6 +56,8 @@ T = TypeVar("T")
 _READ_TIMEOUT_S: Final = 1.0
 # A change waits for its replication; during an election it waits for that as well.
 _CHANGE_TIMEOUT_S: Final = 5.0
+# Longer answers, as tables of hundreds of topics, are decoded beside the loop: they take milliseconds.
+_QUICK_MAX: Final = 1 << 16
 
 
 class AdminError(Exception):
@@ -379,6 +382,8 @@ class Admin:
         answer = await self._invoke(address, command, _READ_TIMEOUT_S)
         if absent is not None and answer.code == absent[0]:
             return absent[1]
+        if len(answer.body) > _QUICK_MAX:
+            return await asyncio.to_thread(_decoded, address, answer, decode)
         return _decoded(address, answer, decode)
 
     async def _operate(self, address: str, command: RemotingCommand) -> None:

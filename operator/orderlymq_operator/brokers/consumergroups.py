@@ -13,6 +13,7 @@ from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.answers import Lock, MembershipView
+from orderlymq_operator.plan.actions import TopicConfig
 from orderlymq_operator.plan.assignment import Member
 from orderlymq_operator.plan.consumergroups import AssignmentView, GroupAssigner, SetAssignment
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired
@@ -41,7 +42,7 @@ class GroupReconciler:
         self,
         desired: Desired,
         addresses: Mapping[str, str],
-        queues: Mapping[str, Mapping[str, int]],
+        topics: Mapping[str, Mapping[str, TopicConfig]],
         now_ms: int,
         zones: Mapping[str, str] | None = None,
     ) -> None:
@@ -50,7 +51,7 @@ class GroupReconciler:
         Args:
             desired: whose consumer groups.
             addresses: where the leader of each raft group answers.
-            queues: number of queues by raft group and topic.
+            topics: those of each raft group.
             now_ms: a monotonic clock.
             zones: zone of each raft group's leader, where known.
         """
@@ -76,7 +77,7 @@ class GroupReconciler:
         for group in desired.consumer_groups:
             held = locks.get(group.group_name, {})
             try:
-                await self._reconcile_one(group, addresses, queues, held, now_ms, zones or {})
+                await self._reconcile_one(group, addresses, topics, held, now_ms, zones or {})
             except AdminError as error:
                 _log.debug("consumer group %s is not reconciled now: %s", group.group_name, error)
 
@@ -84,7 +85,7 @@ class GroupReconciler:
         self,
         group: ConsumerGroup,
         addresses: Mapping[str, str],
-        queues: Mapping[str, Mapping[str, int]],
+        topics: Mapping[str, Mapping[str, TopicConfig]],
         locks: Mapping[MessageQueue, Lock],
         now_ms: int,
         zones: Mapping[str, str],
@@ -97,7 +98,7 @@ class GroupReconciler:
             for (place, _), view in zip(places, views, strict=True)
         }
         assigner = self._assigners.setdefault(name, GroupAssigner(name))
-        view = _view(group, seen, locks, queues, zones)
+        view = _view(group, seen, locks, topics, zones)
         for step in assigner.decide(group.spec.assignment, view, now_ms):
             for address in addresses.values():
                 if isinstance(step, SetAssignment):
@@ -113,7 +114,7 @@ def _view(
     group: ConsumerGroup,
     seen: Mapping[str, MembershipView],
     locks: Mapping[MessageQueue, Lock],
-    queues: Mapping[str, Mapping[str, int]],
+    topics: Mapping[str, Mapping[str, TopicConfig]],
     zones: Mapping[str, str],
 ) -> AssignmentView:
     # A topic that the manifest names and no member reads has nobody who could take its queues.
@@ -130,11 +131,11 @@ def _view(
         {place: found.members for place, found in seen.items()},
         sorted(
             MessageQueue(topic, place, number)
-            for place, counts in queues.items()
-            for topic, count in counts.items()
+            for place, table in topics.items()
             # By key nobody takes queues.
-            if topic in wanted and group.spec.concurrency == "Queue"
-            for number in range(count)
+            for topic in (wanted if group.spec.concurrency == "Queue" else ())
+            if topic in table
+            for number in range(table[topic].queues)
         ),
         {queue: lock.client_id for queue, lock in locks.items()},
         {place: found.decisions for place, found in seen.items()},

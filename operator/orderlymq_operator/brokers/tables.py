@@ -4,6 +4,7 @@ Tables of raft groups and name servers: topics, consumer groups, accounts, queue
 Rule: a server that does not answer, or answers only in part, counts as one that knows nothing.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias
 
@@ -37,7 +38,8 @@ async def read_tables(
     one has said that it does (*expanding*), whatever the manifest says by now.
     """
     users = bool(desired.users or desired.deleted_users)
-    asked = {*expanding_topics(desired.topics), *expanding}
+    grows = await asyncio.to_thread(expanding_topics, desired.topics)
+    asked = {*grows, *expanding}
     try:
         return (
             await admin.topics(address),

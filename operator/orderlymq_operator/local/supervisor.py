@@ -179,10 +179,7 @@ class Supervisor:
         await self._consumer_groups.reconcile(
             self.desired,
             {name: backend.group_address(name) for name in groups},
-            {
-                name: {topic: config.queues for topic, config in (found.topics or {}).items()}
-                for name, found in groups.items()
-            },
+            {name: found.topics or {} for name, found in groups.items()},
             time.monotonic_ns() // 1_000_000,
         )
 

@@ -10,6 +10,7 @@ that starts the new member before it ends the old one therefore moves each queue
 depend on this module: the lock of a queue decides which member may consume it.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -119,18 +120,21 @@ def _even(
     since: Mapping[str, int],
 ) -> None:
     """Move queues, always from who has the most, until one more would only swap the roles."""
-    held: dict[str, list[MessageQueue]] = {name: [] for name in loads}
+    # Queues of one raft group have the same candidates, so the first one of each stands for all.
+    held: dict[str, dict[str, deque[MessageQueue]]] = {name: {} for name in loads}
     for queue in sorted(owners):
-        held[owners[queue]].append(queue)
+        held[owners[queue]].setdefault(queue.broker_name, deque()).append(queue)
     moving = True
     while moving:
         moving = False
         for owner in sorted(loads, key=lambda name: (-loads[name], name)):
-            for queue in held[owner]:
-                taker = _least(candidates(queue), loads, since)
+            for queues in held[owner].values():
+                if not queues:
+                    continue
+                taker = _least(candidates(queues[0]), loads, since)
                 if loads[owner] - loads[taker] > 1:
-                    held[owner].remove(queue)
-                    held[taker].append(queue)
+                    queue = queues.popleft()
+                    held[taker].setdefault(queue.broker_name, deque()).append(queue)
                     _give(queue, taker, owners, loads)
                     moving = True
                     break

@@ -88,8 +88,11 @@ class GroupAssigner:
         if spec.strategy in ("Averagely", "AveragelyByCircle"):
             steps += self._end_decisions(view)
         else:
-            for topic in sorted({queue.topic for queue in view.queues}):
-                found = self._assign(spec, view, topic, calm=calm)
+            queues: dict[str, list[MessageQueue]] = {}
+            for queue in view.queues:
+                queues.setdefault(queue.topic, []).append(queue)
+            for topic in sorted(queues):
+                found = self._assign(spec, view, topic, queues[topic], calm=calm)
                 decided |= found
                 steps += self._store(view, topic, found)
         holdings = self._holdings(view, now_ms)
@@ -103,9 +106,14 @@ class GroupAssigner:
         return steps
 
     def _assign(
-        self, spec: Assignment, view: AssignmentView, topic: str, *, calm: bool
+        self,
+        spec: Assignment,
+        view: AssignmentView,
+        topic: str,
+        queues: Sequence[MessageQueue],
+        *,
+        calm: bool,
     ) -> dict[MessageQueue, str]:
-        queues = [queue for queue in view.queues if queue.topic == topic]
         members = {member.client_id: member for found in view.members.values() for member in found}
         # Who does not subscribe to the topic could take its queues and never read them.
         wanting = [

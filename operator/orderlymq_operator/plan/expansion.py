@@ -139,11 +139,12 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
     The caller has made sure that every raft group answers.
     """
     name = topic.topic_name
-    under_way = expands(name, observed)
-    published = published_layout(name, observed)
-    if not topic.ordered or (not under_way and not published):
+    if not topic.ordered:
         return None
+    under_way = expands(name, observed)
     if not under_way and topic.spec.effective_queue_change_policy != "DrainAndSwitch":
+        return None
+    if not under_way and not published_layout(name, observed):
         return None
     request = ExpansionRequest(
         name,

@@ -9,7 +9,7 @@ queues: it would refuse clients there that the others serve.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from orderlymq_operator.plan.actions import (
@@ -80,17 +80,10 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
 
     work: list[Action] = list(_name_servers(desired, observed))
     work += _processes(desired.cluster, observed)
-    about: dict[Subject, list[Action]] = {}
+    unknown = _unknown(desired, observed)
     lacking = _lacking_accounts(desired, observed)
-    waits: dict[Subject, str] = {}
-    for topic in desired.topics:
-        about[_subject(topic)] = actions = list(_topic(topic, desired, observed))
-        if wait := _wait_for_accounts(topic, actions, observed, lacking):
-            waits[_subject(topic)] = wait
-    for group in desired.consumer_groups:
-        about[_subject(group)] = list(_group(group, desired, observed))
-    for user in desired.users:
-        about[_subject(user)] = list(_user(user, desired, observed))
+    parts = _parts(desired, observed, lacking, known=not unknown)
+    about = parts.actions
     topics_exist = not lacking and not any(
         isinstance(it, CreateTopic) for actions in about.values() for it in actions
     )
@@ -100,14 +93,14 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
         work += actions
     canary = canary_actions(desired, observed)
     work += canary
-    if topics_exist and not any(isinstance(action, CreateTopic) for action in canary):
-        work += _template(desired, observed)
-    if not _unreachable(desired, observed) and _name_server_answers(observed):
+    if not unknown:
+        if topics_exist and not any(isinstance(action, CreateTopic) for action in canary):
+            work += _template(desired, observed)
         work += undeclared_steps(desired, observed)
     work += _deletions(desired, observed)
     if not work and not desired.draining:
         work += leader_move(desired.cluster, observed.groups)
-    return work + list(_conditions(desired, observed, about, waits))
+    return work + list(_conditions(desired, observed, parts))
 
 
 def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], list[Refuse]]:
@@ -133,6 +126,39 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
             ),
         )
     return [], refused
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Topics, consumer groups and users: their steps, what they wait for, and how far topics expand."""
+
+    actions: dict[Subject, list[Action]] = field(default_factory=dict)
+    waits: dict[Subject, str] = field(default_factory=dict)
+    expansions: dict[Subject, ExpansionPlan] = field(default_factory=dict)
+
+
+def _parts(
+    desired: Desired, observed: Observed, lacking: Mapping[str, str], *, known: bool
+) -> _Parts:
+    """Plan each part; of what is not *known* a guess could create a second queue list."""
+    made = _Parts()
+    topics = {topic.topic_name: topic for topic in desired.topics}
+    silent = bool(_unreachable(desired, observed))
+    for topic in desired.topics:
+        actions = made.actions[_subject(topic)] = list[Action]()
+        if not known:
+            continue
+        if (expansion := topic_expansion(topic, desired, observed)) is not None:
+            made.expansions[_subject(topic)] = expansion
+        actions += _topic(topic, desired, observed, expansion)
+        if wait := _wait_for_accounts(topic, actions, observed, lacking):
+            made.waits[_subject(topic)] = wait
+    for group in desired.consumer_groups:
+        steps = [] if silent else list(_group(group, topics, desired, observed))
+        made.actions[_subject(group)] = steps
+    for user in desired.users:
+        made.actions[_subject(user)] = [] if silent else list(_user(user, desired, observed))
+    return made
 
 
 def _name_servers(desired: Desired, observed: Observed) -> Iterator[Action]:
@@ -167,11 +193,11 @@ def _stale_name_servers(cluster: Cluster, observed: Observed) -> list[int]:
     return [index for index, each in observed.name_servers.items() if each.revision not in known]
 
 
-def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Action]:
+def _topic(
+    topic: Topic, desired: Desired, observed: Observed, expansion: ExpansionPlan | None
+) -> Iterator[Action]:
+    """Plan a topic; the caller has made sure that everybody answers."""
     name = topic.topic_name
-    if _unreachable(desired, observed) or not _name_server_answers(observed):
-        return  # what exists is not known now; a guess could create a second queue list
-    expansion = topic_expansion(topic, desired, observed)
     if expansion is not None and expansion.holds:
         yield from expansion.actions
         return
@@ -231,8 +257,6 @@ def _template(desired: Desired, observed: Observed) -> Iterator[Action]:
 
     A send of a producer that already runs would make a declared topic as Normal, and none becomes ordered later.
     """
-    if _unreachable(desired, observed) or not _name_server_answers(observed):
-        return
     is_wanted = desired.cluster.spec.config.auto_create_topic_enable
     for group in desired.cluster.group_names if is_wanted else ():
         if AUTO_CREATE_TOPIC not in (observed.groups[group].topics or {}):
@@ -259,13 +283,18 @@ def wanted_layout(topic: Topic, desired: Desired, observed: Observed) -> Mapping
     return spread(topic.spec.queues, places, present)
 
 
-def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterator[Action]:
-    """Plan a consumer group: it must exist in every raft group that may hold its queues."""
-    if _unreachable(desired, observed):
-        return
+def _group(
+    group: ConsumerGroup, topics: Mapping[str, Topic], desired: Desired, observed: Observed
+) -> Iterator[Action]:
+    """Plan a consumer group: it must exist in every raft group that may hold its queues.
+
+    *topics* are all that are declared, by the name that clients use.
+    """
     config = group_config(group)
     seed = tuple(topic.name for topic in group.spec.topics)
-    own_topics = [topic for topic in desired.topics if topic.topic_name in seed]
+    layouts = {
+        name: wanted_layout(topics[name], desired, observed) for name in seed if name in topics
+    }
     tables = [item.consumer_groups or {} for item in observed.groups.values()]
     known = [table[group.group_name] for table in tables if group.group_name in table]
     # A group that exists already gets everything from queues in a raft group that was added later:
@@ -275,10 +304,7 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
     for name in names:
         found = observed.groups[name]
         existing = found.topics or {}
-        if any(
-            name in wanted_layout(topic, desired, observed) and topic.topic_name not in existing
-            for topic in own_topics
-        ):
+        if any(name in layout and topic not in existing for topic, layout in layouts.items()):
             continue  # its topics come first: a start position needs queues
         present = (found.consumer_groups or {}).get(group.group_name)
         # One that exists is declared by `orderlymq group set`: brokers refuse that while one of its queues is locked.
@@ -314,7 +340,7 @@ def group_config(group: ConsumerGroup) -> GroupConfig:
 def _user(user: User, desired: Desired, observed: Observed) -> Iterator[Action]:
     """Plan an account: every raft group knows it."""
     secret = observed.secrets.get(user.metadata.name)
-    if secret is None or _unreachable(desired, observed):
+    if secret is None:
         return
     config = user_config(user, secret)
     for name in desired.cluster.group_names:
@@ -359,6 +385,13 @@ def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
             yield DeleteOrderConfig(name)
 
 
+def _unknown(desired: Desired, observed: Observed) -> str:
+    """Return who leaves it open which topics exist; empty when everybody answers."""
+    if silent := _unreachable(desired, observed):
+        return f"{silent[0]} does not answer"
+    return "" if _name_server_answers(observed) else "no name server answers"
+
+
 def _unreachable(desired: Desired, observed: Observed) -> list[str]:
     """Return the groups whose topics are not known."""
     return [
@@ -386,29 +419,18 @@ def _subject(resource: Resource) -> Subject:
     return Subject(resource.kind, resource.metadata.name)
 
 
-def _conditions(
-    desired: Desired,
-    observed: Observed,
-    about: Mapping[Subject, list[Action]],
-    waits: Mapping[Subject, str],
-) -> Iterator[Action]:
+def _conditions(desired: Desired, observed: Observed, parts: _Parts) -> Iterator[Action]:
     """Report what changed of the Ready conditions."""
     reports = {_subject(desired.cluster): _cluster_condition(desired, observed)}
-    silent = _unreachable(desired, observed)
-    unregistered = _unregistered(desired, observed)
-    expansions = _expansions(desired, observed)
-    for subject, actions in about.items():
-        expansion = None if silent else expansions.get(subject)
-        if silent:
-            report = ConditionReport("False", "BrokerUnavailable", f"{silent[0]} does not answer")
-        elif not _name_server_answers(observed):
-            report = ConditionReport("False", "BrokerUnavailable", "no name server answers")
-        elif unregistered is not None:
-            report = ConditionReport("False", "BrokerUnavailable", unregistered)
+    unavailable = _unknown(desired, observed) or _unregistered(desired, observed)
+    for subject, actions in parts.actions.items():
+        expansion = parts.expansions.get(subject)
+        if unavailable:
+            report = ConditionReport("False", "BrokerUnavailable", unavailable)
         elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
             report = ConditionReport("False", "SecretMissing", NO_SECRET)
-        elif subject in waits:
-            report = ConditionReport("False", "Progressing", waits[subject])
+        elif subject in parts.waits:
+            report = ConditionReport("False", "Progressing", parts.waits[subject])
         elif expansion is not None:
             report = ConditionReport("False", expansion_reason(expansion), expansion.message)
         elif actions:
@@ -419,13 +441,6 @@ def _conditions(
     for subject, report in reports.items():
         if observed.conditions.get(subject) != report:
             yield ReportCondition(subject, report)
-
-
-def _expansions(desired: Desired, observed: Observed) -> dict[Subject, ExpansionPlan]:
-    if _unreachable(desired, observed) or not _name_server_answers(observed):
-        return {}
-    found = {_subject(topic): topic_expansion(topic, desired, observed) for topic in desired.topics}
-    return {subject: expansion for subject, expansion in found.items() if expansion is not None}
 
 
 def _cluster_condition(desired: Desired, observed: Observed) -> ConditionReport:

@@ -4,6 +4,7 @@ import json
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
+from orderlymq_operator.plan.actions import TopicConfig
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -54,8 +55,9 @@ async def test_members_are_not_notified_again_and_again_of_queues_that_nobody_wi
         wanted = desired(group("billing", concurrency="Key"), group("audit"), unread)
         for minute in range(5):
             now_ms = 60_000 * minute
-            queues = {"demo-0": {"orders": 2, "log": 2}}
-            await reconciler.reconcile(wanted, {"demo-0": address}, queues, now_ms)
+            two = TopicConfig(2, 6, order=True)
+            topics = {"demo-0": {"orders": two, "log": two}}
+            await reconciler.reconcile(wanted, {"demo-0": address}, topics, now_ms)
     await client.close()
 
     assert notices["audit"]

@@ -1,9 +1,14 @@
 """The operator's requests to the API server, counted by one of our own; HTTP is real, the clock is not."""
 
+import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from types import FrameType
 
+import orjson
 import pytest
 
 from orderlymq_operator.brokers.admin import AdminError
@@ -21,6 +26,8 @@ from orderlymq_operator.kube.resources import (
     SERVICES,
     TOPICS,
 )
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, custom, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
@@ -52,6 +59,50 @@ async def test_a_calm_cluster_asks_the_api_server_for_nothing(small: SmallCluste
     assert asked == []
     assert later == [(None, _ALL), (None, 0)]
     assert small.server.writes() == []
+
+
+def _called_in_the_loop(found: Counter[str], frame: FrameType, event: str, _: object) -> None:
+    """Count a call of a function of the operator that is no coroutine."""
+    code = frame.f_code
+    plain = not code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR)
+    if event == "call" and plain and "orderlymq_operator" in code.co_filename:
+        found[f"{code.co_filename}: {code.co_qualname}"] += 1
+
+
+async def _calls_at_rest(small: SmallCluster, count: int) -> Counter[str]:
+    """Return which functions the loop calls how often in a pass over so many Topics that finds nothing to do."""
+    names = [f"topic-{number}" for number in range(count)]
+    facts = {"perm": 6, "readQueueNums": 8, "writeQueueNums": 8, "order": True}
+    table = {name: {"topicName": name, **facts} for name in [*names, AUTO_CREATE_TOPIC]}
+    topics = orjson.dumps({"topicConfigTable": table, "dataVersion": {}})
+    lists = orjson.dumps({"table": dict.fromkeys(names, "demo-0:8")})
+    for code, body in (
+        (RequestCode.GET_ALL_TOPIC_CONFIG, topics),
+        (RequestCode.GET_KVLIST_BY_NAMESPACE, lists),
+    ):
+        small.scripted.answers[code] = lambda request, body=body: request.reply(body=body)
+    for name in names:
+        small.server.put(TOPICS, custom("Topic", name))
+    small.reconciler.inventory.invalidate()
+    while await small.reconciler.reconcile(KEY) is not None:
+        pass
+    small.server.asked.clear()
+    found: Counter[str] = Counter()
+    sys.setprofile(partial(_called_in_the_loop, found))
+    try:
+        assert await small.reconciler.reconcile(KEY) is None
+    finally:
+        sys.setprofile(None)
+    assert small.server.writes() == []
+    return found
+
+
+async def test_a_pass_over_many_topics_lets_the_loop_serve_others(small: SmallCluster) -> None:
+    """Law: the loop itself calls no function once for each Topic; a thread beside it compares and plans them."""
+    few = await _calls_at_rest(small, 2)
+    many = await _calls_at_rest(small, 32)
+
+    assert {name for name in many if many[name] - few[name] >= 30} == set()
 
 
 async def test_what_was_changed_by_hand_is_put_right_when_a_watch_shows_it(

@@ -47,21 +47,20 @@ class ObservedConsumerGroup:
 
 
 def observe_consumer_group(
-    name: str,
     members: Mapping[str, Sequence[GroupMember]],
     locks: Mapping[str, Sequence[Lock]],
     lags: Sequence[int],
     zone_of: Callable[[str], str] = lambda _: "",
     lanes: Iterable[Sequence[QueueLanes]] = (),
 ) -> ObservedConsumerGroup:
-    """Return what the raft groups say of consumer group *name*, put together."""
+    """Return what the raft groups say of one consumer group, put together; *locks* are those of its queues."""
     views = {place: {member.client_id for member in found} for place, found in members.items()}
     first = next(iter(views.values()), set())
     held = {
         (lock.topic, group, lock.queue): lock
         for group, found in locks.items()
         for lock in found
-        if lock.group == name and not lock.topic.startswith(RETRY_PREFIX)
+        if not lock.topic.startswith(RETRY_PREFIX)
     }
     known = {member.client_id: member for found in members.values() for member in found}
     return ObservedConsumerGroup(

@@ -19,8 +19,6 @@ from orderlymq_operator.resources.kinds import (
     NAME_FIELDS,
     Cluster,
     Desired,
-    Resource,
-    declared_name,
     is_deleted_with,
 )
 
@@ -74,18 +72,16 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
             continue
         subject = subject_of(item)
         state.subjects[subject] = item
-        if item.manifest is None:
+        if item.planned is None:
             state.verdicts[subject] = ConditionReport("False", "Invalid", item.error[:MESSAGE_MAX])
             continue
-        name = declared_name(item.manifest)
-        winner = claimed.setdefault((item.kind, name), item)
+        winner = claimed.setdefault((item.kind, item.declared), item)
         if winner is not item:
-            text = (
-                f"{item.kind} {winner.namespace}/{winner.name} is older and declares {name!r}, too"
-            )
+            other = f"{item.kind} {winner.namespace}/{winner.name}"
+            text = f"{other} is older and declares {item.declared!r}, too"
             state.verdicts[subject] = ConditionReport("False", OTHER_OWNER, text)
             continue
-        found[item.kind].append(_renamed(item.manifest, subject.name))
+        found[item.kind].append(item.planned)
     for item in state.leaving:
         # Another object may have taken the name over: then nothing is deleted.
         if deletes(item) and (item.kind, item.declared) not in claimed and not _was_refused(item):
@@ -118,11 +114,3 @@ def _was_refused(item: Item) -> bool:
 def _not_allowed(cluster: Cluster, item: Item) -> ConditionReport:
     meta = cluster.metadata
     return tenants.refusal(meta.name, meta.namespace or "", item.namespace)
-
-
-def _renamed(manifest: Resource, name: str) -> Resource:
-    """Return the manifest under a name that is unique over namespaces, clients' name unchanged."""
-    field = NAME_FIELDS[manifest.kind]
-    spec: Any = manifest.spec.model_copy(update={field: declared_name(manifest)})
-    meta = manifest.metadata.model_copy(update={"name": name})
-    return manifest.model_copy(update={"metadata": meta, "spec": spec})

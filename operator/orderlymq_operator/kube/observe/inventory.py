@@ -9,9 +9,9 @@ gone or nobody granted it, keeps what is known of it, and holds no other namespa
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -50,6 +50,7 @@ class Item:
 
     Attributes:
         manifest: the model; None when it cannot be used, *error* says why.
+        planned: the model as the planner takes it: under a name that is unique over namespaces, clients' name unchanged.
         cluster: the Cluster that it is or belongs to; None when it does not say, and of what uses one.
         status: as it stands in the API server.
         deleting_since: when its deletion was asked for, None when it was not.
@@ -70,6 +71,7 @@ class Item:
     deleting_since: str | None
     cluster: ClusterKey | None
     manifest: Manifest | None
+    planned: Manifest | None
     error: str
     owners: frozenset[str]
     declared: str
@@ -123,10 +125,21 @@ def read_item(resource: Resource, found: Json) -> Item:
         deleting_since=meta.get("deletionTimestamp"),
         cluster=cluster_of(resource.kind, found),
         manifest=manifest,
+        planned=None if manifest is None else _planned(manifest),
         error=error,
         owners=frozenset(each["uid"] for each in meta.get("ownerReferences") or ()),
         declared=_declared(resource.kind, found) if manifest is None else declared_name(manifest),
     )
+
+
+def _planned(manifest: Manifest) -> Manifest:
+    field = NAME_FIELDS.get(manifest.kind)
+    if field is None:
+        return manifest
+    meta, declared = manifest.metadata, {field: declared_name(manifest)}
+    named = meta.model_copy(update={"name": f"{meta.namespace}/{meta.name}"})
+    spec: Any = manifest.spec.model_copy(update=declared)
+    return manifest.model_copy(update={"metadata": named, "spec": spec})
 
 
 def _declared(kind: str, found: Json) -> str:
@@ -178,6 +191,19 @@ def _is_newer(version: str, known: Item) -> bool:
     if version.isdecimal() and known.version.isdecimal():
         return int(version) > int(known.version)
     return version != known.version
+
+
+def _read_newer(
+    resource: Resource, lists: Iterable[Json], known: Mapping[tuple[str, str], Item]
+) -> dict[tuple[str, str], Item]:
+    """Return the objects of a list that are newer than what is known."""
+    made = {}
+    for found in lists:
+        meta = found["metadata"]
+        before = known.get((meta["namespace"], meta["name"]))
+        if before is None or _is_newer(meta["resourceVersion"], before):
+            made[meta["namespace"], meta["name"]] = read_item(resource, found)
+    return made
 
 
 class Inventory:
@@ -238,6 +264,10 @@ class Inventory:
     async def _refresh(self, resource: Resource, own: tuple[str, str] | None) -> None:
         lists, unread = await list_each(self._api, resource, self._namespaces)
         self.note_unread(resource, unread)
+        # The loop serves others meanwhile: thousands of objects take seconds.
+        made = await asyncio.to_thread(
+            _read_newer, resource, lists, dict(self._items[resource.kind])
+        )
         before = self._items[resource.kind]
         now = {key: item for key, item in before.items() if item.namespace in unread}
         changed: list[Item] = []
@@ -248,7 +278,7 @@ class Inventory:
             if known is not None and not _is_newer(found["metadata"]["resourceVersion"], known):
                 now[key] = known
             else:
-                now[key] = read_item(resource, found)
+                now[key] = made.get(key) or read_item(resource, found)
                 changed.append(now[key])
         changed += [before[key] for key in before.keys() - now.keys()]
         self._items[resource.kind] = now
@@ -342,12 +372,21 @@ class Inventory:
         return self._items["Cluster"].get(key)
 
     def parts(self, key: ClusterKey) -> list[Item]:
-        """Return every Topic, ConsumerGroup and User of a Cluster, the oldest of a kind first."""
+        """Return every Topic, ConsumerGroup and User of a Cluster, the oldest of a kind first.
+
+        It may be called beside the loop: what it goes through is copied first.
+        """
         return [
             item
             for resource in PARTS
-            for item in sorted(self._items[resource.kind].values(), key=lambda item: item.age_order)
-            if item.cluster == key
+            for item in sorted(
+                [
+                    item
+                    for item in tuple(self._items[resource.kind].values())
+                    if item.cluster == key
+                ],
+                key=lambda item: item.age_order,
+            )
         ]
 
     def names(self, kind: str) -> set[tuple[str, str, str]]:

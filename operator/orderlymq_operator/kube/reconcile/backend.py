@@ -16,6 +16,7 @@ from typing import Final
 import aiohttp
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.answers import Lock
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
@@ -113,7 +114,7 @@ class KubeBackend:
     Attributes:
         secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
         pages: how the pages of pods are asked for, by how those were made.
-        reports: what the planner says about objects, filled by `perform`.
+        reports: what the planner says about objects, filled by `execute`.
         holds: whether no pod is replaced: in a pause, and while its successor could not start.
         expanding: topics that were expanding at the last reconcile.
         detector: what previous reconciles found silent.
@@ -236,11 +237,16 @@ class KubeBackend:
                     asyncio.gather(*(admin.lanes(place, name) for place in at if name in keyed)),
                 )
             views = dict(zip(places, members, strict=True))
-            return observe_consumer_group(name, views, locks, lags, zone_of, lanes)
+            held = locks.get(name, {})
+            return observe_consumer_group(views, held, lags, zone_of, lanes)
 
         try:
             places = {name: self.group_address(name) for name in started}
-            locks = {name: await self.admin.locks(place) for name, place in places.items()}
+            tables = {name: await self.admin.locks(place) for name, place in places.items()}
+            locks: dict[str, dict[str, list[Lock]]] = {}
+            for place, table in tables.items():
+                for lock in table:
+                    locks.setdefault(lock.group, {}).setdefault(place, []).append(lock)
             found = await asyncio.gather(*(see(name, places) for name in groups))
         except AdminError:
             return None
@@ -388,10 +394,8 @@ class KubeBackend:
                 await self.replace_pod(names.pod_name(group, node))
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
-            case ReportCondition(subject, condition):
-                self.reports[subject] = condition
-            case Refuse():
-                raise AssertionError("a refused plan is not carried out")
+            case ReportCondition() | Refuse():
+                raise AssertionError("a report is kept, and a refused plan is not carried out")
             case PutOrderConfig():
                 await perform_remote(action, self.admin, self)
                 self._check_name_servers()
@@ -411,6 +415,8 @@ class KubeBackend:
 
     def name_failures(self) -> None:
         """Let the reports of objects that are not effective yet say what broker or name server answered."""
+        if not self.failed:
+            return
         desired = self.desired
         declared: list[Topic | ConsumerGroup | User] = [*desired.topics, *desired.consumer_groups]
         for each in [*declared, *desired.users]:

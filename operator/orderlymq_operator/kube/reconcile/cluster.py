@@ -9,6 +9,7 @@ any time; the next one tries what failed. One that works with what is kept only 
 Nothing is written twice. A failure that needs a person becomes a condition, every other one a later attempt.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -249,7 +250,7 @@ class ClusterReconciler:
             self._report.set_groups(scope, observed)
             self.seen[(item.namespace, item.name)] = scope
             # Nothing is done, but the present state is reported.
-            found = self._plan(scope, observed)
+            found = await self._plan(scope, observed)
             reports = [action for action in found if isinstance(action, ReportCondition)]
             await execute(backend, reports, self._metrics)
             await self._report.write(scope, observed, [])
@@ -314,11 +315,11 @@ class ClusterReconciler:
         # lost, just when takeovers need the leaders of the last reconcile.
         self.seen[key] = scope
         self._expanding[key] = topics_under_way(observed.groups)
-        actions = self._plan(scope, observed)
+        actions = await self._plan(scope, observed)
         if refused := await self._finalizers.settle(scope.state, observed):
             unheld = frozenset((subject.kind, subject.name) for subject in refused)
             scope.state.desired = replace(scope.state.desired, unheld=unheld)
-            actions = self._plan(scope, observed)
+            actions = await self._plan(scope, observed)
         return observed, actions
 
     async def _carry_out(
@@ -366,12 +367,14 @@ class ClusterReconciler:
         accepted = cluster.spec
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         cluster, tls_waits = with_tls_step(cluster, live)
-        state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
+        key = (item.namespace, item.name)
+        # The loop serves others meanwhile: thousands of Topics take long.
+        state = await asyncio.to_thread(lambda: desired_state(cluster, self.inventory.parts(key)))
         state.desired = groupremoval.with_standing_groups(state.desired, live)
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
         forms, uncertified = await self._certified(item, live, state, restores=backup_id is None)
-        state.desired = with_canary(state.desired)
+        state.desired = await asyncio.to_thread(with_canary, state.desired)
         environment = Environment(
             image=image,
             pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
@@ -464,8 +467,8 @@ class ClusterReconciler:
         return progress.pause_s
 
     @staticmethod
-    def _plan(scope: Scope, observed: Observed) -> list[Action]:
-        actions, refused = plan_accepted(scope.state.desired, observed)
+    async def _plan(scope: Scope, observed: Observed) -> list[Action]:
+        actions, refused = await asyncio.to_thread(plan_accepted, scope.state.desired, observed)
         for refusal in refused:
             report = ConditionReport("False", "ResourceConflict", str(refusal))
             scope.state.verdicts[Subject(refusal.kind, refusal.name)] = report
@@ -475,7 +478,7 @@ class ClusterReconciler:
         reports = scope.backend.reports
         key = Subject("Cluster", scope.item.name)
         listeners = scope.found.listeners
-        return all(report.status == "True" for report in reports.values()) and (
+        return {report.status for report in reports.values()} <= {"True"} and (
             not scope.backend.refused
             and reports.get(key) is not None
             and scope.found.step is None

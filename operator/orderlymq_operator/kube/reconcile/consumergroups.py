@@ -18,7 +18,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.observe.zones import Zones
-from orderlymq_operator.plan.actions import ObservedGroup
+from orderlymq_operator.plan.actions import ObservedGroup, TopicConfig
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_runtime.sockets.addresses import join_address
 
@@ -34,14 +34,14 @@ class AssignmentTarget:
     Attributes:
         addresses: where its leader answers.
         nodes: on which node that is.
-        queues: how many queues it has of each topic.
+        topics: those it has.
     """
 
     admin: Admin
     desired: Desired
     addresses: Mapping[str, str]
     nodes: Mapping[str, str]
-    queues: Mapping[str, Mapping[str, int]]
+    topics: Mapping[str, Mapping[str, TopicConfig]]
 
 
 def target_of(
@@ -49,17 +49,17 @@ def target_of(
 ) -> AssignmentTarget | None:
     """Return a Cluster whose consumer groups answer from every raft group; None for others."""
     leaders = {name: live.leader(name) for name in groups}
-    queues: dict[str, dict[str, int]] = {}
+    topics: dict[str, Mapping[str, TopicConfig]] = {}
     for name, group in groups.items():
         if leaders[name] is None or group.topics is None:
             return None
-        queues[name] = {topic: config.queues for topic, config in group.topics.items()}
+        topics[name] = group.topics
     if not groups or not desired.consumer_groups:
         return None
     leading = {name: pod for name, pod in leaders.items() if pod is not None}
     addresses = {name: join_address(pod.ip, names.BROKER_PORT) for name, pod in leading.items()}
     nodes = {name: pod.node for name, pod in leading.items()}
-    return AssignmentTarget(admin, desired, addresses, nodes, queues)
+    return AssignmentTarget(admin, desired, addresses, nodes, topics)
 
 
 class ConsumerGroupLoop:
@@ -95,7 +95,7 @@ class ConsumerGroupLoop:
         now_ms = time.monotonic_ns() // 1_000_000
         try:
             zones = {group: self._zones.of_node(node) for group, node in one.nodes.items()}
-            await known[1].reconcile(one.desired, one.addresses, one.queues, now_ms, zones)
+            await known[1].reconcile(one.desired, one.addresses, one.topics, now_ms, zones)
         except Exception:
             # The reconcile of one Cluster must not end those of others, nor the operator.
             _log.exception("the reconcile of the consumer groups of %s/%s failed", *key)

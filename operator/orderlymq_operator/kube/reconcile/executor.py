@@ -28,33 +28,37 @@ async def execute(
     """Carry out *actions*; return what failed, and how many were done that were more than reports."""
     lanes: dict[Lane, list[Action]] = {}
     for action in actions:
-        lanes.setdefault(lane_of(action), []).append(action)
+        if isinstance(action, ReportCondition):
+            backend.reports[action.subject] = action.condition
+        else:
+            lanes.setdefault(lane_of(action), []).append(action)
     failed: list[Exception] = []
     done = 0
-    gate = asyncio.Semaphore(_AT_ONCE)
 
     async def perform(lane: Sequence[Action]) -> None:
         nonlocal done
-        async with gate:
-            for action in lane:
-                if not isinstance(action, ReportCondition):
-                    must_have_read()
-                try:
-                    if not isinstance(action, ReportCondition):
-                        backend.api.must_lead()
-                    await backend.perform(action)
-                except EvictionRefusedError as refused:
-                    backend.held.append(str(refused))  # no failure: it is tried again later
-                    return
-                except (AdminError, ApiError) as error:
-                    backend.failed[lane_of(action)] = str(error)
-                    _log.info("%s: %s", action, error)
-                    failed.append(error)
-                    return
-                if not isinstance(action, ReportCondition):
-                    _log.info("did %s", action)
-                    metrics.actions.labels(type(action).__name__).inc()
-                    done += 1
+        for action in lane:
+            must_have_read()
+            try:
+                backend.api.must_lead()
+                await backend.perform(action)
+            except EvictionRefusedError as refused:
+                backend.held.append(str(refused))  # no failure: it is tried again later
+                return
+            except (AdminError, ApiError) as error:
+                backend.failed[lane_of(action)] = str(error)
+                _log.info("%s: %s", action, error)
+                failed.append(error)
+                return
+            _log.info("did %s", action)
+            metrics.actions.labels(type(action).__name__).inc()
+            done += 1
 
-    await asyncio.gather(*map(perform, lanes.values()))
+    waiting = iter(lanes.values())
+
+    async def perform_next() -> None:
+        for lane in waiting:
+            await perform(lane)
+
+    await asyncio.gather(*(perform_next() for _ in range(min(_AT_ONCE, len(lanes)))))
     return failed, done

@@ -63,25 +63,21 @@ class Finalizers:
         since it was read gets it next time.
         """
         refused: set[Subject] = set()
-        is_known = _all_answer(state, observed)
         for item in state.unlisted.values():
             await self.release(item)  # nothing is deleted in the brokers for them
-        for subject, item in state.subjects.items():
-            if item.manifest is None or subject in state.unlisted:
-                continue
-            verdict = state.verdicts.get(subject)
-            if not is_deleted_with(item.manifest) or (verdict and verdict.reason == OTHER_OWNER):
-                await self.release(item)
-            elif is_known and verdict is None:
-                try:
-                    if not await self.hold(item, FINALIZER):
-                        refused.add(subject)
-                except RetryLaterError:
-                    raise
-                except ApiError as error:
-                    text = f"its finalizer is refused: {error}"[:MESSAGE_MAX]
-                    state.verdicts[subject] = ConditionReport("False", error.condition, text)
+        lacking, surplus = await asyncio.to_thread(_changes, state, observed)
+        for item in surplus:
+            await self.release(item)
+        for subject, item in lacking.items():
+            try:
+                if not await self.hold(item, FINALIZER):
                     refused.add(subject)
+            except RetryLaterError:
+                raise
+            except ApiError as error:
+                text = f"its finalizer is refused: {error}"[:MESSAGE_MAX]
+                state.verdicts[subject] = ConditionReport("False", error.condition, text)
+                refused.add(subject)
         return refused
 
     async def finish(self, state: DesiredState, observed: Observed) -> None:
@@ -178,6 +174,24 @@ class Finalizers:
         if finalizers or item.deleting_since is None:
             self._inventory.written(item.resource, found)
         return True
+
+
+def _changes(state: DesiredState, observed: Observed) -> tuple[dict[Subject, Item], list[Item]]:
+    """Return which living objects lack the finalizer, and which have it for nothing."""
+    lacking: dict[Subject, Item] = {}
+    surplus: list[Item] = []
+    is_known = _all_answer(state, observed)
+    for subject, item in state.subjects.items():
+        if item.manifest is None or subject in state.unlisted:
+            continue
+        verdict = state.verdicts.get(subject)
+        has = FINALIZER in item.finalizers
+        if not is_deleted_with(item.manifest) or (verdict and verdict.reason == OTHER_OWNER):
+            if has:
+                surplus.append(item)
+        elif is_known and verdict is None and not has:
+            lacking[subject] = item
+    return lacking, surplus
 
 
 def _all_answer(state: DesiredState, observed: Observed) -> bool:

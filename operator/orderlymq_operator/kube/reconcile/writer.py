@@ -7,7 +7,7 @@ applied all the same, because each field has one owner.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -131,34 +131,22 @@ class StatusWriter:
 
         What is only under way is reported when it fails (*said*): otherwise the next reconcile has better news.
         """
-        work = []
-        for subject, item in state.subjects.items():
-            report = state.verdicts.get(subject) or reports.get(subject)
-            if report is None or (report.reason in _PASSING and not said):
-                continue
-            facts = previous_facts(item)
-            if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
-                facts = topic_facts(item.manifest, state.desired, observed)
-            if isinstance(item.manifest, User):
-                kept_facts = facts if report.reason == "BrokerUnavailable" else {}
-                facts = kept_facts | account_facts(item.manifest, item.name, observed)
-            kept = previous_conditions(item)
-            if isinstance(item.manifest, ConsumerGroup) and subject not in state.verdicts:
-                seen = consumer_groups.get(item.manifest.group_name)
-                if seen is not None:
-                    facts = group_facts(item.manifest, seen, observed)
-                    kept = group_conditions(item.manifest, seen, observed)
-            work.append(
-                self.write(
-                    item,
-                    {"Ready": report, **{k: v for k, v in kept.items() if k != "Ready"}},
-                    facts,
-                )
-            )
-        results = await asyncio.gather(*work, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        # The loop serves others meanwhile: to compare thousands of statuses takes long.
+        news = await asyncio.to_thread(
+            lambda: iter(list(_news(state, reports, observed, consumer_groups, said=said)))
+        )
+        failed: list[ApiError] = []
+
+        async def write_next() -> None:
+            for item, conditions, facts in news:
+                try:
+                    await self.write(item, conditions, facts)
+                except ApiError as error:
+                    failed.append(error)
+
+        await asyncio.gather(*(write_next() for _ in range(_AT_ONCE)))
+        if failed:
+            raise failed[0]
 
     async def repair_labels(self, item: Item, live: Live, groups: Iterable[str]) -> int:
         """Leave the leader's label only on the pod that leads, where brokers have not done so; return how many were wrong.
@@ -264,6 +252,36 @@ class StatusWriter:
             await self._api.create(EVENTS, item.namespace, made)
         except ApiError as error:
             _log.info("event %s about %s %s: %s", reason, item.kind, item.name, error)
+
+
+def _news(
+    state: DesiredState,
+    reports: Mapping[Subject, ConditionReport],
+    observed: Observed,
+    consumer_groups: Mapping[str, ObservedConsumerGroup],
+    *,
+    said: bool,
+) -> Iterator[tuple[Item, dict[str, ConditionReport], Json]]:
+    """Yield the parts whose statuses do not say yet what is known of them: conditions and facts."""
+    for subject, item in state.subjects.items():
+        report = state.verdicts.get(subject) or reports.get(subject)
+        if report is None or (report.reason in _PASSING and not said):
+            continue
+        facts = previous_facts(item)
+        if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
+            facts = topic_facts(item.manifest, state.desired, observed)
+        if isinstance(item.manifest, User):
+            kept_facts = facts if report.reason == "BrokerUnavailable" else {}
+            facts = kept_facts | account_facts(item.manifest, item.name, observed)
+        kept = previous_conditions(item)
+        if isinstance(item.manifest, ConsumerGroup) and subject not in state.verdicts:
+            seen = consumer_groups.get(item.manifest.group_name)
+            if seen is not None:
+                facts = group_facts(item.manifest, seen, observed)
+                kept = group_conditions(item.manifest, seen, observed)
+        conditions = {"Ready": report, **{k: v for k, v in kept.items() if k != "Ready"}}
+        if status_object(item, conditions, facts, now="") is not None:
+            yield item, conditions, facts
 
 
 def _is_of(item: Item, error: ApiError) -> bool:

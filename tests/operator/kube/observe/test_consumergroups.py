@@ -32,7 +32,7 @@ def _member(name: str, expression: str = "*") -> GroupMember:
 
 def _reasons(owners: list[str], *members: GroupMember, of: ConsumerGroup = BILLING) -> list[str]:
     locks = [Lock("billing", "orders", queue, owner) for queue, owner in enumerate(owners) if owner]
-    seen = observe_consumer_group("billing", {"demo-0": list(members)}, {"demo-0": locks}, [0])
+    seen = observe_consumer_group({"demo-0": list(members)}, {"demo-0": locks}, [0])
     found = group_conditions(of, seen, FOUR)
     return [found[kind].reason for kind in ("Balanced", "ConsistentSubscription") if kind in found]
 
@@ -68,7 +68,7 @@ def test_a_queue_that_a_member_was_refused_is_contended_and_both_are_named() -> 
         Lock("billing", "orders", 1, "a", wanted_by="gone"),
         *(Lock("billing", "orders", number, "b") for number in (2, 3)),
     ]
-    seen = observe_consumer_group("billing", {"demo-0": [a, b]}, {"demo-0": locks}, [0])
+    seen = observe_consumer_group({"demo-0": [a, b]}, {"demo-0": locks}, [0])
 
     found = group_conditions(BILLING, seen, FOUR)["Balanced"]
 
@@ -81,9 +81,7 @@ def test_raft_groups_that_know_other_members_are_named() -> None:
     """Members that ask one of them assign_queues otherwise than those that ask another."""
     a, b = _member("a"), _member("b")
     locks = [Lock("billing", "orders", number, "ab"[number // 2]) for number in range(4)]
-    seen = observe_consumer_group(
-        "billing", {"demo-0": [a, b], "demo-1": [a]}, {"demo-0": locks}, [0, 0]
-    )
+    seen = observe_consumer_group({"demo-0": [a, b], "demo-1": [a]}, {"demo-0": locks}, [0, 0])
 
     found = group_conditions(BILLING, seen, FOUR)["Balanced"]
 
@@ -94,7 +92,7 @@ def test_raft_groups_that_know_other_members_are_named() -> None:
 def test_members_that_subscribe_differently_are_named() -> None:
     """They take messages from each other: the queue of one holds what the other wants."""
     a, b, odd = _member("a"), _member("b"), _member("odd", "red")
-    seen = observe_consumer_group("billing", {"demo-0": [a, b, odd]}, {}, [])
+    seen = observe_consumer_group({"demo-0": [a, b, odd]}, {}, [])
 
     found = group_conditions(BILLING, seen, FOUR)["ConsistentSubscription"]
 
@@ -112,7 +110,7 @@ def test_a_group_by_key_is_reported_by_its_lanes() -> None:
     """Nobody locks its queues, so none lacks an owner; the lanes of all raft groups are counted together."""
     keyed = group(topics=[{"name": "orders"}], concurrency="Key")
     lanes = [[QueueLanes("orders", "demo-0", 0, 9, 2, 7, 1, 0, 2, 1, 1)], [QUIET]]
-    seen = observe_consumer_group("billing", {"demo-0": [_member("a")]}, {}, [9], lanes=lanes)
+    seen = observe_consumer_group({"demo-0": [_member("a")]}, {}, [9], lanes=lanes)
 
     facts = group_facts(keyed, seen, FOUR)
 
@@ -133,7 +131,7 @@ def test_a_group_that_consumes_otherwise_now_says_nothing_of_before(
 ) -> None:
     """The condition about its locks would stay False for ever once nobody takes any, and lanes likewise."""
     told = {"Queue": "Balanced", "Key": "LanesFlowing"}
-    seen = observe_consumer_group("billing", {"demo-0": [_member("a")]}, {}, [9])
+    seen = observe_consumer_group({"demo-0": [_member("a")]}, {}, [9])
 
     def status(concurrency: str, former: Json) -> Json:
         """Return what the operator applies to the object, on which the status *former* stands."""
@@ -173,7 +171,7 @@ def test_lanes_that_do_not_go_on_by_themselves_are_reported_with_what_to_do(
     queue: QueueLanes, reason: str, text: str
 ) -> None:
     """Also while nobody consumes; a lane that is parked goes on by itself."""
-    seen = observe_consumer_group("billing", {}, {}, [], lanes=[[queue]])
+    seen = observe_consumer_group({}, {}, [], lanes=[[queue]])
 
     found = group_conditions(group(concurrency="Key"), seen, FOUR)["LanesFlowing"]
 
@@ -182,15 +180,13 @@ def test_lanes_that_do_not_go_on_by_themselves_are_reported_with_what_to_do(
 
 
 def test_facts_put_raft_groups_together() -> None:
-    """A member that two raft groups know is one member, lag is the sum, locks of others do not count."""
+    """A member that two raft groups know is one member, lag is the sum, locks of retries do not count."""
     seen = observe_consumer_group(
-        "billing",
         {"demo-0": [_member("a")], "demo-1": [_member("a")]},
         {
             "demo-0": [
                 Lock("billing", "orders", 0, "a"),
                 Lock("billing", "%RETRY%billing", 0, "a"),
-                Lock("audit", "orders", 1, "x"),
             ]
         },
         [100, 23],
