@@ -2,8 +2,9 @@
 Balance of leaders: zones and nodes lead as equally many raft groups as the places of the replicas allow.
 
 Pure. A leader does most of the work of its group, and after a roll or an outage few nodes lead all groups. Rules: one
-leader moves at a time, and only while nothing else changes: every replica of every group is healthy, caught up, up to date
-and has been ready for a while. Each move makes the balance strictly better, so moves come to an end.
+leader moves at a time, and only while no process or member changes and no topic expands: every replica of every group is
+healthy, caught up, up to date and has been ready for a while. A topic or an account that brokers refuse keeps no leader
+where it is. Each move makes the balance strictly better, so moves come to an end.
 """
 
 from collections import Counter

@@ -20,6 +20,7 @@ from orderlymq_operator.plan.actions import (
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
+    ExpansionStep,
     FenceTopic,
     GroupConfig,
     Observed,
@@ -36,6 +37,7 @@ from orderlymq_operator.plan.actions import (
     TopicConfig,
     UpdateTopic,
     UserConfig,
+    lane_of,
     topic_config,
 )
 from orderlymq_operator.plan.canary import canary_actions
@@ -98,7 +100,7 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
             work += _template(desired, observed)
         work += undeclared_steps(desired, observed)
     work += _deletions(desired, observed)
-    if not work and not desired.draining:
+    if not desired.draining and not any(map(_keeps_leaders, work)):
         work += leader_move(desired.cluster, observed.groups)
     return work + list(_conditions(desired, observed, parts))
 
@@ -126,6 +128,11 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
             ),
         )
     return [], refused
+
+
+def _keeps_leaders(action: Action) -> bool:
+    """Return whether leaders stay until *action* is done: processes or members change, or a topic expands."""
+    return lane_of(action)[0] in ("RaftGroup", "NameServer") or isinstance(action, ExpansionStep)
 
 
 @dataclass(slots=True)

@@ -182,7 +182,7 @@ class Update(Model):
     )
     leaders: Literal["Balanced", "Kept"] = Field(
         default="Balanced",
-        description="Balanced moves leaders, one at a time and only while nothing else changes, until zones and nodes "
+        description="Balanced moves leaders, one at a time and only while no replica or name server changes and no topic grows, until zones and nodes "
         "lead equally many groups. Kept leaves a leader where it was elected.",
     )
     min_ready: Duration = Field(

@@ -8,9 +8,12 @@ import pytest
 
 from orderlymq_operator.plan.actions import (
     Action,
+    CreateTopic,
+    FenceTopic,
     ObservedExpansion,
     ObservedGroup,
     ObservedReplica,
+    PutOrderConfig,
     ReportCondition,
     RestartReplica,
     TransferLeadership,
@@ -18,7 +21,7 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.leaders import leader_move
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.kinds import Desired
-from tests.operator.examples import desired
+from tests.operator.examples import desired, topic
 from tests.operator.world import World
 
 ZONES = "abc"
@@ -149,6 +152,28 @@ def test_no_leader_is_moved_under_a_roll() -> None:
     assert (RestartReplica, False) not in kinds[rolled:]
     assert kinds.count((RestartReplica, False)) == 3
     assert _leading(world) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_leaders_are_moved_while_a_part_of_the_cluster_waits_for_its_brokers() -> None:
+    """A topic that brokers refuse, or a name that is deleted without end, is no danger to who leads; a fence is."""
+    world, wanted = _placed(6)
+    grows = topic("grown", queues=6, queueChangePolicy="DrainAndSwitch")
+    world.settle(replace(wanted, topics=(grows,)))
+    for group in world.groups.values():
+        group.leader = 1
+    seen = world.observed()
+    groups = {
+        name: replace(each, expansion={"grown": ObservedExpansion(write_queues=1)})
+        for name, each in seen.groups.items()
+    }
+    seen = replace(seen, groups=groups)
+    more = topic("grown", queues=12, queueChangePolicy="DrainAndSwitch")
+
+    refused = _moves(plan(replace(wanted, topics=(grows, topic("refused"))), seen))
+    fenced = _moves(plan(replace(wanted, topics=(more,)), seen))
+
+    assert {type(each) for each in refused} == {PutOrderConfig, CreateTopic, TransferLeadership}
+    assert {type(each) for each in fenced} == {FenceTopic}
 
 
 def test_no_leader_is_moved_while_a_topic_expands_or_where_nobody_wants_it() -> None:
