@@ -11,7 +11,7 @@ from orderlymq_operator.plan.actions import Observed, Refuse, TopicConfig
 from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, Topic
-from orderlymq_protocol.names import AUTO_CREATE_TOPIC, is_system_topic
+from orderlymq_operator.resources.topic import is_brokers_own
 from orderlymq_protocol.plurals import counted
 
 
@@ -36,6 +36,8 @@ def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
     for topic in desired.topics:
         if ("Topic", topic.metadata.name) not in named:
             found += _conflicts(topic, observed)
+    for group in desired.consumer_groups:
+        found += _unusable(group)
     return found
 
 
@@ -164,6 +166,15 @@ def _group_changes(old: ConsumerGroup, new: ConsumerGroup) -> Iterator[Refuse]:
         yield _immutable("ConsumerGroup", name, "spec.ordering", old.spec.ordering)
 
 
+def _unusable(group: ConsumerGroup) -> Iterator[Refuse]:
+    """Refuse a group that every broker refuses."""
+    name = group.spec.lane_key_property
+    if not name.isprintable():
+        reason = f"{name!r} is no name of a property: messages have their properties as text"
+        advice = "choose printable characters"
+        yield Refuse("ConsumerGroup", group.metadata.name, "spec.laneKeyProperty", reason, advice)
+
+
 def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
     return Refuse(
         kind,
@@ -177,7 +188,7 @@ def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
 def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
     """Refuse a topic that exists in the brokers as something else."""
     existing = topic_layout(topic.topic_name, observed)
-    if topic.topic_name != AUTO_CREATE_TOPIC and is_system_topic(topic.topic_name):
+    if is_brokers_own(topic.topic_name):
         reason = f"brokers keep the name {topic.topic_name!r} for themselves"
         yield Refuse(
             "Topic", topic.metadata.name, "spec.topicName", reason, "choose another topicName"

@@ -74,7 +74,8 @@ def check_names(what: str, names: Sequence[str]) -> None:
             raise ValueError(f"{what} {name!r} is there twice; remove one")
 
 
-IMMUTABLE: Final = rules(rule("self == oldSelf", "this field cannot be changed once it is set"))
+SAME: Final = rule("self == oldSelf", "this field cannot be changed once it is set")
+IMMUTABLE: Final = rules(SAME)
 
 
 class Model(BaseModel):

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
+    SAME,
     ApiVersion,
     ClusterRef,
     Model,
@@ -24,6 +25,12 @@ from orderlymq_operator.resources.meta import (
 )
 from orderlymq_operator.resources.quantities import Duration
 from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX
+from orderlymq_protocol.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+)
 
 QueueChangePolicy = Literal["Reject", "Expand", "DrainAndSwitch"]
 PERMISSION_BITS: Final = {"ReadOnly": 4, "WriteOnly": 2, "ReadWrite": 6}
@@ -33,6 +40,23 @@ _DRAIN_MIN: Final = Duration("2s")
 _EXPANSION_MAX: Final = Duration(f"{EXPANSION_MS_MAX // 3_600_000}h")
 _DRAIN_RANGE: Final = f"drainTimeout is {_DRAIN_MIN} to {_EXPANSION_MAX}"
 _PROPAGATION_RANGE: Final = f"routePropagationTime is at most {_EXPANSION_MAX}"
+# Topics of these names brokers make, read and delete by themselves.
+_OWN_PREFIXES: Final = (
+    RETRY_PREFIX,
+    DLQ_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPIC_PREFIX.upper(),
+)
+_OWN_NAMES: Final = ", ".join(f"'{name}'" for name in sorted(SYSTEM_TOPICS))
+_NOT_OWN: Final = rule(
+    f"!self.matches('^({'|'.join(_OWN_PREFIXES)})') && !(self in [{_OWN_NAMES}])",
+    "brokers keep this name for themselves; choose another topicName",
+)
+
+
+def is_brokers_own(name: str) -> bool:
+    """Return whether brokers keep a topic's name for themselves: for retries, dead letters, or their own work."""
+    return name in SYSTEM_TOPICS or name.startswith(_OWN_PREFIXES)
 
 
 class TopicSpec(Model):
@@ -43,8 +67,9 @@ class TopicSpec(Model):
     )
     topic_name: WireName | None = Field(
         default=None,
-        description="Name that clients use; metadata.name when absent.",
-        json_schema_extra=IMMUTABLE,
+        description="Name that clients use; metadata.name when absent. None that brokers keep for themselves, as "
+        "`%DLQ%...`, `%RETRY%...`, `rmq_sys_...` and TBW102.",
+        json_schema_extra=rules(SAME, _NOT_OWN),
     )
     type: Literal["Ordered", "Normal", "Delay", "Transaction"] = Field(
         default="Ordered",

@@ -15,7 +15,17 @@ def _refused(before: Desired, after: Desired) -> list[tuple[str, str]]:
     return [(item.name, item.field) for item in refusals(after, Observed(accepted=before))]
 
 
-@pytest.mark.parametrize("name", ["rmq_sys_orders", "SCHEDULE_TOPIC_XXXX"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "%DLQ%billing",
+        "%RETRY%billing",
+        "RMQ_SYS_TRACE_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "TBW102",
+        "rmq_sys_orders",
+    ],
+)
 def test_a_name_that_brokers_keep_for_themselves_is_refused_before_anything_is_sent(
     name: str,
 ) -> None:
@@ -25,6 +35,17 @@ def test_a_name_that_brokers_keep_for_themselves_is_refused_before_anything_is_s
 
     assert [(item.name, item.field) for item in refusals(named, Observed())] == [
         ("orders", "spec.topicName")
+    ]
+
+
+@pytest.mark.parametrize("name", ["a\x01b", "\n", "a\u2028b"])
+def test_a_group_whose_keys_no_message_can_carry_is_refused(name: str) -> None:
+    """Brokers refuse it without end: a property is text, with control characters around it."""
+    bad = group("billing", concurrency="Key", laneKeyProperty=name)
+    good = group("audit", concurrency="Key", laneKeyProperty="Order id, größer")
+
+    assert [(item.name, item.field) for item in refusals(desired(bad, good), Observed())] == [
+        ("billing", "spec.laneKeyProperty")
     ]
 
 
