@@ -5,6 +5,7 @@ Pure. The canary itself may not publish lists: only the holder of the cluster's 
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from orderlymq_operator.plan.actions import (
     Action,
@@ -19,7 +20,7 @@ from orderlymq_operator.resources.cluster.canary import CANARY_QUEUES, canary_to
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 
-_CONFIG = TopicConfig(CANARY_QUEUES, PERMISSION_BITS["ReadWrite"], order=True)
+CANARY_CONFIG: Final = TopicConfig(CANARY_QUEUES, PERMISSION_BITS["ReadWrite"], order=True)
 
 
 def canary_actions(desired: Desired, observed: Observed) -> Iterator[Action]:
@@ -38,6 +39,6 @@ def canary_actions(desired: Desired, observed: Observed) -> Iterator[Action]:
             yield PutOrderConfig(name, text)
         present = found.topics.get(name)
         if present is None:
-            yield CreateTopic(name, group, _CONFIG)
-        elif present != _CONFIG:
-            yield UpdateTopic(name, group, _CONFIG)
+            yield CreateTopic(name, group, CANARY_CONFIG)
+        elif present != CANARY_CONFIG:
+            yield UpdateTopic(name, group, CANARY_CONFIG)

@@ -33,6 +33,7 @@ from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.observe.listeners import outside_view, published_addresses
 from orderlymq_operator.kube.reconcile import groupremoval, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
+from orderlymq_operator.kube.reconcile.canary import with_canary
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.reconcile.wanted import (
     early_objects,
@@ -125,7 +126,7 @@ def _forecast(
     present: Present, before: DesiredState | None, after: DesiredState, item: Item
 ) -> Forecast:
     live, cluster = present.live, after.desired.cluster
-    desired = groupremoval.with_standing_groups(after.desired, live)
+    desired = with_canary(groupremoval.with_standing_groups(after.desired, live))
     pulling = with_pull_secrets(desired.cluster, _pull_secrets(cluster, live))
     desired = replace(desired, cluster=pulling)
     environment, steps = _environment(cluster, desired, live)

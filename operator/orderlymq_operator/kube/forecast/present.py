@@ -11,12 +11,13 @@ from typing import Final
 
 from orderlymq_operator.brokers.status import Peer, ReplicaStatus
 from orderlymq_operator.brokers.tables import Tables
+from orderlymq_operator.kube.objects.canary import canary_name
 from orderlymq_operator.kube.objects.cluster import Environment, GroupForm
 from orderlymq_operator.kube.observe.cluster import Live, observed_group, with_forms
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.pods import PodFacts
-from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import DEPLOYMENTS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     GroupConfig,
     Observed,
@@ -26,15 +27,23 @@ from orderlymq_operator.plan.actions import (
     UserConfig,
     topic_config,
 )
+from orderlymq_operator.plan.canary import CANARY_CONFIG
 from orderlymq_operator.plan.placement import order_text
 from orderlymq_operator.plan.planner import TEMPLATE, group_config, user_config
 from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.resources.cluster.canary import (
+    CANARY_PREFIX,
+    CANARY_QUEUES,
+    canary_topic,
+)
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 # Secrets are not read: an account whose rights stay keeps its secret, too.
 _FINGERPRINT: Final = "as it is"
+# Only that it is there counts: the canary makes it, and the operator deletes it.
+_CANARY_GROUP: Final = GroupConfig(True, True, 16, 1, 15)
 # Of a topic that is deleted only the queues count.
 _LEAVING: Final = TopicConfig(0, PERMISSION_BITS["ReadWrite"], order=False)
 
@@ -47,6 +56,9 @@ def observed_state(
     layouts = _layouts(present)
     accounts = _accounts(present)
     consumers = _consumer_groups(present)
+    if live.find(DEPLOYMENTS, canary_name(cluster)) is not None:
+        consumers |= {CANARY_PREFIX: _CANARY_GROUP}
+        layouts |= {canary_topic(name): ({name: CANARY_QUEUES}, CANARY_CONFIG) for name in started}
     groups = {}
     for name in started:
         form = environment.groups[name]

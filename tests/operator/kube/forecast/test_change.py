@@ -81,6 +81,7 @@ def _written(writes: list[tuple[str, ...]]) -> set[str]:
         "pods": "Pod",
         "services": "Service",
         "configmaps": "ConfigMap",
+        "deployments": "Deployment",
         "statefulsets": "StatefulSet",
         "networkpolicies": "NetworkPolicy",
         "poddisruptionbudgets": "PodDisruptionBudget",
@@ -120,6 +121,7 @@ _EDITS: list[dict[str, Any]] = [
     {"network": {"policies": False}},
     {"update": {"mode": "Paused"}, "config": {"logLevel": "DEBUG"}},
     {"groups": 2},
+    {"canary": {"enabled": True}},
     {"placement": {"priorityClassName": "high"}},
 ]
 
@@ -190,6 +192,37 @@ async def test_what_goes_with_a_listener_is_said(small: SmallCluster) -> None:
     assert gone <= written
     assert written <= _said(said)
     assert gone == set(said.targets("Removes"))
+
+
+async def test_a_canary_that_comes_changes_or_goes_is_said(small: SmallCluster) -> None:
+    """Law: its pod, its topics and its consumer group stand in the plan; a plan of what runs says nothing of them."""
+    topic, group = "orderlymq_canary_demo-0", "orderlymq_canary"
+    pod, policy = "Deployment/demo-canary", "NetworkPolicy/demo-canary"
+    on, slow = {"enabled": True}, {"enabled": True, "interval": "5s"}
+
+    comes = await _forecast(small, _cluster(canary=on))
+    await _carry_out(small, canary=on)
+    rests = await _forecast(small, _cluster(canary=on))
+    changes = await _forecast(small, _cluster(canary=slow))
+    goes = await _forecast(small, _cluster())
+
+    assert comes.targets("Creates") == ("demo-0",)
+    assert {pod, policy} <= set(comes.targets("Changes"))
+    assert [each.subject.name for each in comes.resources if each.effects] == ["demo", topic]
+    assert not rests.effects, rests.resources
+    assert {effect.kind for effect in changes.effects} == {"Changes"}
+    assert (pod in changes.targets("Changes"), policy in changes.targets("Changes")) == (
+        True,
+        False,
+    )
+    assert set(goes.targets("Removes")) == {pod, policy}
+    lost = {
+        each.subject.name
+        for each in goes.resources
+        for effect in each.effects
+        if effect.kind == "DeletesData"
+    }
+    assert lost == {topic, group}
 
 
 async def test_settings_that_go_after_a_pause_are_said(small: SmallCluster) -> None:
