@@ -6,10 +6,12 @@ models: objects stay JSON, so that a field that this version does not know survi
 retry here. The caller decides, because only a new reconcile reads the present state.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlencode
@@ -18,9 +20,13 @@ import aiohttp
 import orjson
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.rest import RESTClientObject
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import EVENTS, LEASES, PODS, Json, Resource, resource_of
+from orderlymq_runtime.filestamp import file_stamp
+
+_log = logging.getLogger(__name__)
 
 FIELD_MANAGER: Final = "orderlymq-operator"
 _TIMEOUT_S: Final = 30.0
@@ -126,6 +132,11 @@ class Api:
 
     def __init__(self, client: ApiClient, metrics: OperatorMetrics) -> None:
         self._client = client
+        authority = client.configuration.ssl_ca_cert
+        self._authority = None if authority is None else Path(authority)
+        # Of the authority that requests trust now, and what they were made with before.
+        self._stamp = self._authority_stamp()
+        self._former: list[RESTClientObject] = []
         self.host = client.configuration.host
         self._metrics = metrics
         # Whether this process may change anything now; a lease changes who may, also in the middle of a reconcile.
@@ -162,6 +173,8 @@ class Api:
         trace: TracebackType | None,
     ) -> None:
         await self._client.close()  # type: ignore[no-untyped-call]  # likewise
+        for former in self._former:
+            await former.close()
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -350,6 +363,27 @@ class Api:
                 "this operator does not lead any more; the one that leads goes on", 0
             )
 
+    def _authority_stamp(self) -> tuple[int, int]:
+        return (0, 0) if self._authority is None else file_stamp(self._authority)
+
+    def _follow_authority(self) -> None:
+        """Trust the authority of today: a cluster may get another one while this process runs.
+
+        Requests that are under way end as they began; what they were made with is closed at the end. A file that cannot be used
+        is read again before the next request.
+        """
+        stamp = self._authority_stamp()
+        if stamp == self._stamp:
+            return
+        try:
+            fresh = RESTClientObject(self._client.configuration)
+        except OSError as error:
+            _log.warning("the authority of the API server cannot be read again: %s", error)
+            return
+        self._former.append(self._client.rest_client)
+        self._client.rest_client = fresh
+        self._stamp = stamp
+
     async def _call(
         self,
         verb: str,
@@ -369,6 +403,7 @@ class Api:
         headers = {"Accept": accept, "Content-Type": content}
         method = _METHODS[verb]
         status = 0
+        self._follow_authority()
         try:
             await self._client.update_params_for_auth(
                 headers, [], ["BearerToken"], path, method, body

@@ -53,20 +53,16 @@ async def test_an_answer_of_somebody_else_is_no_answer(text: str) -> None:
             await api.get(LEASES, NAMESPACE, "lease")
 
 
-async def test_an_authority_without_key_usage_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _use_kubeconfig(
+    folder: Path, url: str, authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: what kubectl accepts is accepted, also by Python 3.13, which alone asks for more."""
-    authority = make_authority(tmp_path)
-    server = TestServer(web.Application())
-    await server.start_server(ssl=server_context(make_certificate(authority, "server")))
-    url = f"https://127.0.0.1:{server.port}"
+    """Let KUBECONFIG name one API server."""
     monkeypatch.delenv(IN_CLUSTER, raising=False)
     monkeypatch.setattr(
-        "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config")
+        "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(folder / "config")
     )
     cluster = {"server": url, "certificate-authority": str(authority)}
-    (tmp_path / "config").write_bytes(
+    (folder / "config").write_bytes(
         orjson.dumps(
             {
                 "clusters": [{"name": "one", "cluster": cluster}],
@@ -76,6 +72,46 @@ async def test_an_authority_without_key_usage_is_trusted(
             }
         )
     )
+
+
+async def test_a_new_authority_of_the_api_server_is_trusted_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a cluster may get another authority while the operator runs; a file that cannot be used costs nothing."""
+    shown, port = tmp_path / "ca.crt", 0
+    api: Api | None = None
+
+    def show(content: bytes) -> None:
+        (tmp_path / "new").write_bytes(content)
+        (tmp_path / "new").replace(shown)
+
+    for name in ("former", "next"):
+        authority = make_authority(tmp_path / name)
+        show(authority.read_bytes())
+        server = TestServer(web.Application(), port=port or None)
+        await server.start_server(ssl=server_context(make_certificate(authority, "server")))
+        port = server.port or 0
+        async with server:
+            if api is None:
+                _use_kubeconfig(tmp_path, f"https://127.0.0.1:{port}", shown, monkeypatch)
+                api = await Api.connect(OperatorMetrics())
+            assert await api.get(SERVICES, NAMESPACE, "absent") is None
+            show(b"half a certificate")
+            assert await api.get(SERVICES, NAMESPACE, "absent") is None
+    assert api is not None
+    async with api:
+        pass
+
+
+async def test_an_authority_without_key_usage_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: what kubectl accepts is accepted, also by Python 3.13, which alone asks for more."""
+    authority = make_authority(tmp_path)
+    server = TestServer(web.Application())
+    await server.start_server(ssl=server_context(make_certificate(authority, "server")))
+    url = f"https://127.0.0.1:{server.port}"
+    _use_kubeconfig(tmp_path, url, authority, monkeypatch)
     context = ApiServerConnection(server=url, ca_path=authority).as_ssl_context()
     async with server, aiohttp.ClientSession() as session:
         async with session.get(url, ssl=context) as answer:
