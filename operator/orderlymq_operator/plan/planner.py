@@ -5,7 +5,7 @@ Pure and level-based: it compares states and knows no history. The caller perfor
 again until the answer is empty. Rules: a plan that refuses anything does nothing else. At most one replica of a raft
 group changes at a time, and only while the others are healthy. The queue list of an ordered topic changes only as
 `expansion` says. `replicas` plans the members of raft groups. With access control a raft group gets its accounts before
-queues: it would refuse clients there that the others serve.
+queues, and no queues while it lacks a former secret that the others still take: it would refuse clients that they serve.
 """
 
 from collections.abc import Iterator, Mapping
@@ -230,17 +230,34 @@ def _topic(
 
 
 def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:
-    """Return the raft groups that lack a declared account which another one has, with its access key."""
+    """Return the raft groups that would refuse clients whom another one serves, and until when.
+
+    Such a group lacks a declared account, or does not know its former secret while a rotation is under way: nobody can give it
+    that any more. The others end it by themselves.
+    """
     if not desired.cluster.spec.config.acl_enable:
         return {}
     tables = {
-        name: (observed.groups.get(name, ObservedGroup()).users or {}).keys()
+        name: observed.groups.get(name, ObservedGroup()).users or {}
         for name in desired.cluster.group_names
     }
-    served = {user.access_key for user in desired.users}.intersection(
-        key for keys in tables.values() for key in keys
-    )
-    return {name: min(missing) for name, keys in tables.items() if (missing := served - keys)}
+    declared = {user.access_key for user in desired.users}
+    served = declared.intersection(key for table in tables.values() for key in table)
+    rotated = {
+        key
+        for table in tables.values()
+        for key, user in table.items()
+        if key in declared and user.former_until_ms
+    }
+    waits: dict[str, str] = {}
+    for name, table in tables.items():
+        if missing := served - table.keys():
+            waits[name] = f"it has the account {min(missing)}"
+        elif former := rotated - {key for key, user in table.items() if user.former_until_ms}:
+            waits[name] = (
+                f"the former secret of account {min(former)}, which it does not know, has ended"
+            )
+    return waits
 
 
 def _wait_for_accounts(
@@ -256,7 +273,7 @@ def _wait_for_accounts(
     publishes = any(isinstance(each, PutOrderConfig) for each in actions)
     actions[:] = [] if begins or publishes else [each for each in actions if each not in creates]
     group = creates[0].group if creates else min(lacking)
-    return f"{group} gets queues when it has the account {lacking[group]}"
+    return f"{group} gets queues when {lacking[group]}"
 
 
 def _template(desired: Desired, observed: Observed) -> Iterator[Action]:

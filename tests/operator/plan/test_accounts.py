@@ -119,6 +119,36 @@ def test_an_ordered_topic_does_not_grow_into_a_raft_group_without_accounts() -> 
     assert _of(FenceTopic, ready) != []
 
 
+def test_a_raft_group_that_joins_under_a_rotation_gets_no_queues_before_its_end() -> None:
+    """Law: the new raft group knows the new secret alone, so clients with the former one would be refused there."""
+    world = _world(orders=TopicConfig(8, 6, order=False))
+    wanted = _wanted(topic(type="Normal", queues=16))
+    known = user_config(WRITER, SECRET)
+
+    def planned(*former_until_ms: int) -> list[Action]:
+        observed = world.observed()
+        groups = {
+            name: replace(group, users={"shop-writer": replace(known, former_until_ms=until_ms)})
+            for (name, group), until_ms in zip(
+                observed.groups.items(), former_until_ms, strict=True
+            )
+        }
+        secrets: dict[str, str | None] = {"shop-writer": SECRET}
+        return plan(wanted, replace(observed, groups=groups, secrets=secrets, accepted=None))
+
+    waiting, whole, ended = planned(9_000, 0), planned(9_000, 9_500), planned(0, 0)
+
+    assert [_of(CreateTopic, each) for each in (waiting, whole, ended)] == [
+        [],
+        [CreateTopic("orders", "demo-1", TopicConfig(8, 6, order=False))],
+        [CreateTopic("orders", "demo-1", TopicConfig(8, 6, order=False))],
+    ]
+    assert (
+        "demo-1 gets queues when the former secret of account shop-writer, which it does not know, has ended"
+        in {each.condition.message for each in waiting if isinstance(each, ReportCondition)}
+    )
+
+
 def test_nothing_waits_for_accounts_that_nobody_has() -> None:
     """Law: a new cluster, and one without access control, makes its topics at once."""
     wanted = topic(type="Normal", queues=16)
