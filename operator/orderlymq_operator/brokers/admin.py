@@ -168,8 +168,9 @@ class Admin:
         return await self._read(address, command, answers.brokers)
 
     async def set_topic(self, address: str, name: str, config: TopicConfig) -> None:
-        """Create or change a topic."""
+        """Create or change a topic; attributes that it has and *config* does not name stay."""
         number = str(config.queues)
+        changes = ",".join(f"+{key}={value}" for key, value in config.attributes)
         await self._change(
             address,
             request(
@@ -184,6 +185,7 @@ class Admin:
                     "topicFilterType": SINGLE_TAG,
                     "topicSysFlag": "0",
                     "order": str(config.order).lower(),
+                    **({"attributes": changes} if changes else {}),
                 },
             ),
         )

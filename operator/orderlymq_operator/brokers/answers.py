@@ -82,8 +82,14 @@ class GroupMember:
 
 def topics(body: bytes) -> dict[str, TopicConfig]:
     """Return the topics by name."""
+    told = orjson.loads(body)["topicConfigTable"]
     return {
-        name: TopicConfig(max(each.read_queue_nums, each.write_queue_nums), each.perm, each.order)
+        name: TopicConfig(
+            max(each.read_queue_nums, each.write_queue_nums),
+            each.perm,
+            each.order,
+            tuple(sorted((told[name].get("attributes") or {}).items())),
+        )
         for name, each in configbodies.TopicConfigTable.from_json(body).topic_config_table.items()
     }
 

@@ -24,11 +24,15 @@ class TopicConfig:
     """A topic in one group: number of read and write queues, permission bits, order flag.
 
     Rule: every step and every table of topics holds it whole, so that no place has to list its fields.
+
+    Attributes:
+        attributes: those of RocketMQ 5, which tools give a topic; no manifest names them.
     """
 
     queues: int
     permission: int
     order: bool
+    attributes: tuple[tuple[str, str], ...] = ()
 
 
 def topic_config(topic: Topic, queues: int) -> TopicConfig:

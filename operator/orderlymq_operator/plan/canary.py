@@ -5,6 +5,7 @@ Pure. The canary itself may not publish lists: only the holder of the cluster's 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from orderlymq_operator.plan.actions import (
@@ -40,5 +41,5 @@ def canary_actions(desired: Desired, observed: Observed) -> Iterator[Action]:
         present = found.topics.get(name)
         if present is None:
             yield CreateTopic(name, group, CANARY_CONFIG)
-        elif present != CANARY_CONFIG:
+        elif replace(present, attributes=()) != CANARY_CONFIG:
             yield UpdateTopic(name, group, CANARY_CONFIG)

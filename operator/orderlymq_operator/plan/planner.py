@@ -221,8 +221,11 @@ def _topic(
             for server in servers
         ):
             yield PutOrderConfig(name, text)
+    # Tools give them to a topic where it stands. A raft group that got it later has none; those of one that has some stay.
+    common = next((each.attributes for _, each in sorted(existing.items()) if each.attributes), ())
     for group, queues in sorted(layout.items()):
-        config = topic_config(topic, queues)
+        own = existing[group].attributes if group in existing else ()
+        config = replace(topic_config(topic, queues), attributes=own or common)
         if group not in existing:
             yield CreateTopic(name, group, config)
         elif existing[group] != config:

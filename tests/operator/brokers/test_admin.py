@@ -16,7 +16,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.resources.quotas import Limits
 from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
-from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.scripted import Answer, serving
 
@@ -64,6 +64,30 @@ async def test_a_topic_is_created_with_every_field_that_brokers_require(admin: A
                 b"",
             )
         ]
+
+
+async def test_attributes_of_a_topic_are_read_and_given_on(admin: Admin) -> None:
+    """In the form of RocketMQ 5's tools; brokers of RocketMQ 4 name none."""
+    facts = {"readQueueNums": 8, "writeQueueNums": 8, "perm": 6, "order": False}
+    told = {"message.type": "MIXED", "cleanup.policy": "DELETE"}
+    table = {
+        "orders": {"topicName": "orders", **facts, "attributes": told},
+        "bare": {"topicName": "bare", **facts},
+    }
+    body = json.dumps({"topicConfigTable": table, "dataVersion": {}}).encode()
+    codes: dict[int, Answer] = {
+        RequestCode.GET_ALL_TOPIC_CONFIG: lambda request: request.reply(body=body)
+    }
+    async with serving(codes) as (broker, address):
+        found = await admin.topics(address)
+        await admin.set_topic(address, "orders", found["orders"])
+
+    plain = TopicConfig(8, 6, order=False)
+    assert found == {
+        "orders": replace(plain, attributes=tuple(sorted(told.items()))),
+        "bare": plain,
+    }
+    assert broker.asked[-1][1]["attributes"] == "+cleanup.policy=DELETE,+message.type=MIXED"
 
 
 async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
