@@ -12,6 +12,7 @@ from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, Topic
 from orderlymq_operator.resources.topic import is_brokers_own
+from orderlymq_protocol.names import reply_topic
 from orderlymq_protocol.plurals import counted
 
 
@@ -35,7 +36,7 @@ def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
     named = {(refusal.kind, refusal.name) for refusal in found}
     for topic in desired.topics:
         if ("Topic", topic.metadata.name) not in named:
-            found += _conflicts(topic, observed)
+            found += _conflicts(topic, desired.cluster, observed)
     for group in desired.consumer_groups:
         found += _unusable(group)
     return found
@@ -185,10 +186,12 @@ def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
     )
 
 
-def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
-    """Refuse a topic that exists in the brokers as something else."""
+def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[Refuse]:
+    """Refuse a topic that exists in the brokers as something else, or that they would not make."""
     existing = topic_layout(topic.topic_name, observed)
-    if is_brokers_own(topic.topic_name):
+    # Brokers have topics called after their cluster and their groups.
+    after = {cluster.metadata.name, reply_topic(cluster.metadata.name), *cluster.group_names}
+    if is_brokers_own(topic.topic_name) or topic.topic_name in after:
         reason = f"brokers keep the name {topic.topic_name!r} for themselves"
         yield Refuse(
             "Topic", topic.metadata.name, "spec.topicName", reason, "choose another topicName"
@@ -206,9 +209,7 @@ def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
                 topic.metadata.name,
                 "spec.type",
                 f"the topic {topic.topic_name!r} exists already and is not ordered",
-                "choose another topicName: brokers have topics called after their cluster and groups"
-                if topic.topic_name in {topic.spec.cluster_ref.name, *observed.groups}
-                else "delete it first, while autoCreateTopicEnable is false if somebody sends to it; "
+                "delete it first, while autoCreateTopicEnable is false if somebody sends to it; "
                 "or declare type Normal, or choose another topicName",
             )
         elif published and (count := sum(published.values())) != topic.spec.queues:

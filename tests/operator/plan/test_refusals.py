@@ -23,6 +23,9 @@ def _refused(before: Desired, after: Desired) -> list[tuple[str, str]]:
         "RMQ_SYS_TRACE_TOPIC",
         "SCHEDULE_TOPIC_XXXX",
         "TBW102",
+        "demo",
+        "demo-0",
+        "demo_REPLY_TOPIC",
         "rmq_sys_orders",
     ],
 )
