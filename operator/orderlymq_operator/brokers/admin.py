@@ -5,7 +5,6 @@ Rule: every request goes to the leader of a raft group or to a name server. It e
 `AdminError`, which names the server and its answer. The planner decides which requests are sent.
 """
 
-import asyncio
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from orderlymq_operator.brokers.answers import (
     LockHolder,
     MembershipView,
 )
+from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
     FenceTopic,
@@ -385,7 +385,7 @@ class Admin:
         if absent is not None and answer.code == absent[0]:
             return absent[1]
         if len(answer.body) > _QUICK_MAX:
-            return await asyncio.to_thread(_decoded, address, answer, decode)
+            return await beside_loop(_decoded, address, answer, decode)
         return _decoded(address, answer, decode)
 
     async def _operate(self, address: str, command: RemotingCommand) -> None:

@@ -4,11 +4,11 @@ Tables of raft groups and name servers: topics, consumer groups, accounts, queue
 Rule: a server that does not answer, or answers only in part, counts as one that knows nothing.
 """
 
-import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.plan.actions import (
     GroupConfig,
     ObservedExpansion,
@@ -38,7 +38,7 @@ async def read_tables(
     one has said that it does (*expanding*), whatever the manifest says by now.
     """
     users = bool(desired.users or desired.deleted_users)
-    grows = await asyncio.to_thread(expanding_topics, desired.topics)
+    grows = await beside_loop(expanding_topics, desired.topics)
     asked = {*grows, *expanding}
     try:
         return (

@@ -76,11 +76,10 @@ async def _calls_at_rest(small: SmallCluster, count: int) -> Counter[str]:
     table = {name: {"topicName": name, **facts} for name in [*names, AUTO_CREATE_TOPIC]}
     topics = orjson.dumps({"topicConfigTable": table, "dataVersion": {}})
     lists = orjson.dumps({"table": dict.fromkeys(names, "demo-0:8")})
-    for code, body in (
-        (RequestCode.GET_ALL_TOPIC_CONFIG, topics),
-        (RequestCode.GET_KVLIST_BY_NAMESPACE, lists),
-    ):
-        small.scripted.answers[code] = lambda request, body=body: request.reply(body=body)
+    small.scripted.answers |= {
+        RequestCode.GET_ALL_TOPIC_CONFIG: lambda request: request.reply(body=topics),
+        RequestCode.GET_KVLIST_BY_NAMESPACE: lambda request: request.reply(body=lists),
+    }
     for name in names:
         small.server.put(TOPICS, custom("Topic", name))
     small.reconciler.inventory.invalidate()

@@ -16,6 +16,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.resources import CLUSTERS, OWN_KINDS, PARTS, Json, Resource
 from orderlymq_operator.resources.kinds import KINDS, NAME_FIELDS, USING, declared_name
@@ -265,9 +266,7 @@ class Inventory:
         lists, unread = await list_each(self._api, resource, self._namespaces)
         self.note_unread(resource, unread)
         # The loop serves others meanwhile: thousands of objects take seconds.
-        made = await asyncio.to_thread(
-            _read_newer, resource, lists, dict(self._items[resource.kind])
-        )
+        made = await beside_loop(_read_newer, resource, lists, dict(self._items[resource.kind]))
         before = self._items[resource.kind]
         now = {key: item for key, item in before.items() if item.namespace in unread}
         changed: list[Item] = []

@@ -9,7 +9,6 @@ any time; the next one tries what failed. One that works with what is kept only 
 Nothing is written twice. A failure that needs a person becomes a condition, every other one a later attempt.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -20,6 +19,7 @@ from typing import Final
 import aiohttp
 
 from orderlymq_operator.brokers.admin import AdminError
+from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.kube.api import (
     Api,
     ApiError,
@@ -369,12 +369,12 @@ class ClusterReconciler:
         cluster, tls_waits = with_tls_step(cluster, live)
         key = (item.namespace, item.name)
         # The loop serves others meanwhile: thousands of Topics take long.
-        state = await asyncio.to_thread(lambda: desired_state(cluster, self.inventory.parts(key)))
+        state = await beside_loop(lambda: desired_state(cluster, self.inventory.parts(key)))
         state.desired = groupremoval.with_standing_groups(state.desired, live)
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
         forms, uncertified = await self._certified(item, live, state, restores=backup_id is None)
-        state.desired = await asyncio.to_thread(with_canary, state.desired)
+        state.desired = await beside_loop(with_canary, state.desired)
         environment = Environment(
             image=image,
             pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
@@ -468,7 +468,7 @@ class ClusterReconciler:
 
     @staticmethod
     async def _plan(scope: Scope, observed: Observed) -> list[Action]:
-        actions, refused = await asyncio.to_thread(plan_accepted, scope.state.desired, observed)
+        actions, refused = await beside_loop(plan_accepted, scope.state.desired, observed)
         for refusal in refused:
             report = ConditionReport("False", "ResourceConflict", str(refusal))
             scope.state.verdicts[Subject(refusal.kind, refusal.name)] = report

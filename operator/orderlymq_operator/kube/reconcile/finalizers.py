@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.kube.api import (
     Api,
     ApiError,
@@ -65,7 +66,7 @@ class Finalizers:
         refused: set[Subject] = set()
         for item in state.unlisted.values():
             await self.release(item)  # nothing is deleted in the brokers for them
-        lacking, surplus = await asyncio.to_thread(_changes, state, observed)
+        lacking, surplus = await beside_loop(_changes, state, observed)
         for item in surplus:
             await self.release(item)
         for subject, item in lacking.items():

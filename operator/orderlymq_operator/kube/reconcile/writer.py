@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
+from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.kube.api import Api, ApiError, must_have_read
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
@@ -132,7 +133,7 @@ class StatusWriter:
         What is only under way is reported when it fails (*said*): otherwise the next reconcile has better news.
         """
         # The loop serves others meanwhile: to compare thousands of statuses takes long.
-        news = await asyncio.to_thread(
+        news = await beside_loop(
             lambda: iter(list(_news(state, reports, observed, consumer_groups, said=said)))
         )
         failed: list[ApiError] = []
