@@ -389,6 +389,17 @@ async def requests(session: aiohttp.ClientSession, url: str) -> dict[str, float]
     }
 
 
+async def longest_answer_s(session: aiohttp.ClientSession, url: str, duration_s: float) -> float:
+    """Ask for a page again and again for a while; return the longest wait: nothing is served while the loop is busy."""
+    longest, until = 0.0, time.monotonic() + duration_s
+    while (begun := time.monotonic()) < until:
+        async with session.get(url.replace("/metrics", "/healthz")) as answer:
+            await answer.read()
+        longest = max(longest, time.monotonic() - begun)
+        await asyncio.sleep(0.01)
+    return longest
+
+
 def resident_mib(process: subprocess.Popen[bytes]) -> int:
     """Return the memory of the operator."""
     return int(psutil.Process(process.pid).memory_info().rss / 2**20)
@@ -434,7 +445,7 @@ async def measure(folder: Path, topics: int, pods: int, idle_s: float) -> None:
                 say(f"requests by then: {await requests(session, metrics)}")
                 await asyncio.sleep(min(20.0, idle_s))
                 before = await requests(session, metrics)
-                await asyncio.sleep(idle_s)
+                longest_s = await longest_answer_s(session, metrics, idle_s)
                 after = await requests(session, metrics)
                 made = {
                     name: count - before.get(name, 0)
@@ -442,6 +453,7 @@ async def measure(folder: Path, topics: int, pods: int, idle_s: float) -> None:
                     if count != before.get(name, 0)
                 }
                 say(f"requests in {idle_s:.0f} s of rest, but for the lease: {made or 'none'}")
+                say(f"its page answered within {longest_s * 1000:.0f} ms all the time")
                 say(f"operator {resident_mib(process)} MiB at the end")
 
 

@@ -87,6 +87,7 @@ _GUARDED = {
     "ConsumerGroup.spec",
     "ConsumerGroup.spec.clusterRef",
     "ConsumerGroup.spec.groupName",
+    "ConsumerGroup.spec.laneKeyProperty",
     "ConsumerGroup.spec.ordering",
     "User.spec",
     "User.spec.accessKey",
