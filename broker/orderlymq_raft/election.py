@@ -257,15 +257,19 @@ def _answer_ticks(state: RaftState) -> int:
 
 
 def _check_quorum(state: RaftState) -> None:
-    """Step down when no majority was heard for an election time-out (section 6.2 of the thesis)."""
-    active = {
-        peer
-        for peer, progress in state.progress.items()
-        if progress.recently_active and not progress.counts_from_round
-    }
+    """
+    Step down when no majority was heard for an election time-out (section 6.2 of the thesis).
+
+    Who lost its log does not count, as long as anybody is silent: that one may lead with its help.
+    """
+    active = {peer for peer, progress in state.progress.items() if progress.recently_active}
     active.add(state.id)
+    certain = {
+        peer for peer in active if peer == state.id or not state.progress[peer].counts_from_round
+    }
     for peer, progress in state.progress.items():
         progress.active_before = progress.recently_active
         progress.recently_active = peer == state.id
-    if not has_majority(state.membership.voters, active):
+    voters = state.membership.voters
+    if not (has_majority(voters, certain) or voters <= active):
         state.become_follower(state.term, None)

@@ -11,7 +11,7 @@ nothing, for its replicas elect each other only while their logs hold nothing bu
 from typing import assert_never
 
 from orderlymq_raft.log import LogStorage
-from orderlymq_raft.progress import ProgressState
+from orderlymq_raft.progress import Progress, ProgressState
 from orderlymq_raft.quorum import has_majority
 from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import (
@@ -117,6 +117,8 @@ def settle(state: RaftState) -> bool:
     commit = state.log.commit
     while len(configs) > 1 and configs[1][0] <= commit:
         del configs[0]
+    for peer in state.leaving.keys() - state.former_voters:
+        del state.leaving[peer]
     return state.role is Role.LEADER and len(configs) == 1 and not state.is_voter
 
 
@@ -143,25 +145,40 @@ def _put_in_force(state: RaftState, index: Index, membership: Membership) -> Non
     for peer in membership.members.difference(state.progress):
         state.track(peer, index)
     for peer in state.progress.keys() - membership.members:
-        del state.progress[peer]
+        progress = state.progress.pop(peer)
+        if peer in state.former_voters:
+            state.leaving[peer] = progress
 
 
 def _require_caught_up(state: RaftState, change: PromoteLearner) -> None:
     """Refuse a learner for which every commit would have to wait (thesis 4.2.1)."""
     progress = state.progress[change.node]
-    lag = state.log.last_index - progress.match
-    limit = state.config.promotion_lag_entries_max
-    if progress.state is not ProgressState.REPLICATE or lag > limit:
+    if not _has_caught_up(state, progress):
+        lag = state.log.last_index - progress.match
         raise ProposalRefused(
             f"learner {change.node} lacks {lag} entries and is in state {progress.state.value}; "
             "retry when it has caught up"
         )
 
 
+def _has_caught_up(state: RaftState, progress: Progress) -> bool:
+    lag = state.log.last_index - progress.match
+    limit = state.config.promotion_lag_entries_max
+    return progress.state is ProgressState.REPLICATE and lag <= limit
+
+
 def _require_majority(state: RaftState, membership: Membership) -> None:
-    """Refuse a removal that those who stay cannot commit now: if one of them lost its log meanwhile, nobody could."""
-    alive = {peer for peer, progress in state.progress.items() if progress.is_alive}
-    if not has_majority(membership.voters, alive | {state.id}):
+    """
+    Refuse a removal that those who stay cannot commit now: if one of them lost its log meanwhile, nobody could.
+
+    Who copies the log again after such a loss votes for nobody yet, so a leader that restarted might be elected by none.
+    """
+    present = {
+        peer
+        for peer, progress in state.progress.items()
+        if progress.is_alive and _has_caught_up(state, progress)
+    }
+    if not has_majority(membership.voters, present | {state.id}):
         raise ProposalRefused(
-            "most of the voters that would stay are away; retry when they are back"
+            "most of the voters that would stay are away or have not caught up; retry when they have"
         )

@@ -22,6 +22,7 @@ from orderlymq_raft.types import (
     EntryKind,
     HardState,
     Index,
+    Membership,
     MembershipChange,
     NodeId,
     NotLeader,
@@ -97,6 +98,11 @@ class Node:
     def last_index(self) -> Index:
         """Return the end of the log, durable or not."""
         return self._state.log.last_index
+
+    @property
+    def memberships(self) -> tuple[Membership, ...]:
+        """Return all memberships that may be in force: the settled one, then those that the log adds."""
+        return tuple(membership for _, membership in self._state.configs)
 
     @property
     def election_ticks(self) -> int:
@@ -259,7 +265,7 @@ class Node:
         state = self._state
         if node == state.id:
             return
-        if node in state.progress:
+        if node in state.progress or node in state.leaving:
             state.track_wiped(node)
         elif state.role in (Role.PRE_CANDIDATE, Role.CANDIDATE) and not state.recovering:
             # Its vote may be on the way, and may have been followed by another one.
@@ -398,11 +404,13 @@ class Node:
         assert state.membership == state.configs[-1][1], "the last membership is effective"
         if state.role is not Role.LEADER:
             assert not state.progress, "only a leader tracks peers"
+            assert not state.leaving, "only a leader asks those who leave"
             assert state.transferee is None, "only a leader transfers"
             assert state.leader != state.id, "only a leader is its own leader"
             return
         assert state.leader == state.id, "a leader knows itself"
         assert state.progress.keys() == state.membership.members, "all members are tracked"
+        assert state.leaving.keys() == state.former_voters, "those who leave are asked"
         # Those of earlier terms may be settled without this leader's knowledge.
         own = [index for index, _ in state.configs[1:] if state.log.term(index) == state.term]
         assert len(own) <= 1, "one membership change at a time"

@@ -59,7 +59,7 @@ def broadcast_heartbeat(state: RaftState) -> None:
     if state.reads_next and may_read(state):
         state.reads_pending.append(PendingRead(state.round, log.commit, tuple(state.reads_next)))
         state.reads_next.clear()
-    for peer, progress in state.progress.items():
+    for peer, progress in (*state.progress.items(), *state.leaving.items()):
         if peer == state.id:
             progress.acked_round = state.round
             continue
@@ -103,10 +103,9 @@ def proves_leadership_since_loss(state: RaftState, peer: NodeId) -> bool:
     first_round = state.progress[peer].counts_from_round
     if not first_round:
         return False
-    answered = {
-        each for each, progress in state.progress.items() if progress.acked_round >= first_round
-    }
-    certain = {each for each in answered if not state.progress[each].counts_from_round}
+    tracked = {**state.progress, **state.leaving}
+    answered = {each for each, progress in tracked.items() if progress.acked_round >= first_round}
+    certain = {each for each in answered if not tracked[each].counts_from_round}
     if state.round >= first_round:
         # A leader that is being removed answers itself, too, and it has lost nothing.
         answered.add(state.id)

@@ -73,6 +73,11 @@ def handle_install_snapshot_response(state: RaftState, message: InstallSnapshotR
 
 def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> None:
     """Note that the peer follows, and notice when appends to it were lost."""
+    leaving = state.leaving.get(message.sender)
+    if leaving is not None:
+        leaving.acked_round = max(leaving.acked_round, message.context)
+        _count_again(state)
+        return
     progress = state.progress.get(message.sender)
     if progress is None:
         return

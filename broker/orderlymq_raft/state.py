@@ -100,6 +100,10 @@ class RaftState:
         # How long peers stick to a leader that they hear, as far as they have said so.
         self.stickiness: dict[NodeId, int] = {config.id: config.election_ticks}
         self.progress: dict[NodeId, Progress] = {}
+        # Voters that the last membership has removed, until that is settled: they may still elect somebody else, so
+        # they are asked whether they follow. No entries are sent: with the removal in its log one would refuse its vote
+        # to those who lack it and may need it.
+        self.leaving: dict[NodeId, Progress] = {}
         # The no-op of this term; entries from here on are ours to commit by counting.
         self.term_start = Index(0)
         self.uncommitted_bytes = 0
@@ -129,6 +133,12 @@ class RaftState:
     def is_voter(self) -> bool:
         """Return whether this replica counts in majorities."""
         return self.id in self.membership.voters
+
+    @property
+    def former_voters(self) -> frozenset[NodeId]:
+        """Return the other voters whose removal may still be lost."""
+        voters = frozenset[NodeId]().union(*(each.voters for _, each in self.configs))
+        return voters - self.membership.members - {self.id}
 
     @property
     def may_run(self) -> bool:
@@ -209,12 +219,12 @@ class RaftState:
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self.term_start = Index(self.log.last_index + 1)
-        for peer in self.membership.members:
+        for peer in self.membership.members | self.former_voters:
             self.track(peer, self.term_start)
         self.append_entry(b"", EntryKind.NOOP)
 
-    def track(self, peer: NodeId, first: Index) -> None:
-        """Begin to replicate to *peer*, of whom nothing is known yet, with entry *first*."""
+    def track(self, peer: NodeId, first: Index) -> Progress:
+        """Begin to replicate to *peer*, of whom nothing is known yet, with entry *first*; one that leaves is only asked."""
         progress = Progress(
             next=first,
             inflight_max=self.config.inflight_appends_max,
@@ -226,12 +236,14 @@ class RaftState:
             progress.acknowledge(self.log.stable)
             progress.acked_round = self.round
             progress.become_replicate()
-        self.progress[peer] = progress
+        tracked = self.progress if peer in self.membership.members else self.leaving
+        tracked[peer] = progress
+        return progress
 
     def track_wiped(self, peer: NodeId) -> None:
         """Begin again to replicate to *peer*, which has lost its log."""
-        self.track(peer, Index(self.log.last_index + 1))
-        self.progress[peer].counts_from_round = self.round + 1
+        progress = self.track(peer, Index(self.log.last_index + 1))
+        progress.counts_from_round = self.round + 1
         self.append_wanted = True
         self.heartbeat_wanted = True
 
@@ -246,6 +258,7 @@ class RaftState:
     def _leave_leadership(self) -> None:
         self.votes.clear()
         self.progress.clear()
+        self.leaving.clear()
         self.term_start = Index(0)
         self.uncommitted_bytes = 0
         self.transferee = None

@@ -94,6 +94,7 @@ WANTED: Final = (
     "members: learner added",
     "members: learner promoted",
     "members: learner removed",
+    "members: one removed when another lost its disk",
     "members: several learners",
     "members: voter added",
     "members: voter removed",

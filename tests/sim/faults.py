@@ -45,7 +45,7 @@ class Faults:
         self._world = world
         self._random = world.timeline.random
         self._over = False
-        self._members = MemberChanges(world)
+        self.members = MemberChanges(world)
         self._patience_us = 0
         self._acknowledged = 0
         self._troubles = {
@@ -134,7 +134,7 @@ class Faults:
             return self._random.choice(leaders)
         return self._random.choice(alive) if alive else None
 
-    def _leader(self) -> "Replica | None":
+    def leader(self) -> "Replica | None":
         leaders = [
             each for each in self._world.replicas.values() if each.alive and each.loop.serving
         ]
@@ -190,7 +190,7 @@ class Faults:
 
     def transfer(self) -> None:
         """Leadership is handed over as planned."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is None or leader.paused:
             return
         others = sorted(NodeId(each) for each in self._world.replicas if each != leader.id)
@@ -207,7 +207,7 @@ class Faults:
 
     def failed_transfer(self) -> None:
         """Leadership is on its way to a replica that dies before it hears of it."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is None or leader.paused:
             return
         others = [
@@ -224,26 +224,22 @@ class Faults:
         target.crash(silent=self._random.random() < 0.5)
         self._world.restart_later(target)
 
-    def membership(self) -> None:
-        """A replica joins as a learner, votes, or one is removed."""
-        self._members.next(self._leader())
-
     def any_membership(self) -> None:
         """Any member is added or removed, now and then by a leader that is cut off, and by its successor, too."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is None or leader.paused:
             return
         if self._random.random() < 0.4:
             cut = self._cut_off(leader)
             self._until(SECOND, 2 * SECOND, "members", partial(self._change_again, leader))
             self._until(2 * SECOND, 3 * SECOND, "island ends", partial(self._reconnect, cut))
-        self._members.any(leader)
+        self.members.any(leader)
 
     def _change_again(self, deposed: "Replica") -> None:
-        successor = self._leader()
+        successor = self.leader()
         if successor is not None and successor is not deposed and not self._over:
             self._world.coverage["members: changed by a successor, too"] += 1
-            self._members.any(successor)
+            self.members.any(successor)
 
     # -- disks
 
@@ -257,7 +253,7 @@ class Faults:
 
     def slow_followers(self) -> None:
         """Everybody but the leader takes so long to write that sends are tried again meanwhile."""
-        leader = self._leader()
+        leader = self.leader()
         for replica in self._world.replicas.values():
             if replica is leader:
                 continue
@@ -357,7 +353,7 @@ class Faults:
 
     def island(self) -> None:
         """The leader is cut off from its peers alone, and sometimes stands still until it has a successor."""
-        world, leader = self._world, self._leader()
+        world, leader = self._world, self.leader()
         if leader is None or leader.paused:
             return
         cut = self._cut_off(leader)
@@ -371,7 +367,7 @@ class Faults:
 
         By then the successor is the one that is cut off, so that nobody is left who could distinguish the two.
         """
-        world, leader = self._world, self._leader()
+        world, leader = self._world, self.leader()
         if leader is None or leader.paused or len(world.members) < 3:
             return
         length = self._random.randrange(1_200 * MS, 2 * SECOND)
@@ -386,7 +382,7 @@ class Faults:
         world.timeline.after(length - 300 * MS, "coup", meet_again)
 
     def _lose_witness(self, deposed: "Replica") -> None:
-        world, successor = self._world, self._leader()
+        world, successor = self._world, self.leader()
         others = [each for each in world.replicas.values() if each not in (deposed, successor)]
         witnesses = [each for each in others if each.alive and not each.paused]
         if successor is None or successor is deposed or not witnesses:
@@ -411,7 +407,7 @@ class Faults:
 
     def older_term(self) -> None:
         """Entries of an earlier term come to a majority, and a successor without them cuts them."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is not None:
             OlderTerm(self._world, leader, lambda: self._over).begin()
 
@@ -435,7 +431,7 @@ class Faults:
             ext = {"clientId": client_id, "proof": "the process is gone"}
 
             def report() -> None:
-                leader = self._leader()
+                leader = self.leader()
                 if leader is not None and not leader.paused:
                     command = request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
                     world.tool.call(command, SECOND, lambda _: None)
@@ -567,7 +563,7 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "pause": Faults.pause,
     "transfer": Faults.transfer,
     "failed transfer": Faults.failed_transfer,
-    "membership": Faults.membership,
+    "membership": lambda faults: faults.members.next(faults.leader()),
     "slow disk": Faults.slow_disk,
     "slow followers": Faults.slow_followers,
     "full disk": Faults.full_disk,
@@ -596,5 +592,6 @@ RARE_TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "lost answers": Faults.lost_answers,
     "older term": Faults.older_term,
     "any membership": Faults.any_membership,
+    "removal and loss": lambda faults: faults.members.remove_and_lose(faults.leader()),
     "wrong clock": Faults.wrong_clock,
 }

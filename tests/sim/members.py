@@ -8,6 +8,7 @@ successor at the same place of the log.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq_raft import (
@@ -20,6 +21,7 @@ from orderlymq_raft import (
     RemoveNode,
 )
 from orderlymq_raft.types import MembershipChange, NodeId
+from tests.sim.timeline import MS
 
 if TYPE_CHECKING:
     from tests.sim.broker.replica import Replica
@@ -50,6 +52,37 @@ class MemberChanges:
                 self._propose(leader, RemoveNode(gone))
         else:
             self._propose(leader, AddLearner(self._new()))
+
+    def remove_and_lose(self, leader: "Replica | None") -> None:
+        """
+        Remove one of three when another has just lost its disk, or is about to, and comes back before its leader gives up.
+
+        Two are left then, and the leader needs the word of all: of the removed one, too, until its removal is settled.
+        """
+        world = self._world
+        if leader is None or leader.paused or self._is_rebuilt():
+            return
+        if len(world.members) != 3 or leader.node.status().membership.learners:
+            self.next(leader)
+            return
+        others = [world.replicas[each] for each in sorted(world.members - {leader.id})]
+        if not all(each.alive for each in others):
+            return
+        gone, lost = self._random.sample(others, 2)
+        world.timeline.after(
+            self._random.randrange(40 * MS), "disk lost", partial(self._lose, lost)
+        )
+        world.timeline.after(
+            self._random.randrange(40 * MS), "removed", partial(self._remove, leader, gone.id)
+        )
+
+    def _lose(self, replica: "Replica") -> None:
+        replica.crash(wipe=True, silent=self._random.random() < 0.5)
+        self._world.restart_after(self._random.randrange(1, 40 * MS), replica)
+
+    def _remove(self, leader: "Replica", gone: NodeId) -> None:
+        if self._propose(leader, RemoveNode(gone)) and self._is_rebuilt():
+            self._world.coverage["members: one removed when another lost its disk"] += 1
 
     def any(self, leader: "Replica") -> None:
         """Let one of all changes happen that the group allows."""

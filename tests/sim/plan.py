@@ -211,6 +211,17 @@ MEMBERS: Final[Mapping[str, Any]] = {
     "troubles": ("any membership", "crash", "partition", "release"),
 }
 
+# The share of plans that remove one of three replicas when another loses its disk. A group of two bears no other trouble.
+REMOVAL_AND_LOSS_SHARE: Final = 0.03
+REMOVAL_AND_LOSS: Final[Mapping[str, Any]] = {
+    "replicas": 3,
+    "founding": 0,
+    "every_us": 300_000,
+    "ruthless": True,
+    "troubles": ("removal and loss",),
+    "links": 0.0,
+}
+
 # The share of plans with a group that consumes by key.
 LANES_SHARE: Final = 0.15
 LANE_LETTERS: Final = ("Continue", "HoldKey", "StopQueue")
@@ -260,6 +271,7 @@ def draw(
         plan = replace(plan, **WRONG_CLOCKS, troubles=(*plan.troubles, "wrong clock"))
     plan = replace(plan, mixed_elections=chance.random() < MIXED_ELECTIONS_SHARE)
     plan = replace(plan, **(MEMBERS if chance.random() < MEMBERS_SHARE else {}))
+    plan = replace(plan, **(REMOVAL_AND_LOSS if chance.random() < REMOVAL_AND_LOSS_SHARE else {}))
     return replace(plan, **(changes or {}))
 
 

@@ -60,9 +60,10 @@ class Peers:
 
     def call(self) -> None:
         """Keep links to all that must be answered."""
-        status = self._instance.node.status()
-        membership = status.membership
-        self._transport.set_peers(self.book.reachable(membership, self._node_id, status.leader))
+        node = self._instance.node
+        memberships = node.memberships
+        membership = memberships[-1]
+        self._transport.set_peers(self.book.reachable(memberships, self._node_id, node.leader))
         self._clock.keep(membership.members - {self._node_id}, membership.voters)
 
     def tick(self) -> None:

@@ -129,7 +129,7 @@ def _count_at_once(bed: Bed) -> None:
 
     def track(self: RaftState, peer: Any) -> None:
         real(self, peer)
-        self.progress[peer].counts_from_round = 0
+        (self.progress.get(peer) or self.leaving[peer]).counts_from_round = 0
 
     bed.put(RaftState, "track_wiped", track)
 

@@ -8,7 +8,7 @@ and a member that moves announces itself. A node that is no member may be one so
 noted as well, up to a limit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -62,17 +62,18 @@ class AddressBook:
         batch.put(Family.META, META_PEERS, msgspec.msgpack.encode(self._addresses))
 
     def reachable(
-        self, membership: Membership, own: NodeId, leader: NodeId | None
+        self, memberships: Sequence[Membership], own: NodeId, leader: NodeId | None
     ) -> dict[NodeId, Address]:
         """Return whom to keep a link to: all members and the leader; everybody without one, or for one that is no member.
 
-        A leader or a candidate may have been added by an entry that this replica does not have yet, or removed by
-        one that will be lost, and needs its answer.
+        *memberships* are the settled one and those that follow in the log: who is removed by one of these is asked
+        until it is settled, too. A leader or a candidate may have been added by an entry that this replica does not have
+        yet, or removed by one that will be lost, and needs its answer.
         """
-        self._members = membership.members
-        everybody = leader is None or own not in membership.members
+        self._members = frozenset[NodeId]().union(*(each.members for each in memberships))
+        everybody = leader is None or own not in memberships[-1].members
         return {
             node: address
             for node, address in self._addresses.items()
-            if node != own and (everybody or node == leader or node in membership.members)
+            if node != own and (everybody or node == leader or node in self._members)
         }

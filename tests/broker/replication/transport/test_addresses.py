@@ -37,7 +37,7 @@ def test_what_was_learned_survives_a_restart_and_settings_win() -> None:
 def test_members_call_members_and_newcomers_call_everybody() -> None:
     """A replica that waits to be added makes itself known to all it has heard of."""
     book = AddressBook(SETTINGS, {3: Address("c", 3)})
-    members = Membership(frozenset({ONE, TWO}))
+    members = [Membership(frozenset({ONE, TWO}))]
 
     assert book.reachable(members, ONE, TWO) == {TWO: Address("b", 2)}
     assert book.reachable(members, THREE, TWO) == {ONE: Address("a", 1), TWO: Address("b", 2)}
@@ -46,16 +46,25 @@ def test_members_call_members_and_newcomers_call_everybody() -> None:
 def test_who_may_need_an_answer_is_called() -> None:
     """A leader may be a member of which this log does not know; without a leader a candidate may be one."""
     book = AddressBook({**SETTINGS, 4: Address("d", 4)}, {3: Address("c", 3)})
-    members = Membership(frozenset({ONE, TWO}))
+    members = [Membership(frozenset({ONE, TWO}))]
 
     assert set(book.reachable(members, ONE, THREE)) == {TWO, THREE}
     assert set(book.reachable(members, ONE, None)) == {TWO, THREE, FOUR}
 
 
+def test_who_is_being_removed_is_called_until_that_is_settled() -> None:
+    """It may still elect somebody else, so the leader asks it."""
+    book = AddressBook(SETTINGS, {3: Address("c", 3)})
+    memberships = [Membership(frozenset({ONE, TWO, THREE})), Membership(frozenset({ONE, TWO}))]
+
+    assert set(book.reachable(memberships, ONE, ONE)) == {TWO, THREE}
+    assert set(book.reachable(memberships[1:], ONE, ONE)) == {TWO}
+
+
 def test_strangers_push_out_strangers_alone() -> None:
     """Each replica that greets is noted, up to a limit; members and those of the settings stay."""
     book = AddressBook(SETTINGS, {3: Address("c", 3)})
-    book.reachable(Membership(frozenset({ONE, TWO, THREE})), ONE, TWO)
+    book.reachable([Membership(frozenset({ONE, TWO, THREE}))], ONE, TWO)
 
     for node in range(100, 100 + 10 * ADDRESSES_MAX):
         book.learn(NodeId(node), Address("s", node))
