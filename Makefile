@@ -60,7 +60,7 @@ coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, wi
 	@$(BIN)/python -m pytest $(TESTS) $(ALONE) --cov --cov-report=term:skip-covered
 
 .PHONY: test-clients
-test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node, C++; BRIEF=1 leaves out what is long, older Java lines and `test-suite`
+test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node, C++, Rust; BRIEF=1 leaves out what is long (Rust is), older Java lines and `test-suite`
 	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder $(if $(BRIEF),--brief -m "not long") $(AGAIN)
 
 .PHONY: test-suite

@@ -7,6 +7,7 @@ and keeps the others, so the page can be brought up to date client by client.
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -25,6 +26,7 @@ JAVA: Final = "Java (rocketmq-client)"
 GO: Final = "Go (rocketmq-client-go)"
 CPP: Final = "C++ (PyPI's rocketmq)"
 NODE: Final = "Node (ali-ons)"
+RUST: Final = "Rust (rocketmq-client-rust)"
 CAMEL: Final = "Apache Camel (camel-rocketmq)"
 STREAM: Final = "Spring Cloud Stream (spring-cloud-starter-stream-rocketmq)"
 SPRING: Final = "Spring Boot (rocketmq-spring-boot-starter)"
@@ -153,6 +155,9 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
     if "cpp_command" in fixtures:
         wanted = (HERE / "cpp" / "requirements.txt").read_text()
         yield CPP, re.findall(r"==(\S+)", wanted)[0]
+    if "rust_command" in fixtures:
+        wanted = tomllib.loads((HERE / "rust" / "Cargo.toml").read_text())["dependencies"]
+        yield RUST, wanted["rocketmq-client-rust"].removeprefix("=")
     if "node_folder" in fixtures:
         lock = json.loads((HERE / "node" / "package-lock.json").read_text())
         yield NODE, lock["packages"]["node_modules/ali-ons"]["version"]

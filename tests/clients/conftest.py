@@ -18,6 +18,7 @@ from tests.clients.programs import (
     Java,
     build_cpp,
     build_node,
+    build_rust,
     missing,
 )
 
@@ -148,6 +149,14 @@ def node_folder() -> Path:
     if reason:
         pytest.skip(reason)
     return build_node()
+
+
+@pytest.fixture(scope="session")
+def rust_command() -> list[str]:
+    reason = missing("cargo")
+    if reason:
+        pytest.skip(reason)
+    return build_rust()
 
 
 @pytest.fixture(scope="session")

@@ -264,6 +264,16 @@ def build_cpp() -> list[str]:
     return ["env", *environment, sys.executable, str(folder / "main.py")]
 
 
+def build_rust() -> list[str]:
+    """Compile the Rust client with its 390 crates, which takes minutes, once; return the command of its programs."""
+    target = HERE.parents[1] / "build" / "clients" / "rust"
+    with alone(target):
+        words = ["--locked", "--manifest-path", "Cargo.toml", "--target-dir", str(target)]
+        _run(["cargo", "build", "--quiet", *words], cwd=HERE / "rust")
+    # The client keeps the offsets of broadcasts and its log below the home directory.
+    return ["env", f"HOME={target}", str(target / "debug" / "clients")]
+
+
 def run_maven(folder: Path, version: str, options: Sequence[str] = ()) -> None:
     """Run `mvn package` for a version of RocketMQ unless that was done for the present sources."""
     sources = [folder / "pom.xml", *(folder / "src").rglob("*.java")]

@@ -45,7 +45,7 @@ class Faults:
         self._world = world
         self._random = world.timeline.random
         self._over = False
-        self.members = MemberChanges(world)
+        self.members: MemberChanges = MemberChanges(world)
         self._patience_us = 0
         self._acknowledged = 0
         self._troubles = {
