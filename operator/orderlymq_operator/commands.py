@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, ParamSpec, TypeAlias
 
@@ -25,13 +25,20 @@ from orderlymq_operator.local import session
 from orderlymq_operator.local.console import console_beside, is_installed
 from orderlymq_operator.local.control import ControlClient
 from orderlymq_operator.local.directory import DataDirectory
-from orderlymq_operator.local.errors import FailedError, LocalError, RefusedError, UnreachableError
+from orderlymq_operator.local.errors import (
+    FailedError,
+    InterruptedWaitError,
+    LocalError,
+    RefusedError,
+    UnreachableError,
+)
 from orderlymq_operator.local.progress import Progress, last_event, summary
 from orderlymq_operator.local.restoration import BackupSource
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.report import report_of, text_of
 from orderlymq_operator.resources.manifests.reader import (
+    Manifest,
     ManifestError,
     OtherClusterError,
     read,
@@ -120,6 +127,8 @@ def _exit_code(error: Exception) -> int:
             return ExitCode.USAGE
         case UnreachableError():
             return ExitCode.UNREACHABLE
+        case InterruptedWaitError():
+            return ExitCode.INTERRUPTED
         case _:
             return ExitCode.FAILED
 
@@ -166,13 +175,7 @@ def up(
     directory = DataDirectory(data_dir)
     manifests = read(files)
     if detach:
-        with session.prepared(directory, manifests, source):
-            pass  # everything that can refuse has; the supervisor takes the directory over
-        process = session.spawn(directory)
-        begun_s = time.monotonic()
-        session.wait_for_contact(directory, process, timeout_s)
-        settled = _wait_until_settled(directory, timeout_s, output, begun_s=begun_s)
-        _show_ready(settled, output)
+        _detach(directory, manifests, source, timeout_s, output)
         if with_demo:
             raise click.exceptions.Exit(loop.run(_play_alone(directory, DemoOptions(), output)))
         return
@@ -188,6 +191,38 @@ def up(
             )
         )
     raise click.exceptions.Exit(code)
+
+
+def _detach(
+    directory: DataDirectory,
+    manifests: Sequence[Manifest],
+    source: BackupSource | None,
+    timeout_s: float,
+    output: Output,
+) -> None:
+    """Start a supervisor of its own and wait until everything is effective."""
+    with session.prepared(directory, manifests, source):
+        process = session.spawn(directory)  # everything that can refuse has
+    begun_s = time.monotonic()
+    with _going_on(
+        f"the cluster of {directory} goes on starting (process {process.pid}); `orderlymq down` stops it"
+    ):
+        session.wait_for_contact(directory, process, timeout_s)
+        settled = _wait_until_settled(directory, timeout_s, output, begun_s=begun_s)
+    _show_ready(settled, output)
+
+
+@contextlib.contextmanager
+def _going_on(what: str) -> Iterator[None]:
+    """Say *what* goes on when somebody interrupts a command that only waits.
+
+    Raises:
+        InterruptedWaitError: for Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedWaitError(f"interrupted; {what}") from None
 
 
 async def _stay_up(
@@ -303,8 +338,10 @@ def apply(
     directory = DataDirectory(data_dir)
     client = ControlClient(directory)
     before = last_event(client.status())
-    steps = client.apply(texts, prune=prune)
-    _wait_until_settled(directory, timeout_s, output, after=before)
+    with _going_on("what was asked may happen yet, and `orderlymq plan` shows what is left"):
+        steps = client.apply(texts, prune=prune)
+    with _going_on("the change is accepted and the supervisor goes on with it"):
+        _wait_until_settled(directory, timeout_s, output, after=before)
     if output == "json":
         print_json({"applied": True, "actions": steps})
     else:

@@ -207,6 +207,38 @@ def test_what_cannot_come_up_is_said_after_the_time_out(
     assert "no disk" in directory.log("demo-0-1").read_text()
 
 
+@pytest.mark.long
+def test_ctrl_c_while_a_start_is_waited_for_says_what_goes_on(
+    directory: DataDirectory, manifest: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Law: code 130, the process that goes on, and how to stop it."""
+    package = tmp_path / "stubs" / "orderlymq_broker"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text("raise SystemExit('no disk')")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    command = [sys.executable, "-c", _CODE, "up", "-f", str(manifest), "--detach"]
+    command += ["--data-dir", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "demo-0-1" in line:
+            break
+
+    process.send_signal(signal.SIGINT)
+    said += process.communicate(timeout=20)[1].splitlines()
+
+    contact = directory.contact()
+    assert contact is not None, said
+    assert process.returncode == 130
+    assert f"process {contact.pid}" in said[-1]
+    assert "goes on starting" in said[-1]
+    assert "`orderlymq down` stops it" in said[-1]
+    assert directory.is_supervised()
+
+
 def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
     """Exit code 4 and what to do."""
     result = _run("demo", "--data-dir", str(directory), "--output", "json")

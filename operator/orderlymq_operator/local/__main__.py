@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import LocalError
-from orderlymq_operator.local.session import prepared, supervise
+from orderlymq_operator.local.session import inherited, prepared, supervise
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_runtime.process import logs, loop
 
@@ -19,16 +19,22 @@ def main() -> int:
     """Supervise until a signal or `orderlymq down`; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m orderlymq_operator.local")
     parser.add_argument("--data-dir", type=Path, required=True)
-    directory = DataDirectory(parser.parse_args().data_dir)
+    parser.add_argument("--lock", type=int, help="Descriptor by which the directory is held.")
+    given = parser.parse_args()
+    directory = DataDirectory(given.data_dir)
     logs.configure("INFO", "text", "supervisor")
     try:
-        with prepared(directory, []) as state:
+        with (
+            prepared(directory, [])
+            if given.lock is None
+            else inherited(directory, given.lock) as state
+        ):
 
             async def supervised() -> None:
                 await supervise(Supervisor(directory, state), directory)
 
             return loop.run(supervised())
-    except LocalError as error:
+    except (LocalError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
 

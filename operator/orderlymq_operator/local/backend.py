@@ -7,6 +7,7 @@ that joins: without its data it never begins the group again.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,6 +53,8 @@ from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
 from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_runtime.sockets.addresses import join_address
+
+_log = logging.getLogger(__name__)
 
 
 class LocalBackend:
@@ -319,7 +322,12 @@ class LocalBackend:
             list(self._name_servers.values()),
         ]
         for wave in waves:
-            await asyncio.gather(*(keeper.stop() for keeper in wave))
+            # What keeps one from its end must not leave the others behind.
+            endings = await asyncio.gather(
+                *(keeper.stop() for keeper in wave), return_exceptions=True
+            )
+            for failure in filter(None, endings):
+                _log.error("a process was not ended in good order", exc_info=failure)
 
     def facts(self) -> dict[str, Any]:
         """Return what is known about the processes, for people."""

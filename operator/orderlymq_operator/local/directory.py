@@ -5,6 +5,7 @@ Rules: what stands here is enough to go on after a restart of the machine; a fil
 at all; one supervisor at a time, held by a file lock that the kernel gives back whatever happens to the process.
 
     cluster.json     what is wanted and which replicas exist     supervisor.json  where the supervisor answers
+    supervisor.lock  held by a supervisor, or a command that starts or ends one; names its process
     operator.secret  what the supervisor signs with               operator.starts  the token of the last one
     cluster.secret   what brokers and name servers know each other by
     settings/        settings files of the processes             run/             process ids of the children
@@ -21,14 +22,14 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from orderlymq_operator.local.errors import FailedError, RefusedError
+from orderlymq_operator.local.errors import FailedError, HeldError, RefusedError
 from orderlymq_operator.resources.kinds import (
     KINDS,
     Cluster,
@@ -73,6 +74,7 @@ class DataDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        self._lock: int | None = None
 
     def __str__(self) -> str:
         return str(self.path)
@@ -169,15 +171,29 @@ class DataDirectory:
         Raises:
             RefusedError: it was written by a later version, or is no data directory of ours.
         """
-        file = self.path / "cluster.json"
+        return self.parse(self.read())
+
+    def read(self) -> bytes | None:
+        """Return what stands on disk as it stands there; None for a new directory."""
         try:
-            data = json.loads(file.read_bytes())
+            return self._cluster.read_bytes()
         except FileNotFoundError:
             return None
+
+    def parse(self, content: bytes | None) -> State | None:
+        """Return what `read` has found.
+
+        Raises:
+            RefusedError: as `load`.
+        """
+        if content is None:
+            return None
+        try:
+            data = json.loads(content)
         except ValueError as error:
-            raise _damaged(file, error) from error
+            raise _damaged(self._cluster, error) from error
         if not isinstance(data, dict):
-            raise _damaged(file, "it has no object of JSON")
+            raise _damaged(self._cluster, "it has no object of JSON")
         if data.get("format") != FORMAT:
             raise RefusedError(
                 f"{self.path} has data format {data.get('format')}, this version reads {FORMAT}; "
@@ -186,7 +202,11 @@ class DataDirectory:
         try:
             return _state_from(_with_new_names(data))
         except (AttributeError, KeyError, TypeError, ValueError, ValidationError) as error:
-            raise _damaged(file, error) from error
+            raise _damaged(self._cluster, error) from error
+
+    @property
+    def _cluster(self) -> Path:
+        return self.path / "cluster.json"
 
     async def save_beside(self, state: State) -> None:
         """Save in a thread: thousands of topics take long. A caller that is cancelled waits, so that no later save is overtaken."""
@@ -212,53 +232,96 @@ class DataDirectory:
                 for group, nodes in sorted(state.replicas.items())
             },
         }
-        write_file(self.path / "cluster.json", json.dumps(data, indent=1))
+        write_file(self._cluster, json.dumps(data, indent=1))
 
     # -- who supervises it ---------------------------------------------------------------------
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the directory while the block runs.
+    def locked(self, inherited: int | None = None) -> Iterator[None]:
+        """Make what is missing in the directory and hold it while the block runs.
+
+        Args:
+            inherited: the `lock` of a process that held it for this one.
 
         Raises:
-            RefusedError: a supervisor runs on it.
+            HeldError: a supervisor runs on it, or a command that starts or ends one.
         """
         self.create()
-        descriptor = os.open(self.path / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        if inherited is None:
+            inherited = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+        else:
+            os.set_inheritable(inherited, False)
+        with self._holding(inherited):
+            yield
+
+    @contextmanager
+    def locked_as_it_is(self) -> Iterator[None]:
+        """Hold a directory that `is_ours` while the block runs; its file system may be read-only.
+
+        Raises:
+            HeldError: as `locked`.
+        """
+        try:
+            descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            descriptor = os.open(self._lock_file, os.O_RDONLY)
+        with self._holding(descriptor):
+            yield
+
+    @contextmanager
+    def _holding(self, descriptor: int) -> Iterator[None]:
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                contact = self.contact()
-                owner = f" (process {contact.pid})" if contact else ""
-                raise RefusedError(
-                    f"a supervisor{owner} runs on {self.path} already; change its cluster with "
-                    "`orderlymq apply`, or stop it with `orderlymq down`"
-                ) from None
-            yield
+                raise HeldError(str(self), self._owner(descriptor)) from None
+            with suppress(OSError):  # a full disk: that it is held is worth more than by whom
+                os.pwrite(descriptor, f"{os.getpid():<20}\n".encode(), 0)
+            self._lock = descriptor
+            try:
+                yield
+            finally:
+                self._lock = None
         finally:
             os.close(descriptor)
 
+    def _owner(self, descriptor: int) -> str:
+        """Say which process holds the lock, as far as it is written down."""
+        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        contact = self.contact()
+        pid = text if text.isdecimal() else str(contact.pid) if contact else ""
+        return f" (process {pid})" if pid else ""
+
+    @property
+    def lock(self) -> int:
+        """Return the descriptor by which this process holds the directory; who inherits it holds it, too."""
+        assert self._lock is not None, "only who holds the directory passes it on"
+        return self._lock
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.path / "supervisor.lock"
+
     def is_ours(self) -> bool:
         """Return whether a supervisor has ever held the directory."""
-        return any((self.path / name).exists() for name in ("cluster.json", "supervisor.lock"))
+        return any(file.exists() for file in (self._cluster, self._lock_file))
 
     def is_supervised(self) -> bool:
         """Return whether a supervisor holds the directory."""
-        file = self.path / "supervisor.lock"
-        if not file.exists():
+        if not self._lock_file.exists():
             return False
         try:
-            with self.locked():
+            with self.locked_as_it_is():
                 return False
-        except RefusedError:
+        except HeldError:
             return True
 
     def publish(self, contact: Contact | None) -> None:
         """Write down where the supervisor answers, or that there is none."""
         file = self.path / "supervisor.json"
         if contact is None:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):  # read-only by now: nobody answers where it says
+                file.unlink()
             return
         facts = {
             "pid": contact.pid,

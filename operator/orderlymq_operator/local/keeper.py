@@ -115,7 +115,7 @@ class Keeper:
             self.restarts += 1
             self._report(self.program.name, f"{ending}; starting it again")
             await self._pause(delay)
-        self._directory.run_record(self.program.name).unlink(missing_ok=True)
+        _forget(self._directory.run_record(self.program.name))
 
     async def _run_once(self) -> int:
         """Run the process until it ends, by itself or because it does not answer; return its code."""
@@ -279,8 +279,16 @@ def end_orphans(directory: DataDirectory) -> list[int]:
         _quietly(process.kill)
     psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
     for path in records:
-        path.unlink(missing_ok=True)
+        _forget(path)
     return [process.pid for process in found]
+
+
+def _forget(path: Path) -> None:
+    """Delete the record of a process that has ended; where that fails it stays, and names nobody."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("cannot delete %s: %s", path, error)
 
 
 def _quietly(signal_process: Callable[[], None]) -> None:

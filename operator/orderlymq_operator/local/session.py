@@ -11,14 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from orderlymq_operator.local import keeper
 from orderlymq_operator.local.control import ControlClient, ControlServer
-from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.errors import FailedError, RefusedError, UnreachableError
+from orderlymq_operator.local.directory import Contact, DataDirectory, State
+from orderlymq_operator.local.errors import FailedError, HeldError, RefusedError, UnreachableError
 from orderlymq_operator.local.processes import (
     Program,
     name_server_program,
@@ -54,7 +54,8 @@ def prepared(
         RefusedError: see the module.
         FailedError: the backup cannot be restored.
     """
-    before = directory.load()  # first, so that a wrong command leaves no folders behind
+    content = directory.read()  # first, so that a wrong command leaves no folders behind
+    before = directory.parse(content)
     if before is not None and source is not None:
         raise RefusedError(
             f"{directory} has a cluster already; a backup is restored into another --data-dir"
@@ -66,7 +67,7 @@ def prepared(
     if before is None:
         refuse_taken_ports(programs(directory, State(desired)))
     with directory.locked():
-        if directory.load() != before:
+        if directory.read() != content:
             # A list of replicas of before would begin a group again that has other ones by now.
             raise RefusedError(f"{directory} was changed by another command just now; try again")
         refuse_half_restored(directory)
@@ -124,14 +125,30 @@ async def supervise(supervisor: Supervisor, directory: DataDirectory) -> None:
 
 
 def spawn(directory: DataDirectory) -> subprocess.Popen[bytes]:
-    """Start a supervisor of its own for what stands in *directory*."""
+    """Start a supervisor of its own for what stands in *directory*; it inherits the hold on it, so that nobody comes between."""
     path = directory.log("supervisor")
     keeper.rotate(path)
     command = [sys.executable, "-m", "orderlymq_operator.local", "--data-dir", str(directory)]
+    command += ["--lock", str(directory.lock)]
     with path.open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - our own program with our own arguments
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=(directory.lock,),
         )
+
+
+@contextmanager
+def inherited(directory: DataDirectory, lock: int) -> Iterator[State]:
+    """Hold *directory* by the *lock* of the command that has prepared it, and give what it has left there."""
+    with directory.locked(lock):
+        state = directory.load()
+        if state is None:
+            raise FailedError(f"{directory} has no cluster any more")
+        yield state
 
 
 def wait_for_contact(
@@ -158,48 +175,34 @@ def wait_for_contact(
     )
 
 
-def wait_until_down(directory: DataDirectory) -> None:
-    """Wait until nobody holds *directory*.
+def stop(directory: DataDirectory) -> dict[str, Any]:
+    """End the cluster of *directory*, also one that another program started; return what was ended.
 
     Raises:
-        FailedError: somebody still does after `DOWN_TIMEOUT_S`.
+        FailedError: somebody still holds the directory after `DOWN_TIMEOUT_S`.
     """
+    asked: Contact | None = None
     deadline = time.monotonic() + DOWN_TIMEOUT_S
-    while directory.is_supervised():
-        if time.monotonic() > deadline:
-            raise FailedError(
-                f"the supervisor did not end within {DOWN_TIMEOUT_S:g} s; see {directory.log('supervisor')}"
-            )
-        time.sleep(_POLL_S)
-
-
-def stop(directory: DataDirectory) -> dict[str, Any]:
-    """End the cluster of *directory*, also one that another program started; return what was ended."""
-    if not directory.is_ours():
-        return {"supervisor": False, "orphans": []}
-    supervised = directory.is_supervised()
-    if supervised:
-        _ask_to_end(directory)
-        wait_until_down(directory)
-    with directory.locked():
-        orphans = keeper.end_orphans(directory)
-        directory.publish(None)
-    return {"supervisor": supervised, "orphans": orphans}
-
-
-def _ask_to_end(directory: DataDirectory) -> None:
-    """Ask the supervisor, which may have begun a moment ago and not answer yet."""
-    deadline = time.monotonic() + DOWN_TIMEOUT_S
-    while True:
+    while directory.is_ours():
         try:
-            ControlClient(directory).down()
-            return
-        except UnreachableError:
-            if not directory.is_supervised():
-                return
+            with directory.locked_as_it_is():
+                orphans = keeper.end_orphans(directory)
+                directory.publish(None)
+                return {"supervisor": asked is not None, "orphans": orphans}
+        except HeldError as error:
             if time.monotonic() > deadline:
-                raise
-            time.sleep(_POLL_S)
+                raise FailedError(
+                    f"the supervisor, or the command that starts it{error.owner}, did not end within {DOWN_TIMEOUT_S:g} s; "
+                    f"see {directory.log('supervisor')}"
+                ) from error
+        # One that has begun a moment ago does not answer yet, and one that ends does not any more.
+        contact = directory.contact()
+        if contact is not None and contact != asked:
+            with suppress(UnreachableError):
+                ControlClient(directory).down()
+                asked = contact
+        time.sleep(_POLL_S)
+    return {"supervisor": False, "orphans": []}
 
 
 def _last_line(directory: DataDirectory) -> str:

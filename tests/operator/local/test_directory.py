@@ -113,16 +113,39 @@ def test_a_damaged_secret_is_reported(tmp_path: Path) -> None:
 
 
 def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
-    """The second learns who the first is, and what to do."""
+    """The second learns who the first is, whatever a killed one has left, and what to do."""
     directory = DataDirectory(tmp_path)
     with directory.locked():
         directory.publish(Contact(4711, "127.0.0.1", 1, "secret"))
         assert directory.is_supervised()
         with (
-            pytest.raises(RefusedError, match=r"process 4711.*orderlymq apply"),
+            pytest.raises(RefusedError, match=rf"process {os.getpid()}\b.*orderlymq apply"),
             directory.locked(),
         ):
             pass
+
+    assert not directory.is_supervised()
+
+
+def test_a_question_after_the_supervisor_makes_nothing(tmp_path: Path) -> None:
+    """Law: it works on a file system that became read-only, and leaves a directory as it is."""
+    (tmp_path / "supervisor.lock").touch()
+    directory = DataDirectory(tmp_path)
+
+    assert not directory.is_supervised()
+    assert [path.name for path in tmp_path.iterdir()] == ["supervisor.lock"]
+
+
+def test_who_inherits_the_hold_goes_on_with_it(tmp_path: Path) -> None:
+    """Law: nobody comes between the command that prepares a directory and the supervisor that it starts."""
+    directory, heir = DataDirectory(tmp_path), DataDirectory(tmp_path)
+    with directory.locked():
+        passed = os.dup(directory.lock)  # as a child gets it
+    assert directory.is_supervised()
+
+    with heir.locked(passed):
+        assert directory.is_supervised()
+        assert not os.get_inheritable(heir.lock)
 
     assert not directory.is_supervised()
 

@@ -370,8 +370,8 @@ def test_a_directory_that_changes_before_it_is_held_is_refused(
 
     class Changing(DataDirectory):
         @contextmanager
-        def locked(self) -> Iterator[None]:
-            with super().locked():
+        def locked(self, inherited: int | None = None) -> Iterator[None]:
+            with super().locked(inherited):
                 state = self.load()
                 assert state is not None
                 self.save(replace(state, replicas={"demo-0": {1: False, 4: True}}))

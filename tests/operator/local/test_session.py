@@ -1,0 +1,98 @@
+"""From a data directory to a supervisor, and its end by another command."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orderlymq_operator.local import keeper, session
+from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.supervisor import Supervisor
+from tests.operator.examples import desired
+from tests.operator.local.manifests import manifests
+from tests.operator.local.supervision import until
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.usefixtures("stub_brokers"),
+    pytest.mark.timeout(60),
+]
+
+
+def test_what_stands_in_a_directory_is_read_once_at_a_start(tmp_path: Path, ports: int) -> None:
+    """Law: of ten thousand topics that takes seconds."""
+
+    class Counting(DataDirectory):
+        parsed = 0
+
+        def parse(self, content: bytes | None) -> State | None:
+            self.parsed += content is not None
+            return super().parse(content)
+
+    with session.prepared(DataDirectory(tmp_path / "data"), manifests(ports)):
+        pass
+    directory = Counting(tmp_path / "data")
+
+    with session.prepared(directory, []):
+        assert directory.parsed == 1
+
+
+def test_however_many_end_a_cluster_at_once_each_says_what_it_ended(tmp_path: Path) -> None:
+    """Law: one has ended the orphan, the others find nothing, and none is refused."""
+    directory = DataDirectory(tmp_path / "data")
+    directory.create()
+    directory.save(State(desired()))
+    with ThreadPoolExecutor(8) as commands:
+        for _ in range(5):
+            orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            keeper.write_record(directory.run_record("orphan"), orphan.pid)
+
+            ended = list(
+                commands.map(lambda _: session.stop(DataDirectory(directory.path)), range(8))
+            )
+
+            assert sorted(ended, key=lambda each: len(each["orphans"])) == [
+                *[{"supervisor": False, "orphans": []}] * 7,
+                {"supervisor": False, "orphans": [orphan.pid]},
+            ]
+            orphan.wait()
+
+
+@pytest.mark.long
+def test_a_supervisor_is_ended_that_has_just_been_started(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: `down` never says that nothing runs while a command starts it."""
+    with session.prepared(directory, manifests(ports, replicas=1)):
+        process = session.spawn(directory)
+
+    assert session.stop(directory) == {"supervisor": True, "orphans": []}
+    assert process.wait(20) == 0
+
+
+async def test_a_file_that_cannot_be_deleted_keeps_no_process_alive(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: as on a file system that became read-only. Followers, leaders and name servers end all the same."""
+    with session.prepared(directory, manifests(ports)) as state:
+        supervisor = Supervisor(directory, state)
+        task = asyncio.create_task(supervisor.run())
+        await until(lambda: supervisor.settled)
+        records = directory.run_records()
+        pids = [json.loads(path.read_text())["pid"] for path in records]
+        for path in records:
+            path.unlink()
+            path.mkdir()
+
+        supervisor.stop()
+        await task
+
+    assert len(pids) == 4
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    for path in records:
+        path.rmdir()
