@@ -138,6 +138,10 @@ class DataDirectory:
     def create(self) -> None:
         """Make the folders and the secrets that are missing; only the owner may look into them."""
         try:
+            os.fspath(self.path).encode()
+        except UnicodeEncodeError:  # no settings file could carry it
+            raise RefusedError(f"{str(self)!a} is not UTF-8; choose another --data-dir") from None
+        try:
             self.path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
             for name in ("settings", "logs", "run", "replicas", "name-servers", "removed"):
                 folder = self.path / name

@@ -1,6 +1,8 @@
 """Secrets that a manifest names on this machine: the secret of a User, in a file or the environment, and the files of TLS."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +14,7 @@ from orderlymq_operator.resources.user import User, fingerprint, usable_secret
 from orderlymq_runtime.security.tls import TlsError, TlsFiles, client_context, server_context
 
 _ADVICE: Final = "make it, or name another file"
+_SIZE_MAX: Final = 1 << 20  # bytes: long chains of certificates have tens of KiB
 
 
 def read_secret(user: User) -> str | None:
@@ -22,7 +25,7 @@ def read_secret(user: User) -> str | None:
         return None  # only Kubernetes has a place for one that is made
     if source.file is not None:
         try:
-            text = Path(source.file).read_text(encoding="utf-8")
+            text = _content(source.file).decode()
         except (OSError, UnicodeDecodeError):
             return None
     elif source.env is not None:
@@ -75,9 +78,28 @@ def _unusable_tls(cluster: Cluster) -> Iterator[Refuse]:
 def _trouble(path: str) -> str:
     """Return why a file cannot be read; empty when it can."""
     try:
-        Path(path).read_bytes()
+        _content(path)
     except FileNotFoundError:
         return f"{path} does not exist"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
     return ""
+
+
+def _content(path: str) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: it cannot be read, is no regular file (who reads a pipe may wait for ever), or too large for what is in it.
+    """
+    with open(path, "rb", opener=_open_without_waiting) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", path)
+        if found.st_size > _SIZE_MAX:
+            raise OSError(errno.EFBIG, f"it is larger than {_SIZE_MAX >> 20} MiB", path)
+        return file.read()
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -7,7 +7,14 @@ Rule: unknown fields are errors and types are exact, because a manifest with a t
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
 from pydantic.alias_generators import to_camel
 
 GROUP: Final = "orderlymq.io"
@@ -36,6 +43,16 @@ WireName = Annotated[
     str, StringConstraints(pattern=r"^[%a-zA-Z0-9_-]+$", min_length=1, max_length=127)
 ]
 _Text = Annotated[str, StringConstraints(max_length=63)]
+
+
+def _path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("no path has a NUL character")
+    return text
+
+
+# A file on the machine of `orderlymq up`; a relative path begins at the manifest.
+FilePath = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_path)]
 # Kubernetes' own bound on all annotations together; `kubectl apply` keeps the manifest in one.
 _LongText = Annotated[str, StringConstraints(max_length=262_144)]
 

@@ -17,6 +17,7 @@ from orderlymq_operator.resources.meta import (
     IMMUTABLE,
     ApiVersion,
     ClusterRef,
+    FilePath,
     Model,
     Name,
     ObjectMeta,
@@ -56,7 +57,7 @@ class SecretKeyRef(Model):
 class SecretSource(Model):
     """Where the secret stands; exactly one of the fields is set."""
 
-    file: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
+    file: FilePath | None = Field(
         default=None,
         description="A file on the machine of `orderlymq up`; a relative path begins at the manifest.",
     )

@@ -214,3 +214,13 @@ def test_a_foreign_folder_is_left_as_it_is(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "has no cluster of `orderlymq up`" in done.output
     assert {path: path.stat().st_mode for path in tmp_path.rglob("*")} == before
+
+
+def test_a_directory_whose_name_no_settings_file_can_carry_is_refused(tmp_path: Path) -> None:
+    """Law: nothing is begun there that could not start."""
+    directory = DataDirectory(tmp_path / "\udcff")
+
+    with pytest.raises(RefusedError, match="is not UTF-8; choose another --data-dir"):
+        directory.create()
+
+    assert list(tmp_path.iterdir()) == []

@@ -53,6 +53,38 @@ def test_a_secret_stands_beside_the_manifest(tmp_path: Path) -> None:
     assert read_secret(found) is None
 
 
+def test_a_link_to_a_secret_is_followed_when_it_is_read(tmp_path: Path) -> None:
+    """Law: who renews a secret or a certificate points the link to the next file."""
+    for number in (1, 2):
+        (tmp_path / f"secret-{number}").write_text(f"secret of {number}")
+    (tmp_path / "writer.secret").symlink_to("secret-1")
+    found = user(file=str(tmp_path / "here" / ".." / "users.yaml"))
+    assert found.spec.secret_from is not None
+    assert found.spec.secret_from.file == str(tmp_path / "writer.secret")
+
+    (tmp_path / "writer.secret").unlink()
+    (tmp_path / "writer.secret").symlink_to("secret-2")
+
+    assert read_secret(found) == "secret of 2"
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "complaint"),
+    [
+        (r"a\0b", "demo", "no path has a NUL character"),
+        ("writer.secret", "\udcff", "is not UTF-8"),
+    ],
+)
+def test_a_path_that_cannot_be_one_is_a_problem_of_the_manifest(
+    path: str, folder: str, complaint: str
+) -> None:
+    """Law: no manifest ends a command, or a supervisor, by an error without a name."""
+    text = MANIFEST.replace("writer.secret", f'"{path}"')
+
+    with pytest.raises(ManifestError, match=complaint):
+        user(text, f"/etc/{folder}/users.yaml")
+
+
 def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """As programs in containers have it."""
     found = user(MANIFEST.replace("file: writer.secret", "env: WRITER"))

@@ -27,6 +27,7 @@ from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
     ApiVersion,
+    FilePath,
     Model,
     Name,
     ObjectMeta,
@@ -237,9 +238,6 @@ class Config(BrokerConfig):
         return self
 
 
-_File = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-
-
 class Tls(Model):
     """TLS towards clients: brokers and name servers serve it on the ports that they have."""
 
@@ -255,12 +253,14 @@ class Tls(Model):
             )
         ),
     )
-    certificate_file: _File | None = Field(
+    certificate_file: FilePath | None = Field(
         default=None,
         description="Certificate chain as PEM; a relative path begins at the manifest.",
     )
-    key_file: _File | None = Field(default=None, description="Private key as PEM, no passphrase.")
-    ca_file: _File | None = Field(
+    key_file: FilePath | None = Field(
+        default=None, description="Private key as PEM, no passphrase."
+    )
+    ca_file: FilePath | None = Field(
         default=None, description="Authorities that are trusted: for clients, and by our processes."
     )
     client_auth: Literal["None", "Optional", "Required"] = Field(

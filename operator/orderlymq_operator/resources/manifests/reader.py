@@ -7,6 +7,7 @@ as `kubectl apply` does: what a file does not mention stays as it was.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,6 +64,10 @@ class ManifestError(ValueError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+
+
+class _PathError(Exception):
+    """A path that a manifest names cannot be one."""
 
 
 class OtherClusterError(ManifestError):
@@ -360,14 +365,15 @@ def _validate(source: yamlsource.Source, file: str) -> Manifest | list[Problem]:
         return [
             _problem(details, source, file, model) for details in error.errors(include_url=False)
         ]
+    except _PathError as error:
+        return [Problem(file, source.line(("spec",)), "spec", str(error))]
 
 
 def _certificates_beside_manifest(cluster: Cluster, file: str) -> Cluster:
     """Let the paths of key material begin where the manifest stands."""
-    folder = Path(file).absolute().parent
     tls = cluster.spec.tls
     names = ("certificate_file", "key_file", "ca_file")
-    paths = {name: str((folder / path).resolve()) for name in names if (path := getattr(tls, name))}
+    paths = {name: _beside(path, file) for name in names if (path := getattr(tls, name))}
     if not paths:
         return cluster
     spec = cluster.spec.model_copy(update={"tls": tls.model_copy(update=paths)})
@@ -379,9 +385,28 @@ def _beside_manifest(user: User, file: str) -> User:
     source = user.spec.secret_from
     if source is None or source.file is None:
         return user
-    path = str((Path(file).absolute().parent / source.file).resolve())
+    path = _beside(source.file, file)
     spec = user.spec.model_copy(update={"secret_from": source.model_copy(update={"file": path})})
     return user.model_copy(update={"spec": spec})
+
+
+def _beside(path: str, file: str) -> str:
+    """Return the absolute form of *path*, which *file* names.
+
+    A link stays one: tools that renew certificates and secrets point it to the next file.
+
+    Raises:
+        _PathError: the folder of *file* has a name that no text can carry.
+    """
+    folder = os.path.realpath(os.path.dirname(file) or ".")
+    found = os.path.normpath(os.path.join(folder, path))
+    if not _is_text(found):
+        raise _PathError(f"the path {found!a} is not UTF-8; move the files to another folder")
+    return found
+
+
+def _is_text(path: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in path)
 
 
 def _problem(

@@ -57,6 +57,8 @@ def documents(text: str) -> Iterator[Source]:
         raise SourceError(mark.line + 1 if mark else 1, f"not valid YAML: {problem}") from error
     except yaml.YAMLError as error:
         raise SourceError(1, f"not valid YAML: {error}") from error
+    except RecursionError as error:
+        raise SourceError(1, "values stand too deep in each other for a manifest") from error
 
 
 def _convert(node: yaml.Node, path: Path, lines: dict[Path, int]) -> Value:

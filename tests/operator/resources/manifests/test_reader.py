@@ -309,3 +309,10 @@ def test_a_character_in_two_escapes_of_json_is_one() -> None:
     with pytest.raises(SourceError, match="half a character") as caught:
         list(documents('{\n"text": "\\ud83d"}'))
     assert caught.value.line == 2
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000, "{a: " * 5_000, "- " * 5_000])
+def test_values_that_stand_too_deep_are_a_problem_of_the_file(text: str) -> None:
+    """Law: no manifest ends a command, or a supervisor, by an error without a name."""
+    with pytest.raises(ManifestError, match=r"^f:1: values stand too deep"):
+        parse(text, "f")
