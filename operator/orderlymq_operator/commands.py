@@ -26,6 +26,7 @@ from orderlymq_operator.local.console import console_beside, is_installed
 from orderlymq_operator.local.control import ControlClient
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import (
+    BusyError,
     FailedError,
     InterruptedWaitError,
     LocalError,
@@ -473,7 +474,12 @@ def _wait_until_settled(
     deadline = (time.monotonic() if begun_s is None else begun_s) + timeout_s
     with Progress(quiet=output == "json", after=after) as progress:
         while True:
-            snapshot = client.status()
+            try:
+                snapshot = client.status()
+            except BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                continue
             progress.show(snapshot)
             if snapshot["settled"]:
                 return snapshot

@@ -16,7 +16,12 @@ from typing import Any, Final, TypeAlias
 from aiohttp import web
 
 from orderlymq_operator.local.directory import Contact, DataDirectory
-from orderlymq_operator.local.errors import FailedError, RefusedError, UnreachableError
+from orderlymq_operator.local.errors import (
+    BusyError,
+    FailedError,
+    RefusedError,
+    UnreachableError,
+)
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.forecast.report import Report, report_of
 from orderlymq_operator.resources.manifests import reader as manifests
@@ -97,6 +102,9 @@ class ControlServer:
         except RefusedChange as error:
             texts = [str(refusal) for refusal in error.refusals]
             return web.json_response({"refusals": texts}, status=409)
+        except OSError as error:
+            text = f"the manifests are not accepted, and the cluster runs on: {error}"
+            return web.json_response({"error": text}, status=507)
 
     async def _post_down(self, request: web.Request) -> web.Response:
         self._supervisor.stop()
@@ -161,7 +169,7 @@ class ControlClient:
             answer = connection.getresponse()
             return self._result(answer.status, answer.read())
         except TimeoutError as error:
-            raise UnreachableError(
+            raise BusyError(
                 f"the supervisor of {self._directory} (process {contact.pid}) is busy: no answer within {_TIMEOUT_S:g} s. "
                 "What was asked may happen yet; `orderlymq plan` shows what is left"
             ) from error
@@ -184,6 +192,8 @@ class ControlClient:
             raise RefusedError("\n".join(found["refusals"]))
         if status == 422:
             raise manifests.ManifestError([manifests.Problem("", 0, "", str(found["error"]))])
+        if status == 507:
+            raise FailedError(str(found["error"]))
         if status >= 400:
             raise FailedError(f"the supervisor answered {status}: {found.get('error')}")
         return found
@@ -195,5 +205,13 @@ def _parsed(files: Sequence[dict[str, str]]) -> list[manifests.Manifest]:
 
 def _body(files: Sequence[tuple[str, str]], *, prune: bool) -> dict[str, Any]:
     # What they name relative to themselves is looked for by the supervisor, which has another working directory.
-    named = [{"name": os.path.abspath(name), "text": text} for name, text in files]
+    named = [
+        {
+            "name": os.path.join(
+                os.path.realpath(os.path.dirname(name) or "."), os.path.basename(name)
+            ),
+            "text": text,
+        }
+        for name, text in files
+    ]
     return {"files": named, "prune": prune}

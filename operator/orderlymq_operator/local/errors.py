@@ -24,6 +24,10 @@ class UnreachableError(LocalError):
     """Nobody answers who should."""
 
 
+class BusyError(UnreachableError):
+    """Nobody has answered yet who may answer later."""
+
+
 class FailedError(LocalError):
     """It was tried and did not work."""
 

@@ -1,7 +1,7 @@
 """
 Which processes a cluster has on this machine: their names, ports, commands and settings files.
 
-Pure but for the two functions that check ports. The settings are those of the broker and name server programs; the ports
+Pure but for the functions that check ports. The settings are those of the broker and name server programs; the ports
 follow from the manifest alone (`Local` in `resources.cluster`).
 """
 
@@ -16,10 +16,12 @@ from typing import Any, Final
 
 import psutil
 
-from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.errors import RefusedError
+from orderlymq_operator.plan.actions import Refuse
 from orderlymq_operator.plan.settings import broker_options, http_scheme, name_server_options
 from orderlymq_operator.resources.cluster.cluster import VIP_DISTANCE, Cluster, Tls
+from orderlymq_operator.resources.kinds import Desired
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.security.tls import (
     ContextSource,
@@ -163,6 +165,23 @@ def replica_program(
     )
 
 
+def programs(directory: DataDirectory, state: State) -> list[Program]:
+    """Return every process that *state* asks for."""
+    cluster = state.desired.cluster
+    found = [
+        name_server_program(cluster, index, directory)
+        for index in range(cluster.spec.name_servers.replicas)
+    ]
+    wanted = range(1, cluster.spec.replicas_per_group + 1)
+    for group in cluster.group_names:
+        nodes = sorted({*wanted, *state.replicas.get(group, {})})
+        found += [
+            replica_program(cluster, group, node, directory, nodes=nodes, join=False)
+            for node in nodes
+        ]
+    return found
+
+
 def peer_contexts(cluster: Cluster) -> ContextSource | None:
     """Return what the processes of a *cluster* that has settled are called with, None for plain calls.
 
@@ -209,8 +228,20 @@ def refuse_taken_ports(programs: Iterable[Program]) -> None:
     Raises:
         RefusedError: with all ports that are not, and who has them.
     """
+    if taken := taken_ports(programs):
+        raise RefusedError(
+            f"{'; '.join(taken)}; stop it, or choose other ports in spec.local of the Cluster"
+        )
+
+
+def taken_ports(programs: Iterable[Program], running: Iterable[Program] = ()) -> list[str]:
+    """Return of each port that is not free what it is for, and who has it; what *running* programs have is theirs.
+
+    Raises:
+        RefusedError: the host is no address of this machine.
+    """
     taken = []
-    seen: set[tuple[str, int]] = set()
+    seen = {(program.host, port) for program in running for port, _ in program.ports}
     for program in programs:
         for port, purpose in program.ports:
             if (program.host, port) in seen:
@@ -218,10 +249,23 @@ def refuse_taken_ports(programs: Iterable[Program]) -> None:
             seen.add((program.host, port))
             if why := _obstacle(program.host, port):
                 taken.append(f"port {port} ({program.name}, {purpose}) {why}")
-    if taken:
-        raise RefusedError(
-            f"{'; '.join(taken)}; stop it, or choose other ports in spec.local of the Cluster"
-        )
+    return taken
+
+
+def unusable_ports(directory: DataDirectory, state: State, desired: Desired) -> list[Refuse]:
+    """Return that *desired* adds processes to the cluster of *state* whose ports others have."""
+    cluster = desired.cluster
+    if cluster.spec.local != state.desired.cluster.spec.local:
+        return []  # refused for itself
+    added = programs(directory, State(desired, state.replicas))
+    try:
+        taken = taken_ports(added, programs(directory, state))
+    except RefusedError as error:
+        taken = [str(error)]
+    if not taken:
+        return []
+    advice = "end what has it and apply again, or add nothing: spec.local cannot be changed"
+    return [Refuse("Cluster", cluster.metadata.name, "spec", "; ".join(taken), advice)]
 
 
 def _obstacle(host: str, port: int) -> str:
@@ -239,24 +283,32 @@ def _obstacle(host: str, port: int) -> str:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)
+    except ValueError as error:  # a name with an empty or too long part, or with what no name has
+        raise _no_address(host, str(error)) from error
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno in _NO_ADDRESS:
-            raise RefusedError(
-                f"{host!r} is no address of this machine ({error.strerror}); correct spec.local.host"
-            ) from error
+            raise _no_address(host, str(error.strerror)) from error
         if error.errno == errno.EADDRINUSE:
             return f"is used by {_owner(port)}"
         return f"cannot be bound ({error.strerror})"
     return ""
 
 
+def _no_address(host: str, why: str) -> RefusedError:
+    return RefusedError(f"{host!r} is no address of this machine ({why}); correct spec.local.host")
+
+
 def _owner(port: int) -> str:
-    """Say which process listens on *port*, as far as this user may know."""
+    """Say which process has *port*, one that listens before others, as far as this user may know."""
     try:
-        for connection in psutil.net_connections(kind="tcp"):
-            listens = connection.status == psutil.CONN_LISTEN
-            if listens and connection.laddr and connection.laddr.port == port and connection.pid:
-                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
-    except psutil.Error:
-        pass
+        having = [
+            each
+            for each in psutil.net_connections(kind="tcp")
+            if each.pid and each.laddr and each.laddr.port == port
+        ]
+        # Without a listener a connection to elsewhere has it: the system gives such ports to anybody.
+        for each in sorted(having, key=lambda each: each.status != psutil.CONN_LISTEN):
+            return f"process {each.pid} ({psutil.Process(each.pid).name()})"
+    except (psutil.Error, OSError, RuntimeError):  # it has ended, or there is no /proc
+        return "a process that cannot be seen"
     return "a process of another user"

@@ -19,12 +19,7 @@ from orderlymq_operator.local import keeper
 from orderlymq_operator.local.control import ControlClient, ControlServer
 from orderlymq_operator.local.directory import Contact, DataDirectory, State
 from orderlymq_operator.local.errors import FailedError, HeldError, RefusedError, UnreachableError
-from orderlymq_operator.local.processes import (
-    Program,
-    name_server_program,
-    refuse_taken_ports,
-    replica_program,
-)
+from orderlymq_operator.local.processes import programs, refuse_taken_ports
 from orderlymq_operator.local.restoration import (
     BackupSource,
     refuse_half_restored,
@@ -95,23 +90,6 @@ def _desired(manifests: Sequence[Manifest], before: State | None) -> Desired:
     if refused:
         raise RefusedError("\n".join(str(refusal) for refusal in refused))
     return desired
-
-
-def programs(directory: DataDirectory, state: State) -> list[Program]:
-    """Return every process that *state* asks for."""
-    cluster = state.desired.cluster
-    found = [
-        name_server_program(cluster, index, directory)
-        for index in range(cluster.spec.name_servers.replicas)
-    ]
-    wanted = range(1, cluster.spec.replicas_per_group + 1)
-    for group in cluster.group_names:
-        nodes = sorted({*wanted, *state.replicas.get(group, {})})
-        found += [
-            replica_program(cluster, group, node, directory, nodes=nodes, join=False)
-            for node in nodes
-        ]
-    return found
 
 
 async def supervise(supervisor: Supervisor, directory: DataDirectory) -> None:

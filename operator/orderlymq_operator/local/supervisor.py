@@ -1,7 +1,8 @@
 """
 The supervisor: it observes, plans and acts, again and again, until it is stopped.
 
-Rules: one reconcile at a time, and a change of the manifests waits for the action that runs. An action that fails holds back
+Rules: one reconcile at a time, and a change of the manifests waits for the action that runs. Consumer groups have a loop of
+their own. An action that fails holds back
 the later ones of its lane only, and the next reconcile decides again. A change is judged as a whole before anything is written or touched.
 What takes long for thousands of topics is done in threads, so that brokers are looked after meanwhile. `control` makes the
 supervisor reachable for commands, `session` prepares what it needs.
@@ -23,7 +24,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.processes import tls_contexts
+from orderlymq_operator.local.processes import tls_contexts, unusable_ports
 from orderlymq_operator.local.secrets import fingerprints, unusable_files
 from orderlymq_operator.plan.actions import (
     Action,
@@ -54,6 +55,7 @@ _BUSY_S: Final = 0.1  # between reconciles while there is something to do or to 
 _IDLE_S: Final = (
     2.0  # between reconciles of a cluster that is as it should be: drift is repaired this fast
 )
+_GROUPS_S: Final = 1.0  # between two reconciles of the consumer groups
 # A pass of many actions, as of a thousand topics, keeps the turn so long, and one action longer at most.
 _PASS_S: Final = 1.0
 _EVENTS_MAX: Final = 200
@@ -126,10 +128,12 @@ class Supervisor:
             self._backend = LocalBackend(
                 self._directory, self._state, session, admin, self._report_process
             )
+            groups = asyncio.create_task(self._keep_consumer_groups(), name="consumer groups")
             try:
                 await self._reconcile_until_stopped()
             finally:
                 self.event("stopping")
+                groups.cancel()
                 # Shielded: a second cancellation must not leave children behind.
                 await asyncio.shield(self._end(client))
 
@@ -164,14 +168,21 @@ class Supervisor:
         while not self.stop_requested.is_set():
             async with self._turn:
                 calm = await self._pass_or_problem()
-                if not self._is_waited_for():
-                    await self._reconcile()
             # An action that fails again and again is tried more and more slowly.
             busy_s = min(_IDLE_S, _BUSY_S * 2 ** min(self._failures, _DOUBLINGS_MAX))
             await self._rest(_IDLE_S if calm else busy_s)
 
-    async def _reconcile(self) -> None:
-        """Reconcile the consumer groups while every raft group can say what it has."""
+    async def _keep_consumer_groups(self) -> None:
+        """Reconcile the consumer groups about once a second, beside the turn: brokers that answer late keep no command waiting."""
+        while True:
+            try:
+                await self._reconcile_consumer_groups()
+            except Exception:
+                _log.exception("the reconcile of the consumer groups failed")
+            await asyncio.sleep(_GROUPS_S)
+
+    async def _reconcile_consumer_groups(self) -> None:
+        """Reconcile them while every raft group can say what it has."""
         backend, groups = self._running_backend(), self._observed.groups
         whole = all(found.topics is not None for found in groups.values())
         if self._consumer_groups is None or not groups or not whole:
@@ -193,13 +204,17 @@ class Supervisor:
         self._wake.clear()
 
     async def _pass_or_problem(self) -> bool:
-        """Make a pass; a disk that is full, or a file that cannot be written, must not end what runs."""
+        """Make a pass; what fails in one, as a disk that is full or a thread that cannot be had, must not end what runs."""
         try:
             return await self._pass()
         except OSError as error:
-            self._failures += 1
-            self._say_problem(f"cannot write down what is wanted: {error}")
-            return False
+            problem = f"cannot write down what is wanted: {error}"
+        except Exception as error:
+            _log.exception("a reconcile failed")
+            problem = f"the last reconcile failed: {error}"
+        self._failures += 1
+        self._say_problem(problem)
+        return False
 
     async def _pass(self) -> bool:
         """Observe, plan, act; return whether the cluster is as it should be."""
@@ -333,7 +348,7 @@ class Supervisor:
             desired = await asyncio.to_thread(combine, manifests, self.desired, prune=prune)
             observed = await self._running_backend().observe()
             actions = await asyncio.to_thread(plan, desired, observed)
-            refusals = unusable_files(desired.cluster, manifests)
+            refusals = await asyncio.to_thread(self._unusable, desired, manifests)
             refusals += [action for action in actions if isinstance(action, Refuse)]
             if refusals:
                 raise RefusedChange(refusals)
@@ -352,12 +367,19 @@ class Supervisor:
         """
         async with self._turn_for_change():
             desired = await asyncio.to_thread(combine, manifests, self.desired, prune=prune)
-            unusable = unusable_files(desired.cluster, manifests)
+            unusable = await asyncio.to_thread(self._unusable, desired, manifests)
             if unusable:
                 return Forecast(refusals=tuple(unusable))
             observed = await self._running_backend().observe()
             observed = replace(observed, secrets=fingerprints(desired.users))
             return await asyncio.to_thread(forecast, desired, observed)
+
+    def _unusable(self, desired: Desired, manifests: Sequence[Manifest]) -> list[Refuse]:
+        """Return what *desired* needs of this machine and cannot have: files, and ports of what it adds."""
+        return [
+            *unusable_files(desired.cluster, manifests),
+            *unusable_ports(self._directory, self._state, desired),
+        ]
 
     async def _accept(self, desired: Desired) -> None:
         if desired != self.desired:

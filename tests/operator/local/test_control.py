@@ -4,11 +4,15 @@ import asyncio
 import json
 from pathlib import Path
 
-from orderlymq_operator.local.control import ControlServer
+import pytest
+
+from orderlymq_operator.local.control import ControlClient, ControlServer
 from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.errors import FailedError
 from orderlymq_operator.local.supervisor import Supervisor
 from tests.operator.examples import desired, topic
-from tests.operator.local.manifests import normal_topic
+from tests.operator.local.manifests import normal_topic, text
+from tests.operator.local.supervision import running
 from tests.runtime.pages.turns import turns_for
 
 
@@ -64,3 +68,32 @@ async def test_the_loop_turns_while_manifests_are_read(tmp_path: Path) -> None:
         other.close()
     finally:
         await server.close()
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("stub_brokers")
+@pytest.mark.timeout(60)
+async def test_what_cannot_be_written_down_ends_its_request_alone(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: as on a full disk. The command says so, nothing is accepted, and the next one is answered."""
+    file = directory.path / "cluster.json"
+    changed = [("test.yaml", text(ports, replicas=1, extra=normal_topic(4)))]
+    async with running(directory, ports, replicas=1) as supervisor:
+        server = ControlServer(supervisor, directory, 1)
+        await server.start()
+        client = ControlClient(directory)
+        kept = file.read_bytes()
+        file.unlink()
+        file.mkdir()
+        try:
+            with pytest.raises(FailedError, match=r"not accepted, .* cluster runs on: .*directory"):
+                await asyncio.to_thread(client.apply, changed, prune=False)
+            file.rmdir()
+            file.write_bytes(kept)
+
+            steps = await asyncio.to_thread(client.apply, changed, prune=False)
+        finally:
+            await server.close()
+
+    assert steps == ["create topic clicks with 4 queues on demo-0"]

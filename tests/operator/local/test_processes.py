@@ -2,11 +2,13 @@ import os
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.processes import (
+    _owner,
     group_address,
     name_server_program,
     refuse_taken_ports,
@@ -44,15 +46,24 @@ def test_a_taken_port_names_the_port_its_use_and_its_owner(tmp_path: Path, ports
         with pytest.raises(RefusedError) as caught:
             refuse_taken_ports([program])
 
+        with socket.create_connection(("127.0.0.1", ports)) as client:
+            assert (
+                _owner(client.getsockname()[1])
+                == f"process {os.getpid()} ({psutil.Process().name()})"
+            )
+
     text = str(caught.value)
     assert f"port {ports} (name-server-0, clients) is used by process {os.getpid()} (" in text
     assert "spec.local" in text
     refuse_taken_ports([program])
 
 
-def test_a_host_that_is_not_this_machine_is_refused(tmp_path: Path) -> None:
-    """The manifest of another machine was copied."""
-    wanted = cluster(local={"host": "no-such-host.invalid"})
+@pytest.mark.parametrize(
+    "host", ["no-such-host.invalid", "a..b", ".", f"{'a' * 64}.b", "a\0b", "a b", "\xad"]
+)
+def test_a_host_that_is_not_this_machine_is_refused(tmp_path: Path, host: str) -> None:
+    """The manifest of another machine was copied, or its host is no name of any machine."""
+    wanted = cluster(local={"host": host})
 
     with pytest.raises(RefusedError, match=r"correct spec\.local\.host"):
         refuse_taken_ports([name_server_program(wanted, 0, DataDirectory(tmp_path))])

@@ -1,6 +1,8 @@
 import asyncio
 import json
 import os
+import re
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.supervisor import RefusedChange
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, parse
+from orderlymq_protocol.codes import RequestCode
 from tests.operator.local.manifests import manifests, normal_topic, text
 from tests.operator.local.supervision import (
     apply,
@@ -143,6 +146,77 @@ async def test_files_are_read_before_anything_is_touched(
             assert [item.field for item in said.refusals] == [f"spec.tls.{field}".rstrip(".")]
             with pytest.raises(RefusedChange, match=r"spec\.tls"):
                 await supervisor.apply(wrong, prune=False)
+
+
+@pytest.mark.parametrize(
+    ("more", "port"),
+    [
+        ("groups: 2\n  replicasPerGroup: 1\n  nameServers: {replicas: 1}", 34),
+        ("replicasPerGroup: 3\n  nameServers: {replicas: 1}", 41),
+        ("replicasPerGroup: 1\n  nameServers: {replicas: 2}", 1),
+    ],
+)
+async def test_what_would_need_the_port_of_another_process_is_refused(
+    directory: DataDirectory, ports: int, more: str, port: int
+) -> None:
+    """Law: a new group, replica or name server that cannot begin is never accepted: a group could not be given up again."""
+    begun = text(ports, replicas=1)
+    for base, wider in ((20, 23), (40, 39)):  # so that there is room for a second group
+        begun = begun.replace(f"Port: {ports + base}", f"Port: {ports + wider}")
+    changed = begun.replace("replicasPerGroup: 1\n  nameServers: {replicas: 1}", more)
+    with session.prepared(directory, parse(begun, "test.yaml")):
+        pass
+    async with running(directory, None) as supervisor:
+        before = directory.load()
+        found = parse(changed, "test.yaml")
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", ports + port))
+            other.listen(1)
+            owner = rf"port {ports + port} .* is used by process {os.getpid()} "
+
+            said = await supervisor.forecast(found, prune=False)
+            with pytest.raises(RefusedChange, match=owner):
+                await supervisor.apply(found, prune=False)
+
+        assert re.search(owner, str(said.refusals[0]))
+        assert directory.load() == before
+        assert supervisor.settled
+        await apply(supervisor, changed)
+
+
+async def test_brokers_that_answer_late_keep_no_command_waiting(
+    directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: what is asked about consumer groups is asked beside the turn of commands."""
+    async with running(directory, ports, replicas=1) as supervisor:
+        monkeypatch.setattr("orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 600.0)
+        shared = shared_of(directory)
+        shared["mute"] = [RequestCode.ORDERLYMQ_LOCK_TABLE]
+        (directory.path / "replicas/demo-0.shared").write_text(json.dumps(shared))
+        await until(lambda: "unanswered" in shared_of(directory))
+
+        await apply(supervisor, text(ports, replicas=1, extra=normal_topic(4)))
+
+        assert "clicks" in shared_of(directory)["topics"]
+
+
+async def test_a_reconcile_that_fails_ends_nothing(
+    directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a thread that cannot be had is a problem that passes, and the brokers run on."""
+
+    def none_left(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with running(directory, ports, replicas=1) as supervisor:
+        before = [item["pid"] for item in group_of(supervisor)["replicas"]]
+        with monkeypatch.context() as exhausted:
+            exhausted.setattr("concurrent.futures.ThreadPoolExecutor.submit", none_left)
+            await until(lambda: "can't start new thread" in str(supervisor.snapshot()["problem"]))
+        await until(lambda: supervisor.snapshot()["problem"] is None)
+
+        assert [item["pid"] for item in group_of(supervisor)["replicas"]] == before
 
 
 async def test_a_forecast_says_the_steps_that_follow_and_does_none(

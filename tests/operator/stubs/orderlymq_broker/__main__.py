@@ -137,6 +137,9 @@ class Replica:
 
     def received(self, conn: Connection, command: RemotingCommand) -> None:
         shared = self.read()
+        if command.code in shared.get("mute", ()):
+            self.write({**shared, "unanswered": command.code})
+            return
         body = self._answer(command, shared)
         self.write(shared)
         code = 0 if body is not None else 3
