@@ -112,12 +112,15 @@ class LocalBackend:
                 self._start_name_server(index)
             case RestartNameServer(index):
                 await self._name_servers[index].stop()
+                # What cannot be started now, as on a full disk, is missing, and the next plan starts it.
+                del self._name_servers[index]
                 self._start_name_server(index)
             case StartReplica(group, node, join):
                 await self._start_replica(group, node, join=join)
             case RestartReplica(group, node):
                 name = replica_name(group, node)
                 await self._keepers[name].stop()
+                del self._keepers[name]  # as above
                 await self._start_replica(group, node, join=self._state.replicas[group][node])
             case StopReplica(group, node):
                 await self._stop_replica(group, node)

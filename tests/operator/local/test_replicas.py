@@ -176,6 +176,30 @@ async def test_a_file_that_cannot_be_written_ends_no_process_and_is_written_late
         assert [item["pid"] for item in group_of(supervisor)["replicas"]] == before
 
 
+@pytest.mark.parametrize("process", ["demo-0-1", "name-server-0"])
+async def test_what_was_stopped_for_a_restart_that_failed_is_started_whatever_is_wanted_by_then(
+    directory: DataDirectory, ports: int, process: str
+) -> None:
+    """Law: as on a full disk. A change that is taken back leaves no process that has ended and is taken for one that runs."""
+    changed = text(ports, replicas=1).replace(
+        "replicasPerGroup", "config: {logLevel: DEBUG}\n  replicasPerGroup"
+    )
+    file = directory.settings(process)
+    async with running(directory, ports, replicas=1) as supervisor:
+        file.unlink()
+        file.mkdir()
+        await supervisor.apply(parse(changed, "test.yaml"), prune=False)
+        await until(lambda: "cannot restart" in str(supervisor.snapshot()["problem"]))
+
+        await supervisor.apply(parse(text(ports, replicas=1), "test.yaml"), prune=False)
+        file.rmdir()
+        await until(lambda: supervisor.settled)
+
+        snapshot = supervisor.snapshot()
+        found = [*snapshot["nameServers"], *snapshot["groups"][0]["replicas"]]
+        assert all(each["pid"] for each in found)
+
+
 async def test_changed_settings_reach_name_servers_too(
     directory: DataDirectory, ports: int
 ) -> None:
