@@ -205,7 +205,13 @@ class DataDirectory:
             )
         try:
             return _state_from(_with_new_names(data))
-        except (AttributeError, KeyError, TypeError, ValueError, ValidationError) as error:
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"]))
+            raise RefusedError(
+                f"{self._cluster}: {first['msg']} ({field}); use the version that wrote it, or restore the file"
+            ) from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _damaged(self._cluster, error) from error
 
     @property

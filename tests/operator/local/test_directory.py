@@ -224,3 +224,14 @@ def test_a_directory_whose_name_no_settings_file_can_carry_is_refused(tmp_path: 
         directory.create()
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_field_of_a_later_version_is_named(tmp_path: Path) -> None:
+    """Law: what a later version has written is not called damaged, so that nobody throws it away."""
+    directory = DataDirectory(tmp_path)
+    directory.save(State(desired()))
+    file = tmp_path / "cluster.json"
+    file.write_text(file.read_text().replace('"groups":', '"novelty": 1, "groups":', 1))
+
+    with pytest.raises(RefusedError, match=r"\(spec\.novelty\); use the version that wrote it"):
+        directory.load()
