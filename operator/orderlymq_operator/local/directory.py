@@ -15,6 +15,7 @@ at all; one supervisor at a time, held by a file lock that the kernel gives back
 """
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -161,11 +162,15 @@ class DataDirectory:
         source = self.replica(process)
         if not source.exists():
             return None
-        number = 1
-        while (target := self.path / "removed" / f"{process}.{number}").exists():
-            number += 1
-        source.rename(target)
-        return target
+        try:
+            return source.rename(_free_name(self.path / "removed", process))
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        # The folder of the replicas is a link to another disk, and the data stays on that.
+        removed = source.parent / "removed"
+        removed.mkdir(mode=_OWNER_ONLY, exist_ok=True)
+        return source.rename(_free_name(removed, process))
 
     # -- what is wanted ------------------------------------------------------------------------
 
@@ -352,6 +357,13 @@ class DataDirectory:
                 return Contact(pid, host, port, token)
             case _:
                 return None
+
+
+def _free_name(folder: Path, process: str) -> Path:
+    number = 1
+    while (found := folder / f"{process}.{number}").exists():
+        number += 1
+    return found
 
 
 def _damaged(file: Path, why: object) -> RefusedError:

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from pathlib import Path
@@ -193,6 +194,33 @@ def test_data_of_removed_replicas_is_kept_each_time(tmp_path: Path) -> None:
 
     assert [(place / "DATA").read_text() for place in places if place] == ["0", "1"]
     assert directory.set_aside("demo-0-4") is None
+
+
+def test_data_of_removed_replicas_stays_on_their_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a folder of replicas that is a link to another disk keeps no replica from its end."""
+    directory = DataDirectory(tmp_path / "data")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "replicas").symlink_to(tmp_path / "disk")
+    directory.create()
+    rename = os.rename
+
+    def rename_on_one_disk(source: Path, target: Path) -> None:
+        if source.parent.resolve() not in target.resolve().parents:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", rename_on_one_disk)
+    for number in (1, 2):
+        directory.replica("demo-0-4").mkdir()
+
+        place = directory.set_aside("demo-0-4")
+
+        assert place is not None
+        assert place.resolve() == tmp_path / "disk" / "removed" / f"demo-0-4.{number}"
+    assert not directory.replica("demo-0-4").exists()
 
 
 def test_a_place_where_nothing_can_be_written_is_a_clear_error(tmp_path: Path) -> None:
