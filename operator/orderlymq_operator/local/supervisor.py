@@ -133,9 +133,8 @@ class Supervisor:
                 await self._reconcile_until_stopped()
             finally:
                 self.event("stopping")
-                groups.cancel()
                 # Shielded: a second cancellation must not leave children behind.
-                await asyncio.shield(self._end(client))
+                await asyncio.shield(self._end(client, groups))
 
     def _tls_context(self) -> ssl.SSLContext | None:
         """Return what processes are called with now, whatever mode is wanted.
@@ -159,7 +158,9 @@ class Supervisor:
             cluster_secret=read_cluster_secret(self._directory.cluster_secret),
         )
 
-    async def _end(self, client: RemotingClient) -> None:
+    async def _end(self, client: RemotingClient, groups: asyncio.Task[None]) -> None:
+        groups.cancel()
+        await asyncio.gather(groups, return_exceptions=True)
         if self._backend is not None:
             await self._backend.stop()
         await client.close()
