@@ -2,9 +2,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from orderlymq_operator.commands import apply, demo, down, plan, up
-from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.commands import _wait_until_settled, apply, demo, down, plan, up
+from orderlymq_operator.local.directory import Contact, DataDirectory
 from tests.operator.local.conftest import directory, ports, stub_brokers
 from tests.operator.local.manifests import normal_topic, text
 
@@ -237,6 +239,29 @@ def test_ctrl_c_while_a_start_is_waited_for_says_what_goes_on(
     assert "goes on starting" in said[-1]
     assert "`orderlymq down` stops it" in said[-1]
     assert directory.is_supervised()
+
+
+def test_one_late_answer_of_the_supervisor_does_not_end_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a command waits as long as it was told to, and asks again."""
+    monkeypatch.setattr("orderlymq_operator.local.control._TIMEOUT_S", 0.2)
+    directory = DataDirectory(tmp_path)
+    snapshot = {"settled": True, "events": [], "problem": None, "resources": []}
+    body = json.dumps(snapshot).encode()
+
+    def serve(listener: socket.socket) -> None:
+        unanswered, _ = listener.accept()
+        answered, _ = listener.accept()
+        with unanswered, answered:
+            answered.recv(65536)
+            answered.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+        directory.publish(Contact(1, "127.0.0.1", listener.getsockname()[1], "token"))
+        threads.submit(serve, listener)
+
+        assert _wait_until_settled(directory, 60.0, "json") == snapshot
 
 
 def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
