@@ -211,7 +211,7 @@ class ClusterReader:
     async def topics(self) -> Answers[dict[str, TopicConfig]]:
         """Return the topics of every broker group."""
         statuses = await self.statuses()
-        marks = {name: status.topicsVersion for name, status in statuses.known()}
+        marks = {name: status.topics_version for name, status in statuses.known()}
         return await self.of_each("topics", _topics, every_s=TOPICS_S, marks=marks)
 
     def sorted_names(

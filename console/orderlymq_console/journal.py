@@ -255,7 +255,7 @@ def _facts(status: StatusReport, now_ms: int) -> Iterator[tuple[str, _Fact]]:
                 f"away {node}",
                 _Fact(True, f"replica {node} is not active", f"replica {node} is active again"),
             )
-    if status.diskFull:
+    if status.disk_full:
         yield "disk", _Fact(True, "the disk is full; sends are refused", "the disk has room again")
     if status.members is not None:
         text = f"consumer groups have {counted(status.members, 'member')}"

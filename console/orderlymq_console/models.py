@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 
 class Model(BaseModel):
-    """Base of all models."""
+    """Base of all models, and of the reports that are read; what a report has beside its members is ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 

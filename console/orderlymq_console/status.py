@@ -7,17 +7,12 @@ is None then is "not reported". A status in another form is refused as a whole, 
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field
+
+from orderlymq_console.models import Model
 
 
-class _Report(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
-    )
-
-
-class LagReport(_Report):
+class LagReport(Model):
     """Messages that a group has not consumed of a topic, and the age of the oldest in seconds."""
 
     group: str
@@ -26,7 +21,7 @@ class LagReport(_Report):
     seconds: float
 
 
-class BlockedReport(_Report):
+class BlockedReport(Model):
     """A queue of a group without progress for 30 s though there are messages and members.
 
     Attributes:
@@ -52,7 +47,7 @@ class BlockedReport(_Report):
     listener: str | None = None
 
 
-class FailingReport(_Report):
+class FailingReport(Model):
     """A message that failed several times, or is a dead letter."""
 
     group: str
@@ -63,7 +58,7 @@ class FailingReport(_Report):
     dead: bool = False
 
 
-class ExpiringReport(_Report):
+class ExpiringReport(Model):
     """A queue lock whose renewals were missed."""
 
     group: str
@@ -73,7 +68,7 @@ class ExpiringReport(_Report):
     left_millis: int
 
 
-class DisagreeingReport(_Report):
+class DisagreeingReport(Model):
     """A group whose members want different things."""
 
     group: str
@@ -81,7 +76,7 @@ class DisagreeingReport(_Report):
     difference: str
 
 
-class DuplicateReport(_Report):
+class DuplicateReport(Model):
     """One client id on two live connections."""
 
     client_id: str
@@ -89,23 +84,22 @@ class DuplicateReport(_Report):
     groups: tuple[str, ...] = ()
 
 
-class GroupReport(_Report):
+class GroupReport(Model):
     """A finding about a group as a whole."""
 
     group: str
     keys: int = 0
 
 
-class HotQueueReport(_Report):
-    """A queue with far more than its share; its number has RocketMQ's spelling."""
+class HotQueueReport(Model):
+    """A queue with far more than its share."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
     topic: str
     queue_id: int
     share: float
 
 
-class HotKeyReport(_Report):
+class HotKeyReport(Model):
     """A key with a fifth or more of its topic's messages."""
 
     topic: str
@@ -113,14 +107,14 @@ class HotKeyReport(_Report):
     share: float
 
 
-class ParkedKeysReport(_Report):
+class ParkedKeysReport(Model):
     """How many keys a group has parked behind dead letters."""
 
     group: str
     keys: int
 
 
-class LanesReport(_Report):
+class LanesReport(Model):
     """How many lanes of a group by key are in one state: inHand, ready, parked, held or dying."""
 
     group: str
@@ -132,7 +126,7 @@ class LanesReport(_Report):
 SHOWN_MAX: Final = 100
 
 
-class WatchReport(_Report):
+class WatchReport(Model):
     """Findings of the leader's last examination of its groups.
 
     Attributes:
@@ -156,7 +150,7 @@ class WatchReport(_Report):
     lanes: tuple[LanesReport, ...] = ()
 
 
-class OpenReport(_Report):
+class OpenReport(Model):
     """Transactions of one producer group: those that nobody has ended, and those that are not asked about any more."""
 
     open: int = 0
@@ -167,17 +161,17 @@ class TransactionsReport(OpenReport):
     """Transactions of a broker group; *oldest_millis* is when the oldest open one began, wall ms."""
 
     oldest_millis: int | None = None
-    groups: dict[str, OpenReport] = {}
+    groups: dict[str, OpenReport] = Field(default_factory=dict)
 
 
-class DelayedReport(_Report):
+class DelayedReport(Model):
     """Messages that wait for a time of their own, and for a delay level."""
 
     timers: int
     levels: int
 
 
-class SnapshotReport(_Report):
+class SnapshotReport(Model):
     """The last state that a replica took over whole from this leader."""
 
     index: int
@@ -185,7 +179,7 @@ class SnapshotReport(_Report):
     age_ms: int
 
 
-class ReplicaReport(_Report):
+class ReplicaReport(Model):
     """A replica as the leader sees it; *snapshot* is None where none was sent."""
 
     match: int | None = None
@@ -195,7 +189,7 @@ class ReplicaReport(_Report):
     snapshot: SnapshotReport | None = None
 
 
-class DiskReport(_Report):
+class DiskReport(Model):
     """How full the leader's disk is."""
 
     ratio: float | None = None
@@ -212,14 +206,12 @@ _CUT: Final = f"a leader names {SHOWN_MAX} of what stands still, and may have mo
 _YOUNG: Final = "its leader is new and has not looked for 30 s yet"
 
 
-class StatusReport(BaseModel):
-    """All of it; names with an underscore are the broker's own.
+class StatusReport(Model):
+    """All of it.
 
     Attributes:
         kept: queues that stood still when the leader before was asked, while this one cannot know it.
     """
-
-    model_config = ConfigDict(populate_by_name=True, frozen=True, extra="ignore")
 
     leader: int | None = None
     term: int | None = None
@@ -229,15 +221,17 @@ class StatusReport(BaseModel):
     last_index: int | None = None
     voters: tuple[int, ...] = ()
     learners: tuple[int, ...] = ()
-    replicas: Annotated[dict[str, ReplicaReport], BeforeValidator(_mapping)] = {}
+    replicas: Annotated[dict[str, ReplicaReport], BeforeValidator(_mapping)] = Field(
+        default_factory=dict
+    )
     disk: DiskReport = DiskReport()
-    diskFull: bool = False  # noqa: N815 - the broker's spelling
+    disk_full: bool = False
     uptime_ms: int | None = None
     connections: int | None = None
-    topicsVersion: int | None = None  # noqa: N815 - the same
+    topics_version: int | None = None
     groups: int | None = None
     members: int | None = None
-    counters: Annotated[dict[str, int], BeforeValidator(_mapping)] = {}
+    counters: Annotated[dict[str, int], BeforeValidator(_mapping)] = Field(default_factory=dict)
     watch: WatchReport | None = None
     transactions: TransactionsReport | None = None
     delayed: DelayedReport | None = None

@@ -204,7 +204,7 @@ def of_broker_group(name: str, status: StatusReport) -> Iterator[Trouble]:
             todo="Look at the logs of these replicas. The group serves while a majority is active.",
             link="/raft",
         )
-    if status.diskFull:
+    if status.disk_full:
         yield Trouble(
             severity="critical",
             text=f"{name}: the leader's disk is full. Sends are refused with code 14; reads go on.",

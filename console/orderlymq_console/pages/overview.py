@@ -143,7 +143,7 @@ def _broker_group(reader: ClusterReader, name: str, status: StatusReport) -> Bro
         ),
         disk_ratio=status.disk.ratio,
         disk_bytes=status.disk.bytes,
-        disk_full=status.diskFull,
+        disk_full=status.disk_full,
         uptime_seconds=None if status.uptime_ms is None else status.uptime_ms / 1000,
         connections=status.connections,
         **rates,

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import ValidationError
 
 from orderlymq_console.apiserver import ApiServer, ApiServerSilent
+from orderlymq_console.models import Model
 from orderlymq_console.pipelines.reports import (
     PIPELINES_MAX,
     AuditReport,
@@ -27,13 +27,7 @@ _SIZE_MAX: Final = 64 * 1024 * 1024  # of 500 with 4,096 queues each at most
 _OPERATOR: Final = "orderlymq-operator"
 
 
-class _Report(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
-    )
-
-
-class OffsetReport(_Report):
+class OffsetReport(Model):
     """How far a queue is read."""
 
     topic: str
@@ -42,7 +36,7 @@ class OffsetReport(_Report):
     offset: int
 
 
-class ReportedCondition(_Report):
+class ReportedCondition(Model):
     """A condition of the status."""
 
     type: str
@@ -51,7 +45,7 @@ class ReportedCondition(_Report):
     message: str = ""
 
 
-class StatusReport(_Report):
+class StatusReport(Model):
     """Status that the operator writes; every member may be absent."""
 
     phase: str | None = None
@@ -65,7 +59,7 @@ class StatusReport(_Report):
     conditions: tuple[ReportedCondition, ...] = ()
 
 
-class WriterReport(_Report):
+class WriterReport(Model):
     """Who wrote which part of a resource, and when last."""
 
     manager: str = ""
@@ -73,7 +67,7 @@ class WriterReport(_Report):
     time: str = ""
 
 
-class MetadataReport(_Report):
+class MetadataReport(Model):
     """Name and writers."""
 
     name: str

@@ -7,10 +7,10 @@ Rules: members that nobody here knows are ignored. What is not known is None or 
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from pydantic import BaseModel, ConfigDict, JsonValue
-from pydantic.alias_generators import to_camel
+from pydantic import JsonValue
 
 from orderlymq.errors import OrderlyMQError
+from orderlymq_console.models import Model
 
 #: Pipelines, queues of one, and findings of an audit that are read; more are counted or named as left out.
 PIPELINES_MAX: Final = 500
@@ -44,21 +44,15 @@ class PipelineSource(Protocol):
         """
 
 
-class SourceReport(BaseModel):
+class SourceReport(Model):
     """The source; *bootstrap* names name servers of its own."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str
     bootstrap: str | None = None
 
 
-class SpecReport(BaseModel):
+class SpecReport(Model):
     """The part of a spec that a page shows."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
-    )
 
     type: str
     source: SourceReport | None = None
