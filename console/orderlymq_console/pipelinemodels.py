@@ -97,6 +97,11 @@ class Audit(Model):
     findings: tuple[AuditFinding, ...] = ()
 
 
+def unknown_audit(reason: str) -> Audit:
+    """Return an audit of which nothing is known."""
+    return Audit(state="unknown", unknown=reason, count=Figure(unknown=reason))
+
+
 class PipelinePage(Page):
     """One pipeline; *note* has to be known beside its state, *queues_unknown* says why no progress is known."""
 

@@ -18,15 +18,12 @@ from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.pages.topics import stats_of
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.pipelinemodels import (
-    Audit,
-    AuditFinding,
-    AuditState,
     PipelinePage,
     PipelineQueue,
     PipelineRow,
     PipelinesPage,
 )
-from orderlymq_console.pipelines.reports import AuditReport, PipelineReport, QueueReport
+from orderlymq_console.pipelines.reports import PipelineReport, QueueReport
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
 
@@ -94,7 +91,7 @@ async def pipeline(reader: ClusterReader, parameters: Parameters) -> PipelinePag
         queues=await _with_ages(reader, shown),
         queues_left_out=len(queues) - len(shown),
         queues_unknown="" if queues else known.unknown or "its driver has reported no offsets yet",
-        audit=None if known.audit is None else _audit(known.audit),
+        audit=known.audit,
     )
 
 
@@ -119,7 +116,7 @@ def _troubles(known: PipelineReport) -> list[Trouble]:
                 link=link,
             )
         )
-    if known.audit is not None and known.audit.kept is False:
+    if known.audit is not None and known.audit.state == "broken":
         reads = "" if known.spec is None else known.spec.reads
         found.append(
             Trouble(
@@ -283,37 +280,9 @@ def _row(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> PipelineR
         ),
         lag=_lag(reader, known, ends),
         last_error=known.last_error,
-        audit=None if known.audit is None else _audit_state(known.audit),
+        audit=None if known.audit is None else known.audit.state,
     )
 
 
 def _figure(value: float | None, unknown: str) -> Figure:
     return Figure(unknown=unknown) if value is None else Figure(value=value)
-
-
-def _audit_state(found: AuditReport) -> AuditState:
-    if found.kept is None:
-        return "unknown"
-    return "kept" if found.kept else "broken"
-
-
-def _audit(found: AuditReport) -> Audit:
-    reason = found.unknown or "only its sentence is known; its findings are on its volume"
-    return Audit(
-        state=_audit_state(found),
-        unknown=found.unknown,
-        at_ms=found.at_ms,
-        text=found.text,
-        count=_figure(found.count, reason).model_copy(update={"at_least": found.at_least}),
-        findings=tuple(
-            AuditFinding(
-                queue=each.queue,
-                offset=each.offset,
-                defect=each.defect,
-                key=each.key,
-                expected=each.expected,
-                got=each.got,
-            )
-            for each in found.findings
-        ),
-    )

@@ -17,12 +17,12 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from orderlymq_console.models import Figure
+from orderlymq_console.pipelinemodels import Audit, AuditFinding, AuditState, unknown_audit
 from orderlymq_console.pipelines.reports import (
     FINDINGS_MAX,
     PIPELINES_MAX,
     QUEUES_MAX,
-    AuditReport,
-    FindingReport,
     PipelineReport,
     PipelinesUnread,
     QueueReport,
@@ -221,7 +221,7 @@ def _is_lock_on(line: str, number: int) -> bool:
 # -- audits
 
 
-def _audit(spec: SpecReport) -> AuditReport:
+def _audit(spec: SpecReport) -> Audit:
     """Return what the last audit that ended left; a stream leaves a file for each batch."""
     try:
         if spec.findings is not None and not _ADDRESS.match(spec.findings):
@@ -230,25 +230,23 @@ def _audit(spec: SpecReport) -> AuditReport:
         if spec.stream and spec.checkpoint is not None and not _ADDRESS.match(spec.checkpoint):
             return _of_batches(Path(spec.checkpoint).absolute() / "findings")
     except FileNotFoundError as error:
-        return AuditReport(unknown=f"there is no {error.filename}: no audit has ended here yet")
+        return unknown_audit(f"there is no {error.filename}: no audit has ended here yet")
     except (OSError, ValueError) as error:
-        return AuditReport(unknown=f"its findings cannot be read: {_reason(error)}")
+        return unknown_audit(f"its findings cannot be read: {_reason(error)}")
     if spec.findings is None:
-        return AuditReport(unknown="its manifest has no findings, so that an audit leaves none")
-    return AuditReport(
-        unknown="its findings are in an object store, which the console does not read"
-    )
+        return unknown_audit("its manifest has no findings, so that an audit leaves none")
+    return unknown_audit("its findings are in an object store, which the console does not read")
 
 
-def _of_batches(folder: Path) -> AuditReport:
+def _of_batches(folder: Path) -> Audit:
     names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
     files = [folder / name for name in names[-_BATCHES_MAX:]]
     at_ms = files[-1].stat().st_mtime_ns // 1_000_000 if files else None
     return _judged(files, at_ms=at_ms, is_cut=len(files) < len(names))
 
 
-def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -> AuditReport:
-    findings: list[FindingReport] = []
+def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -> Audit:
+    findings: list[AuditFinding] = []
     count, left = 0, _FINDINGS_SIZE_MAX
     for file in files:
         size = file.stat().st_size
@@ -261,21 +259,21 @@ def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -
         count += len(lines)
         left = max(0, left - size)
         findings += [_finding(line) for line in lines[: FINDINGS_MAX - len(findings)]]
-    return AuditReport(
-        findings=tuple(findings),
-        count=count,
-        at_least=is_cut,
+    # Nothing in a part is no proof for the whole.
+    state: AuditState = "broken" if count else "unknown" if is_cut else "kept"
+    return Audit(
+        state=state,
         at_ms=at_ms,
-        # Nothing in a part is no proof for the whole.
-        kept=False if count else None if is_cut else True,
+        count=Figure(value=count, at_least=is_cut),
+        findings=tuple(findings),
     )
 
 
-def _finding(line: bytes) -> FindingReport:
+def _finding(line: bytes) -> AuditFinding:
     facts = json.loads(line)
     if not isinstance(facts, dict) or not isinstance(facts.get("offset"), int):
         raise ValueError("a line is no finding")
-    return FindingReport(
+    return AuditFinding(
         offset=facts["offset"],
         **{
             name: shortened(facts.get(name))

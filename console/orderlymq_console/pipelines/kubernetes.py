@@ -11,10 +11,10 @@ import orjson
 from pydantic import ValidationError
 
 from orderlymq_console.apiserver import ApiServer, ApiServerSilent
-from orderlymq_console.models import Model
+from orderlymq_console.models import Figure, Model
+from orderlymq_console.pipelinemodels import Audit, AuditState, unknown_audit
 from orderlymq_console.pipelines.reports import (
     PIPELINES_MAX,
-    AuditReport,
     PipelineReport,
     PipelinesUnread,
     QueueReport,
@@ -25,6 +25,7 @@ from orderlymq_console.pipelines.reports import (
 _LIST: Final = "/apis/orderlymq.io/v1alpha1/namespaces/{}/pipelines?limit={}"
 _SIZE_MAX: Final = 64 * 1024 * 1024  # of 500 with 4,096 queues each at most
 _OPERATOR: Final = "orderlymq-operator"
+_NOT_HERE: Final = "only its sentence is known; its findings are on its volume"
 
 
 class OffsetReport(Model):
@@ -156,18 +157,16 @@ def _pipeline(namespace: str, item: dict[str, Any]) -> PipelineReport:
     )
 
 
-def _audit(status: StatusReport, ready: ReportedCondition | None) -> AuditReport:
+def _audit(status: StatusReport, ready: ReportedCondition | None) -> Audit:
     """Return the last run's sentence; its findings are in a file on the volume of the Pipeline."""
     if status.result is None or ready is None:
-        return AuditReport(
-            unknown="no audit has ended yet; a stream says what it found when it ends"
-        )
-    kept = None  # while another run is under way the condition is about that one
+        return unknown_audit("no audit has ended yet; a stream says what it found when it ends")
+    state: AuditState = "unknown"  # while another run is under way the condition is about that one
     if ready.reason == "FindingsFound":
-        kept = False
+        state = "broken"
     elif status.phase in ("Finished", "Scheduled") and ready.status == "True":
-        kept = True
-    return AuditReport(kept=kept, text=shortened(status.result))
+        state = "kept"
+    return Audit(state=state, text=shortened(status.result), count=Figure(unknown=_NOT_HERE))
 
 
 def _changed_ms(metadata: MetadataReport) -> int | None:

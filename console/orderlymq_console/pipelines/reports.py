@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.models import Model
+from orderlymq_console.pipelinemodels import Audit
 
 #: Pipelines, queues of one, and findings of an audit that are read; more are counted or named as left out.
 PIPELINES_MAX: Final = 500
@@ -103,41 +104,6 @@ class QueueReport:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class FindingReport:
-    """A place where an audit found the order broken."""
-
-    queue: str
-    offset: int
-    defect: str
-    key: str
-    expected: str
-    got: str
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """Findings of the last audit.
-
-    Attributes:
-        findings: the first of them.
-        count: how many there are; None when only its sentence is known.
-        at_least: not all of them were read.
-        at_ms: when it ended, wall ms; None when that is not known.
-        kept: whether the order was kept.
-        text: its own sentence.
-        unknown: why it is not known; empty when it is.
-    """
-
-    findings: tuple[FindingReport, ...] = ()
-    count: int | None = None
-    at_least: bool = False
-    at_ms: int | None = None
-    kept: bool | None = None
-    text: str = ""
-    unknown: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReport:
     """One pipeline.
@@ -169,7 +135,7 @@ class PipelineReport:
     queues: tuple[QueueReport, ...] = ()
     result: str = ""
     last_error: str = ""
-    audit: AuditReport | None = None
+    audit: Audit | None = None
 
 
 def shortened(value: Any) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from orderlymq_console.models import Figure
+from orderlymq_console.pipelinemodels import Audit, AuditFinding
 from orderlymq_console.pipelines.files import PipelineFiles
 from orderlymq_console.pipelines.reports import (
     FINDINGS_MAX,
     PIPELINES_MAX,
-    AuditReport,
-    FindingReport,
     PipelineReport,
     PipelinesUnread,
     QueueReport,
@@ -33,7 +33,7 @@ def one(path: Path) -> PipelineReport:
     return found
 
 
-def audit(path: Path) -> AuditReport:
+def audit(path: Path) -> Audit:
     found = one(path).audit
     assert found is not None
     return found
@@ -191,9 +191,16 @@ def test_an_audit_reports_what_it_found(tmp_path: Path) -> None:
     found = audit(manifest(tmp_path, "audit", type="order-audit", findings=str(findings)))
 
     assert found.findings == (
-        FindingReport("orders/broker-a:0", 4, "skipped", "order-3", "2", "3"),
+        AuditFinding(
+            queue="orders/broker-a:0",
+            offset=4,
+            defect="skipped",
+            key="order-3",
+            expected="2",
+            got="3",
+        ),
     )
-    assert (found.kept, found.count, found.at_least, found.unknown) == (False, 1, False, "")
+    assert (found.state, found.count, found.unknown) == ("broken", Figure(value=1), "")
     assert found.at_ms == findings.stat().st_mtime_ns // 1_000_000
 
 
@@ -204,7 +211,7 @@ def test_an_empty_file_of_findings_is_an_order_that_was_kept(tmp_path: Path) -> 
 
     found = audit(manifest(tmp_path, "audit", type="order-audit", findings=str(findings)))
 
-    assert (found.kept, found.count) == (True, 0)
+    assert (found.state, found.count) == ("kept", Figure(value=0))
 
 
 def test_a_streaming_audit_is_read_from_its_batches(tmp_path: Path) -> None:
@@ -215,7 +222,7 @@ def test_a_streaming_audit_is_read_from_its_batches(tmp_path: Path) -> None:
 
     found = audit(manifest(tmp_path, "audit", type="order-audit", stream=True))
 
-    assert (found.kept, found.count, len(found.findings)) == (False, 1, 1)
+    assert (found.state, found.count.value, len(found.findings)) == ("broken", 1, 1)
 
 
 def test_many_findings_are_counted_and_the_first_ones_kept(tmp_path: Path) -> None:
@@ -228,9 +235,9 @@ def test_many_findings_are_counted_and_the_first_ones_kept(tmp_path: Path) -> No
     findings.write_text(line * 20_000)
     many = audit(file)
 
-    assert (few.count, few.at_least, len(few.findings)) == (FINDINGS_MAX + 1, False, FINDINGS_MAX)
-    assert many.at_least
-    assert FINDINGS_MAX < (many.count or 0) < 20_000
+    assert (few.count, len(few.findings)) == (Figure(value=FINDINGS_MAX + 1), FINDINGS_MAX)
+    assert many.count.at_least
+    assert FINDINGS_MAX < (many.count.value or 0) < 20_000
 
 
 @pytest.mark.parametrize(
@@ -247,7 +254,7 @@ def test_an_audit_that_left_nothing_is_unknown_with_the_reason(
 ) -> None:
     found = audit(manifest(tmp_path, "audit", type="order-audit", **spec))
 
-    assert (found.kept, found.count) == (None, None)
+    assert (found.state, found.count.value) == ("unknown", None)
     assert reason in found.unknown
 
 
@@ -258,5 +265,5 @@ def test_findings_in_another_form_are_unknown(tmp_path: Path, line: str) -> None
 
     found = audit(manifest(tmp_path, "audit", type="order-audit", findings=str(findings)))
 
-    assert (found.kept, found.count) == (None, None)
+    assert (found.state, found.count.value) == ("unknown", None)
     assert "its findings cannot be read" in found.unknown

@@ -12,7 +12,6 @@ from aiohttp.test_utils import TestServer
 from orderlymq_console.apiserver import ApiServer
 from orderlymq_console.pipelines.kubernetes import ClusterPipelines
 from orderlymq_console.pipelines.reports import (
-    AuditReport,
     PipelineReport,
     PipelinesUnread,
     QueueReport,
@@ -176,17 +175,17 @@ async def test_a_pipeline_without_a_status_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "reason", "status", "kept"),
+    ("phase", "reason", "status", "state"),
     [
-        ("Finished", "FindingsFound", "False", False),
-        ("Finished", "Finished", "True", True),
-        ("Scheduled", "Scheduled", "True", True),
-        ("Running", "Scheduled", "True", None),
-        ("Failed", "DriverFailed", "False", None),
+        ("Finished", "FindingsFound", "False", "broken"),
+        ("Finished", "Finished", "True", "kept"),
+        ("Scheduled", "Scheduled", "True", "kept"),
+        ("Running", "Scheduled", "True", "unknown"),
+        ("Failed", "DriverFailed", "False", "unknown"),
     ],
 )
 async def test_an_audit_is_judged_by_the_run_that_the_condition_is_about(
-    tmp_path: Path, phase: str, reason: str, status: str, kept: bool | None
+    tmp_path: Path, phase: str, reason: str, status: str, state: str
 ) -> None:
     """While another run is under way, or has failed, only the sentence of the last one is known."""
     condition = {"type": "Ready", "status": status, "reason": reason, "message": "m"}
@@ -201,7 +200,9 @@ async def test_an_audit_is_judged_by_the_run_that_the_condition_is_about(
 
     (found,) = await read(tmp_path, item)
 
-    assert found.audit == AuditReport(kept=kept, text="as it ended")
+    assert found.audit is not None
+    assert (found.audit.state, found.audit.text, found.audit.unknown) == (state, "as it ended", "")
+    assert "its findings are on its volume" in found.audit.count.unknown
 
 
 async def test_an_audit_that_has_not_ended_is_unknown(tmp_path: Path) -> None:
