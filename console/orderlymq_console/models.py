@@ -52,6 +52,11 @@ def bounded(value: float, missing: str) -> Figure:
     return Figure(value=value, at_least=bool(missing))
 
 
+def figure(value: float | None, unknown: str) -> Figure:
+    """Return a number; where there is none, it is *unknown* why."""
+    return Figure(unknown=unknown) if value is None else Figure(value=value)
+
+
 class Pod(Model):
     """The pod behind an address on Kubernetes, as a list of *age_seconds* ago shows it.
 

@@ -51,7 +51,7 @@ async def groups(reader: ClusterReader, parameters: Parameters) -> GroupListPage
         query=query,
         number=page.number,
         pages=page.pages,
-        total=_total(page.total, catalogue),
+        total=bounded(page.total, catalogue.unknown),
         with_system=with_system,
         rows=tuple(
             _row(name, config, statuses)
@@ -103,12 +103,6 @@ def _config(
 ) -> SubscriptionGroupConfig | None:
     found = [table[name] for _, table in catalogue.known() if name in table]
     return found[-1] if found else None
-
-
-def _total(count: int, catalogue: Answers[dict[str, SubscriptionGroupConfig]]) -> Figure:
-    if not any(True for _ in catalogue.known()):
-        return Figure(unknown=catalogue.unknown)
-    return bounded(count, catalogue.unknown)
 
 
 async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:

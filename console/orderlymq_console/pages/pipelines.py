@@ -13,7 +13,7 @@ from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.collector import Reading
 from orderlymq_console.links import pipeline_link
-from orderlymq_console.models import Figure, Source, Trouble, bounded
+from orderlymq_console.models import Figure, Source, Trouble, bounded, figure
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.pages.topics import stats_of
 from orderlymq_console.parameters import Parameters
@@ -211,7 +211,7 @@ def _queue(
 def _lag(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> Figure:
     """Return what waits in all queues now; what the driver said where no queue is known."""
     if not known.queues:
-        return _figure(known.lag, known.unknown or "its driver has reported no offsets yet")
+        return figure(known.lag, known.unknown or "its driver has reported no offsets yet")
     lags = [_queue(reader, known, each, ends).lag for each in known.queues]
     values = [each.value for each in lags if each.value is not None]
     missing = next((each.unknown for each in lags if each.value is None), "")
@@ -262,6 +262,7 @@ async def _stored_ms(reader: ClusterReader, queue: MessageQueue, offset: int) ->
 def _row(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> PipelineRow:
     spec = known.spec
     here = _is_here(reader, known)
+    unreported = known.unknown or "its driver has not reported it"
     return PipelineRow(
         name=known.name,
         place=known.place,
@@ -274,15 +275,9 @@ def _row(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> PipelineR
         state_unknown="" if known.phase else known.unknown,
         changed_ms=known.changed_ms,
         last_batch=known.last_batch,
-        rows=_figure(known.rows, known.unknown or "its driver has not reported it"),
-        rows_per_second=_figure(
-            known.rows_per_second, known.unknown or "its driver has not reported it"
-        ),
+        rows=figure(known.rows, unreported),
+        rows_per_second=figure(known.rows_per_second, unreported),
         lag=_lag(reader, known, ends),
         last_error=known.last_error,
         audit=None if known.audit is None else known.audit.state,
     )
-
-
-def _figure(value: float | None, unknown: str) -> Figure:
-    return Figure(unknown=unknown) if value is None else Figure(value=value)

@@ -49,14 +49,13 @@ async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
         lambda name: with_system or not _is_of_system(name, own),
     )
     page = cut(search(names, query, str), parameters)
-    total = bounded(page.total, catalogue.unknown) if tables else Figure(unknown=catalogue.unknown)
 
     return TopicList(
         sources=reader.sources(catalogue),
         query=query,
         number=page.number,
         pages=page.pages,
-        total=total,
+        total=bounded(page.total, catalogue.unknown),
         with_system=with_system,
         rows=tuple(
             _row(topic, {name: table[topic] for name, table in tables.items() if topic in table})

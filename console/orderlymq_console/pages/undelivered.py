@@ -11,7 +11,7 @@ from typing import Final
 from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
 from orderlymq_console.messagemodels import TransactionRow, WaitingPage, WaitingRow
-from orderlymq_console.models import Figure
+from orderlymq_console.models import Figure, figure
 from orderlymq_console.pages import findings
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import TAKING_OVER, StatusReport
@@ -67,16 +67,12 @@ def _row(name: str, statuses: Answers[StatusReport]) -> WaitingRow:
     delays, transactions = status.delayed, status.transactions
     return WaitingRow(
         broker_group=name,
-        timers=_figure(None if delays is None else delays.timers),
-        levels=_figure(None if delays is None else delays.levels),
-        open=_figure(None if transactions is None else transactions.open),
+        timers=figure(None if delays is None else delays.timers, TAKING_OVER),
+        levels=figure(None if delays is None else delays.levels, TAKING_OVER),
+        open=figure(None if transactions is None else transactions.open, TAKING_OVER),
         oldest_ms=None if transactions is None else transactions.oldest_millis,
-        given_up=_figure(None if transactions is None else transactions.given_up),
+        given_up=figure(None if transactions is None else transactions.given_up, TAKING_OVER),
     )
-
-
-def _figure(count: int | None) -> Figure:
-    return Figure(unknown=TAKING_OVER) if count is None else Figure(value=count)
 
 
 def _transactions(group: str, statuses: Answers[StatusReport], producers: Figure) -> TransactionRow:
