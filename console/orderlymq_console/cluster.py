@@ -6,14 +6,14 @@ the others. A broker group that was registered once and is no more is unknown, n
 """
 
 import asyncio
-import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import TopicNotFound
+from orderlymq.connection.instance import unless_missing
+from orderlymq.connection.routes import NO_ROUTE
 from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
@@ -247,9 +247,11 @@ class ClusterReader:
 
     async def queues(self, topic: str) -> Reading[set[MessageQueue]]:
         """Return the queues of a topic that can be read; none where there is no such topic."""
-        return await self.collector.read(
-            ("queues", topic), functools.partial(_subscribe, self.admin, topic)
-        )
+
+        async def ask() -> set[MessageQueue]:
+            return set((await unless_missing(self.admin.route(topic), NO_ROUTE)).subscribe)
+
+        return await self.collector.read(("queues", topic), ask)
 
     async def groups(self) -> Answers[dict[str, SubscriptionGroupConfig]]:
         """Return the consumer groups of every broker group."""
@@ -278,13 +280,6 @@ async def _topics(client: AdminClient) -> dict[str, TopicConfig]:
         for topic, parts in (await client.topic_configs()).items()
         for config in parts.values()
     }
-
-
-async def _subscribe(admin: AdminClient, topic: str) -> set[MessageQueue]:
-    try:
-        return set((await admin.route(topic)).subscribe)
-    except TopicNotFound:
-        return set()
 
 
 class Standstills:

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.routes import TopicRoute, parse_order_conf
-from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError, TopicNotFound
+from orderlymq.connection.instance import ClientInstance, unless_missing
+from orderlymq.connection.routes import NO_ROUTE, TopicRoute, parse_order_conf
+from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
 from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.body.config import KVTable
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -87,10 +87,8 @@ async def agreed_list(
         SettingError: The ordered topic has another list.
         BrokerUnreachable: A broker group of the topic is away, or a name server.
     """
-    try:
-        present = _present(await instance.route(topic, refresh=True, keep=False))
-    except TopicNotFound:
-        present = {}
+    asked = instance.route(topic, refresh=True, keep=False)
+    present = _present(await unless_missing(asked, NO_ROUTE))
     declared = await declarations(instance, topic)
     check_present({*present}.union(*declared), known)
     if spread and sum(present.values()) == sum(wanted.values()):

@@ -24,8 +24,10 @@ from orderlymq.cli.session import (
     say,
 )
 from orderlymq.cli.table import nearest
+from orderlymq.connection.instance import unless_missing
+from orderlymq.connection.routes import NO_ROUTE
 from orderlymq.consumer.assignment import uneven_shares
-from orderlymq.errors import BrokerError, TopicNotFound
+from orderlymq.errors import BrokerError
 from orderlymq_protocol.body.catalogue import ConsumerConnection, OffsetWrapper
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
@@ -154,7 +156,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     queues = {*locks, *progress}
     for topic in subscriptions:
         if not is_retry_topic(topic):
-            queues |= await _queues_of(admin, topic)
+            queues.update((await unless_missing(admin.route(topic), NO_ROUTE)).subscribe)
     members = {
         each.client_id: each for connection in connections for each in connection.connection_set
     }
@@ -213,13 +215,6 @@ async def _statuses(admin: AdminClient) -> list[dict[str, Any]]:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
     return found
-
-
-async def _queues_of(admin: AdminClient, topic: str) -> set[Any]:
-    try:
-        return set((await admin.route(topic)).subscribe)
-    except TopicNotFound:
-        return set()
 
 
 def _print(data: dict[str, Any]) -> None:

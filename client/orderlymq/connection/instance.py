@@ -9,9 +9,9 @@ about topics in `routes`.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from orderlymq.connection.administrator import cluster_secret, operator_credentials, operator_tls
 from orderlymq.connection.credentials import find_credentials, find_tls, tls_is_set
@@ -62,6 +62,15 @@ RequestHook = Callable[[str, RemotingCommand], None]
 ResponseHook = Callable[[str, RemotingCommand, RemotingCommand], None]
 # Serves a broker's request, or says that it is not its own.
 Servant = Callable[[RemotingCommand, Connection], bool]
+T = TypeVar("T")
+
+
+async def unless_missing(asked: Awaitable[T], otherwise: T) -> T:
+    """Return an answer about a topic; *otherwise* where there is no such topic."""
+    try:
+        return await asked
+    except TopicNotFound:
+        return otherwise
 
 
 class ClientInstance:

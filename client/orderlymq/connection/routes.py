@@ -10,6 +10,7 @@ a group without a leader, so a topic's last route is kept for its senders. Pure;
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
@@ -34,6 +35,9 @@ class TopicRoute:
     publish: tuple[MessageQueue, ...]
     subscribe: tuple[MessageQueue, ...]
     is_ordered: bool
+
+
+NO_ROUTE: Final = TopicRoute((), (), is_ordered=False)
 
 
 def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:

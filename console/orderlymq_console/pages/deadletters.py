@@ -3,11 +3,11 @@
 import asyncio
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import TopicNotFound
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.messagemodels import DeadLetterRow, DeadLettersPage
 from orderlymq_console.models import Figure, bounded
 from orderlymq_console.pages.pagination import cut, search
+from orderlymq_console.pages.topics import stats_of
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusReport
 from orderlymq_protocol.names import DLQ_PREFIX, is_dlq_topic
@@ -64,10 +64,7 @@ async def _letters(reader: ClusterReader, group: str) -> Figure:
 
 
 async def _count(client: AdminClient, topic: str) -> int:
-    try:
-        stats = await client.topic_stats(topic)
-    except TopicNotFound:
-        return 0
+    stats = await stats_of(client, topic)
     return sum(each.max_offset - each.min_offset for each in stats.values())
 
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.operations import ParkedKey
+from orderlymq.connection.instance import unless_missing
+from orderlymq.connection.routes import NO_ROUTE
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq.message import ReceivedMessage
@@ -153,10 +155,7 @@ async def read_letters(
         OrderlyMQError: The name servers or all brokers did not answer.
     """
     pulls = QueueReader(admin.instance, "TOOLS_CONSUMER")
-    try:
-        queues = sorted((await admin.route(dlq_topic(group))).subscribe)
-    except TopicNotFound:
-        return Letters()
+    queues = sorted((await unless_missing(admin.route(dlq_topic(group)), NO_ROUTE)).subscribe)
 
     async def bounds(queue: MessageQueue) -> tuple[int, int] | str:
         if away := silence(queue.broker_name):

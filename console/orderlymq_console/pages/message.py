@@ -5,11 +5,11 @@ Rule: a state is what brokers can prove. A group that consumes by key, or that h
 """
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
+from orderlymq.connection.instance import unless_missing
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
 from orderlymq.message import ReceivedMessage
@@ -217,17 +217,12 @@ def _state(
         return "The group has committed it: it is consumed, or was passed over."
     if parts.lanes.reason(found.queue.broker_name):
         return f"The message is not committed. What its lane does is unknown: {parts.lanes.reason(found.queue.broker_name)}."
-    if any(_by_key(parts)):
+    if any(table.concurrency == BY_KEY for _, table in parts.lanes.known()):
         return f"{lane} {unsure}" if unknown else lane
     if not ahead:
         return "It is the first message that the group has not committed: its listener has it, or is to get it next."
 
     return f"It waits: {'1 message of the queue is' if ahead == 1 else f'{ahead:,} messages of the queue are'} ahead of it."
-
-
-def _by_key(parts: Parts) -> Iterator[bool]:
-    for _, table in parts.lanes.known():
-        yield table.concurrency == BY_KEY
 
 
 async def _copies(
@@ -238,12 +233,8 @@ async def _copies(
         return Reading([], "", reader.collector.now_s())
 
     async def ask() -> list[ReceivedMessage]:
-        try:
-            found = await reader.admin.find_messages(
-                topic, message_id, unique=True, unreadable=True
-            )
-            return [replace(each, body=b"") for each in found]  # it is remembered
-        except TopicNotFound:
-            return []
+        asked = reader.admin.find_messages(topic, message_id, unique=True, unreadable=True)
+        found = await unless_missing(asked, [])
+        return [replace(each, body=b"") for each in found]  # it is remembered
 
     return await reader.collector.read(("copies", topic, message_id), ask)

@@ -5,7 +5,9 @@ from typing import Any, Final
 
 from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import BrokerError, TopicNotFound
+from orderlymq.connection.instance import unless_missing
+from orderlymq.connection.routes import NO_ROUTE
+from orderlymq.errors import BrokerError
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
 from orderlymq_console.models import (
     Figure,
@@ -97,7 +99,9 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
         reader.statuses(),
         reader.of_each(("rate of", name), lambda client: _rate(client, name), every_s=RATE_S),
         reader.of_each(("stats", name), lambda client: stats_of(client, name)),
-        reader.of_each(("groups of", name), lambda client: _groups(client, name)),
+        reader.of_each(
+            ("groups of", name), lambda client: unless_missing(client.topic_groups(name), [])
+        ),
         reader.of_each(("expansion", name), lambda client: _expansion(client, name)),
         reader.collector.read(("route", name), lambda: _route(reader.admin, name)),
     )
@@ -128,26 +132,13 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
 
 async def _route(admin: AdminClient, topic: str) -> tuple[tuple[MessageQueue, bool], ...]:
     """Return the queues of a topic, each with whether their list is declared; none where there is no topic."""
-    try:
-        route = await admin.route(topic)
-    except TopicNotFound:
-        return ()
+    route = await unless_missing(admin.route(topic), NO_ROUTE)
     return tuple((queue, route.is_ordered) for queue in sorted({*route.publish, *route.subscribe}))
 
 
 async def stats_of(client: AdminClient, topic: str) -> dict[MessageQueue, TopicOffset]:
     """Return the offsets of the queues of a topic that one broker group has; none where it has none."""
-    try:
-        return await client.topic_stats(topic)
-    except TopicNotFound:
-        return {}
-
-
-async def _groups(client: AdminClient, topic: str) -> list[str]:
-    try:
-        return await client.topic_groups(topic)
-    except TopicNotFound:
-        return []
+    return await unless_missing(client.topic_stats(topic), {})
 
 
 async def _rate(client: AdminClient, topic: str) -> float:
@@ -163,10 +154,8 @@ async def _rate(client: AdminClient, topic: str) -> float:
 
 async def _expansion(admin: AdminClient, topic: str) -> list[str]:
     """Return how far a queue expansion is that is under way; nothing when none is."""
-    try:
-        found = await unless_foreign(admin.expansion(topic), _NOTHING)
-    except TopicNotFound:
-        return []
+    known = unless_missing(admin.expansion(topic), _NOTHING)
+    found = await unless_foreign(known, _NOTHING)
     return [
         f"{name}: expanding to more queues, phase {each['phase']}"
         for name, each in found.items()
