@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from orderlymq.admin.client import AdminClient
 from orderlymq.connection.instance import unless_missing
 from orderlymq.connection.routes import NO_ROUTE
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
@@ -107,6 +108,7 @@ class ClusterReader:
     """Asks the cluster through the collector.
 
     Attributes:
+        pulls: reads messages as an administrator's tool, without a lock and without a commit.
         pipelines: where Spark pipelines are read; None when nobody said.
     """
 
@@ -118,6 +120,7 @@ class ClusterReader:
         pods: Pods | None = None,
     ) -> None:
         self.admin = admin
+        self.pulls = QueueReader(admin.instance, "TOOLS_CONSUMER")
         self.collector = collector
         self.pipelines = pipelines
         self._pods = pods

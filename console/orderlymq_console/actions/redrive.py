@@ -11,7 +11,6 @@ from hashlib import blake2b
 from typing import Final
 
 from orderlymq.admin.explanation import queue_of
-from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BrokerUnreachable, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
@@ -74,8 +73,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             + (f"; but {_stuck(group, next(iter(stuck.values())))}" if stuck else "")
             + (f"; but {rest}" if rest else "")
         )
-    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
-    following = [await letter_at(pulls, each) for each in found[:_SHOWN]]
+    following = [await letter_at(reader.pulls, each) for each in found[:_SHOWN]]
 
     return Plan(
         action="redrive",
@@ -106,14 +104,13 @@ async def redrive(reader: ClusterReader, plan: Plan) -> int:
         Changed: A letter is not kept any more; those before it were sent.
         OrderlyMQError: A send failed; those before it were sent.
     """
-    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
     sent = 0
     async with Producer("orderlymq-redrive", instance=reader.admin.instance) as producer:
         for place in plan.letters:
             if await is_sent(reader.admin, reader.sent, place):
                 continue
             try:
-                letter = await letter_at(pulls, place)
+                letter = await letter_at(reader.pulls, place)
             except NotThere as error:
                 raise Changed(f"{error}; {sent} before it were sent") from error
             await producer.send(_message(letter, place))

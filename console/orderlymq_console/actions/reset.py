@@ -51,8 +51,7 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
     }
     targets = _shown(parameters, kept, committed)
     if targets is None:
-        pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
-        targets = [await _target(pulls, queue, each, to) for queue, each in kept.items()]
+        targets = [await _target(reader.pulls, queue, each, to) for queue, each in kept.items()]
     moves = tuple(
         _move(queue, committed[queue], target) for queue, target in zip(kept, targets, strict=True)
     )

@@ -20,7 +20,6 @@ from orderlymq.connection.tracerecords import (
     life,
     parse_traces,
 )
-from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.collector import Reading
@@ -98,9 +97,8 @@ async def life_of(reader: ClusterReader, explanation: KeyExplanation) -> Life:
 async def _newest(
     reader: ClusterReader, explanation: KeyExplanation
 ) -> tuple[list[ReceivedMessage], int]:
-    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
     found, begin = await newest_of(
-        pulls,
+        reader.pulls,
         explanation.queue,
         explanation.key,
         head=explanation.min_offset,

@@ -10,7 +10,6 @@ from typing import Final
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.connection.instance import unless_missing
-from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import Answers, ClusterReader
@@ -49,15 +48,15 @@ async def message(reader: ClusterReader, parameters: Parameters) -> MessagePage:
     place, message_id = parameters.queue("queue"), parameters.text("id", length_max=255)
     if place is None and not message_id:
         raise BadParameter("give queue and offset of the message, or its id")
-    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             if place is not None:
                 queue = MessageQueue(topic, *place)
-                found = await _at(reader.admin, pulls, queue, parameters.number("offset", 0))
+                found = await _at(reader, queue, parameters.number("offset", 0))
             else:
                 found = await _with_id(reader.admin, topic, message_id)
-            head, end = await pulls.min_offset(found.queue), await pulls.max_offset(found.queue)
+            head = await reader.pulls.min_offset(found.queue)
+            end = await reader.pulls.max_offset(found.queue)
     except TopicNotFound as error:
         raise NotThere(f"there is no topic {topic}") from error
     except TimeoutError as error:
@@ -84,10 +83,8 @@ async def message(reader: ClusterReader, parameters: Parameters) -> MessagePage:
     )
 
 
-async def _at(
-    admin: AdminClient, pulls: QueueReader, queue: MessageQueue, offset: int
-) -> ReceivedMessage:
-    route = await admin.route(queue.topic)
+async def _at(reader: ClusterReader, queue: MessageQueue, offset: int) -> ReceivedMessage:
+    route, pulls = await reader.admin.route(queue.topic), reader.pulls
     if queue not in {*route.subscribe, *route.publish}:
         raise NotThere(f"topic {queue.topic} has no queue {queue.broker_name}:{queue.queue_id}")
     head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)

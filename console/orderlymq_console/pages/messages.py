@@ -60,7 +60,7 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
         raise NotThere(f"topic {topic} has no queue that can be read")
     if queue not in queues:
         raise NotThere(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}")
-    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
+    pulls = reader.pulls
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)

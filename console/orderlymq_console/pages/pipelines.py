@@ -9,7 +9,6 @@ import asyncio
 import time
 from typing import Final
 
-from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.collector import Reading
 from orderlymq_console.links import pipeline_link
@@ -251,8 +250,7 @@ async def _age(reader: ClusterReader, queue: PipelineQueue) -> Figure:
 
 async def _stored_ms(reader: ClusterReader, queue: MessageQueue, offset: int) -> int:
     """Return when the first message from *offset* on was stored; 0 when there is none."""
-    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
-    result = await pulls.pull(queue, offset, count=1, unreadable=True)
+    result = await reader.pulls.pull(queue, offset, count=1, unreadable=True)
     return next((message.store_timestamp for message in result.messages), 0)
 
 
