@@ -125,10 +125,9 @@ async def _change(
         audit.end(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
         raise
     lost = audit.end(*who, plan.action, thing, f"done: {outcome}")
-    html = request.app[RENDERER].page(
+    return request.app[RENDERER].page(
         "done.html", request, who_looks(request), plan=plan, outcome=outcome, lost=lost
     )
-    return web.Response(text=html, content_type="text/html")
 
 
 def _acting(request: web.Request) -> Account:
@@ -150,20 +149,14 @@ def _is_same(given: str, expected: str) -> bool:
 
 
 def _shown(request: web.Request, plan: Plan, wrong: str = "", status: int = 200) -> web.Response:
-    html = request.app[RENDERER].page(
-        "plan.html",
-        request,
-        who_looks(request),
-        plan=plan,
-        wrong=wrong,
+    return request.app[RENDERER].page(
+        "plan.html", request, who_looks(request), status=status, plan=plan, wrong=wrong
     )
-    return web.Response(status=status, text=html, content_type="text/html")
 
 
 async def _audit(request: web.Request) -> web.StreamResponse:
     page = AuditPage(lines=request.app[AUDIT].lines if account_of(request) is not None else ())
-    html = request.app[RENDERER].page("audit.html", request, who_looks(request), page=page)
-    return web.Response(text=html, content_type="text/html")
+    return request.app[RENDERER].page("audit.html", request, who_looks(request), page=page)
 
 
 async def _audit_json(request: web.Request) -> web.StreamResponse:

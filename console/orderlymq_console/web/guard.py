@@ -185,8 +185,9 @@ def refuse(request: web.Request, status: int, text: str) -> web.Response:
         return web.Response(
             status=status, body=orjson.dumps({"error": text}), content_type="application/json"
         )
-    html = request.app[RENDERER].refusal(request, who_looks(request), status, text)
-    return web.Response(status=status, text=html, content_type="text/html")
+    return request.app[RENDERER].page(
+        "refusal.html", request, who_looks(request), status=status, text=text
+    )
 
 
 def _add_headers(response: web.StreamResponse) -> None:

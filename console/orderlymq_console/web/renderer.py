@@ -74,19 +74,19 @@ class Renderer:
         }
         self._environment.globals["ui"] = self._environment.get_template("parts.html").module
 
-    def page(self, template: str, request: web.Request, who: Who, **values: Any) -> str:
-        """Return a whole page."""
-        return self._environment.get_template(template).render({**_context(request, who), **values})
+    def page(
+        self, template: str, request: web.Request, who: Who, *, status: int = 200, **values: Any
+    ) -> web.Response:
+        """Answer with a whole page."""
+        context = _context(request, who) | {"status": status} | values
+        html = self._environment.get_template(template).render(context)
+        return web.Response(status=status, text=html, content_type="text/html")
 
     def live(self, template: str, request: web.Request, who: Who, **values: Any) -> str:
         """Return the part of a page that follows the cluster."""
         found = self._environment.get_template(template)
         context = found.new_context({**_context(request, who), **values})
         return "".join(found.blocks["live"](context))
-
-    def refusal(self, request: web.Request, who: Who, status: int, text: str) -> str:
-        """Return a page that says what is wrong."""
-        return self.page("refusal.html", request, who, status=status, text=text)
 
 
 def _context(request: web.Request, who: Who) -> dict[str, Any]:

@@ -35,10 +35,7 @@ async def _show(request: web.Request) -> web.StreamResponse:
         if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
             return _signed_in(request, token, target)
         raise web.HTTPForbidden(text="open this link yourself, not from another page")
-    html = request.app[RENDERER].page(
-        "signin.html", request, who_looks(request), target=target, wrong=False
-    )
-    return web.Response(text=html, content_type="text/html")
+    return _form(request, target, is_wrong=False)
 
 
 async def _enter(request: web.Request) -> web.StreamResponse:
@@ -53,10 +50,7 @@ def _signed_in(request: web.Request, token: str, target: str) -> web.StreamRespo
     sessions, settings = request.app[SESSIONS], request.app[SETTINGS]
     account = sessions.account(token)
     if account is None:
-        html = request.app[RENDERER].page(
-            "signin.html", request, who_looks(request), target=target, wrong=True
-        )
-        return web.Response(status=403, text=html, content_type="text/html")
+        return _form(request, target, is_wrong=True)
     old = request.cookies.get(COOKIE)
     if old is not None:
         sessions.end(old)
@@ -71,6 +65,17 @@ def _signed_in(request: web.Request, token: str, target: str) -> web.StreamRespo
         path="/",
     )
     return answer
+
+
+def _form(request: web.Request, target: str, *, is_wrong: bool) -> web.StreamResponse:
+    return request.app[RENDERER].page(
+        "signin.html",
+        request,
+        who_looks(request),
+        status=403 if is_wrong else 200,
+        target=target,
+        wrong=is_wrong,
+    )
 
 
 async def _leave(request: web.Request) -> web.StreamResponse:

@@ -84,9 +84,13 @@ def _html(view: View) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         model = await view.build(request.app[READER], _parameters(request))
         path = "/overview" if request.path == "/" else request.rel_url.raw_path
         query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
-        values = {"page": model, "events": f"/events{path}{query}" if view.is_live else ""}
-        html = request.app[RENDERER].page(view.template, request, who_looks(request), **values)
-        return web.Response(text=html, content_type="text/html")
+        return request.app[RENDERER].page(
+            view.template,
+            request,
+            who_looks(request),
+            page=model,
+            events=f"/events{path}{query}" if view.is_live else "",
+        )
 
     return handle
 
