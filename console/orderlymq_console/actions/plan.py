@@ -54,5 +54,10 @@ class Plan(Model):
     stands: tuple[Stand, ...] = ()
 
 
+def amount(number: int, what: str) -> str:
+    """Return how many there are of what a plan touches, whose numbers may be long."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 class Changed(Exception):  # noqa: N818 - says what happened
     """The thing stands elsewhere than it was shown; nothing was done."""

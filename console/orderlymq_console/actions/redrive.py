@@ -15,7 +15,7 @@ from orderlymq.errors import BrokerUnreachable, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
 from orderlymq_console.actions.backlog import backlog_of
-from orderlymq_console.actions.plan import Changed, Plan
+from orderlymq_console.actions.plan import Changed, Plan, amount
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.letters import Letter, is_sent, letter_at, read_letters
@@ -82,7 +82,8 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         topic=topic,
         name=topic if key is None else key,
         effects=(
-            f"{_count(len(found))} sent to {topic} again, in the order in which {'it was' if len(found) == 1 else 'they were'} given up.",
+            f"{amount(len(found), 'dead letter')} {'is' if len(found) == 1 else 'are'} sent to {topic} again, "
+            f"in the order in which {'it was' if len(found) == 1 else 'they were'} given up.",
             *(_of_keys(found, parked, stuck) if key is None else ()),
             *([f"At most {LETTERS_MAX} are sent at a time."] if len(found) == LETTERS_MAX else []),
             "All groups of the topic get them, also those that have consumed them before.",
@@ -172,12 +173,12 @@ async def _waiting(
 
 
 def _of_keys(found: list[Letter], parked: set[str], stuck: Mapping[str, Letter]) -> Iterator[str]:
-    keys = len({each.key for each in found})
-    yield f"They are of {keys:,} key{'' if keys == 1 else 's'}; those of each key keep their order."
+    keys = {each.key for each in found}
+    yield f"They are of {amount(len(keys), 'key')}; those of each key keep their order."
     if parked:
         yield f"The letters of parked keys stay, of which there {'is 1' if len(parked) == 1 else f'are {len(parked):,}'}: release them first."
     if stuck:
-        yield f"The letters of {len(stuck):,} key{'' if len(stuck) == 1 else 's'} stay, because a body among them cannot be read."
+        yield f"The letters of {amount(len(stuck), 'key')} stay, because a body among them cannot be read."
 
 
 def _stuck(group: str, letter: Letter) -> str:
@@ -215,7 +216,3 @@ def _message(letter: ReceivedMessage, place: Letter) -> Message:
 
 def _place(letter: Letter) -> str:
     return f"{letter.queue.broker_name}:{letter.queue.queue_id}:{letter.offset}"
-
-
-def _count(number: int) -> str:
-    return "1 dead letter is" if number == 1 else f"{number:,} dead letters are"

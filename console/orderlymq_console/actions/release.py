@@ -10,9 +10,8 @@ from typing import Final
 
 from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.actions.backlog import Backlog, backlog_of
-from orderlymq_console.actions.plan import Changed, Plan, Stand
+from orderlymq_console.actions.plan import Changed, Plan, Stand, amount
 from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.pages.messages import following_rows
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
@@ -83,13 +82,13 @@ async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], h
     if how == "skip":
         effects = [
             f"The message at {place} becomes a dead letter in %DLQ%{group}. No listener gets it again by itself.",
-            f"Then the lane goes on: {_count(behind, 'message')} of the key {'follows' if behind == 1 else 'follow'}.",
+            f"Then the lane goes on: {amount(behind, 'message')} of the key {'follows' if behind == 1 else 'follow'}.",
         ]
     else:
         effects = [
             f"The broker hands the lane out again now, beginning with the message at {place}, which failed "
-            f"{_count(lane.tries, 'time')}.",
-            f"{_count(behind, 'message').capitalize()} of the key {'follows' if behind == 1 else 'follow'} when it is complete. "
+            f"{amount(lane.tries, 'time')}.",
+            f"{amount(behind, 'message').capitalize()} of the key {'follows' if behind == 1 else 'follow'} when it is complete. "
             "If it fails again, the lane stands again.",
         ]
     effects += [
@@ -117,12 +116,8 @@ async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], h
             Stand(broker_group=each.broker_name, queue=each.queue_id, offset=each.offset)
             for each in lanes
         ),
-        following=_waiting(following, lane.waiting),
+        following=following[: max(1, lane.waiting)],
     )
-
-
-def _waiting(rows: tuple[MessageRow, ...], count: int) -> tuple[MessageRow, ...]:
-    return rows[: max(1, count)]
 
 
 def _of_key(group: str, parked: list[ParkedKey], backlog: Backlog) -> Plan:
@@ -136,7 +131,7 @@ def _of_key(group: str, parked: list[ParkedKey], backlog: Backlog) -> Plan:
         name=first.key,
         effects=(
             "The group's listeners get the next messages of the key again.",
-            f"{_count(letters, 'dead letter').capitalize()} of the key {'stays' if letters == 1 else 'stay'} in %DLQ%{group} until a redrive, the next step. "
+            f"{amount(letters, 'dead letter').capitalize()} of the key {'stays' if letters == 1 else 'stay'} in %DLQ%{group} until a redrive, the next step. "
             "Messages that are sent meanwhile are consumed before them.",
         ),
         stamp=";".join(
@@ -155,7 +150,3 @@ def _of_key(group: str, parked: list[ParkedKey], backlog: Backlog) -> Plan:
         ),
         consent=backlog.consent,
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -12,7 +12,7 @@ from typing import Final
 
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import TopicNotFound
-from orderlymq_console.actions.plan import Plan, QueueMove
+from orderlymq_console.actions.plan import Plan, QueueMove, amount
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.pages.messages import following_rows
@@ -174,9 +174,9 @@ def _move(queue: MessageQueue, committed: int | None, offset: int) -> QueueMove:
     if committed is None:
         effect = "begins here"
     elif offset > committed:
-        effect = f"passes {_count(offset - committed)} over"
+        effect = f"passes {amount(offset - committed, 'message')} over"
     elif offset < committed:
-        effect = f"delivers {_count(committed - offset)} again"
+        effect = f"delivers {amount(committed - offset, 'message')} again"
     else:
         effect = "stays"
     return QueueMove(
@@ -211,7 +211,3 @@ def _words(moves: tuple[QueueMove, ...], topic: str, to: int | str) -> str:
         return f"The group goes on at {where} in {queue}: it {moves[0].effect}. Other queues stay."
 
     return f"The group goes on at {where} in every queue of {topic}."
-
-
-def _count(number: int) -> str:
-    return "1 message" if number == 1 else f"{number:,} messages"

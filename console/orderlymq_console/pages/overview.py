@@ -15,6 +15,7 @@ from orderlymq_console.pages.blocked import cure
 from orderlymq_console.pages.lags import lag_rows, lag_total, oldest
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import SnapshotReport, StatusReport
+from orderlymq_protocol.plurals import counted
 
 LAGS_SHOWN = 10
 TROUBLES_SHOWN = 50
@@ -202,14 +203,14 @@ def _health(
         return "unknown", "Nothing is known of the cluster: no broker group answers."
     parts = []
     if silent:
-        parts.append(f"{_count(len(silent), 'broker group does', 'broker groups do')} not answer")
+        parts.append(f"{counted(len(silent), 'broker group does', 'broker groups do')} not answer")
     if blocked.value:
-        parts.append(f"{_count(int(blocked.value), 'queue is', 'queues are')} blocked")
+        parts.append(f"{counted(int(blocked.value), 'queue is', 'queues are')} blocked")
     if held.value:
-        parts.append(f"{_count(int(held.value), 'key waits', 'keys wait')} for a release")
+        parts.append(f"{counted(int(held.value), 'key waits', 'keys wait')} for a release")
     rest = critical - len(silent)
     if rest > 0:
-        parts.append(f"{_count(rest, 'more thing is', 'more things are')} critical")
+        parts.append(f"{counted(rest, 'more thing is', 'more things are')} critical")
     known = [each for each in (blocked, held) if each.value is not None and not each.at_least]
     # Of a broker group that does not answer the first part says it.
     if len(known) < 2 and not silent:
@@ -221,15 +222,11 @@ def _health(
         if troubles or blocked.value or held.value:
             return "troubled", f"{text}."
         return "unknown", f"{text}: {blocked.unknown or held.unknown}."
-    leaders = _count(len(groups), "broker group has", "broker groups have")
+    leaders = counted(len(groups), "broker group has", "broker groups have")
     if troubles:
         return (
             "troubled",
-            f"{leaders} a leader; {_count(troubles, 'warning needs', 'warnings need')} a look.",
+            f"{leaders} a leader; {counted(troubles, 'warning needs', 'warnings need')} a look.",
         )
 
     return "healthy", f"The cluster is healthy: {leaders} a leader, and nothing is blocked."
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
