@@ -37,6 +37,7 @@ from orderlymq_console.web.views import add_views
 from orderlymq_runtime.pages.callers import Callers, let_loop_turn, note_refusal, runner
 from orderlymq_runtime.process.openfiles import connections_allowed, raise_limit
 from orderlymq_runtime.security.tls import ServerTls, SniffingListener, TlsError, TlsFiles
+from orderlymq_runtime.sockets.addresses import join_address
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.listener import listening_socket
 
@@ -122,9 +123,8 @@ class Console(Lifecycle):
                 "pass another --listen"
             ) from error
         host, port = self._listener.sockets[0].getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
         self._looking = asyncio.create_task(self._look(), name="look")
-        self.url = f"{'http' if tls is None else 'https'}://{shown}:{port}"
+        self.url = f"{'http' if tls is None else 'https'}://{join_address(host, port)}"
 
     async def _listen(self, tls: ServerTls | None) -> asyncio.Server | SniffingListener:
         server = self._runner.server

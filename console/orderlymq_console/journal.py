@@ -104,7 +104,11 @@ class Journal:
         """Compare what a leader says with what was said before; None when it does not answer."""
         first = name not in self._facts
         before = self._facts.get(name, {})
-        after = dict(_silence(reason)) if status is None else dict(_facts(status, self._now_ms()))
+        if status is None:
+            text = f"has no leader that answers: {reason}"
+            after = {"silent": _Fact(True, text, "answers again")}
+        else:
+            after = dict(_facts(status, self._now_ms()))
         if status is None or status.examined is None:
             # A part that is not reported now counts as unchanged.
             kept = before if status is None else _examined(before)
@@ -234,10 +238,6 @@ def _held(old: QueueLock | None, lock: QueueLock) -> str:
         text += f"; {missed} holders before it were not seen"
 
     return text
-
-
-def _silence(reason: str) -> Iterator[tuple[str, _Fact]]:
-    yield "silent", _Fact(True, f"has no leader that answers: {reason}", "answers again")
 
 
 def _facts(status: StatusReport, now_ms: int) -> Iterator[tuple[str, _Fact]]:

@@ -2,12 +2,11 @@
 
 import asyncio
 
-from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.messagemodels import DeadLetterRow, DeadLettersPage
 from orderlymq_console.models import Figure, bounded
 from orderlymq_console.pages.pagination import cut, search
-from orderlymq_console.pages.topics import stats_of
+from orderlymq_console.pages.topics import kept_messages, topic_ends
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusReport
 from orderlymq_protocol.names import DLQ_PREFIX, is_dlq_topic
@@ -58,14 +57,7 @@ async def dead_letters(reader: ClusterReader, parameters: Parameters) -> DeadLet
 
 async def _letters(reader: ClusterReader, group: str) -> Figure:
     """Return how many dead letters of a group are kept."""
-    topic = DLQ_PREFIX + group
-    found = await reader.of_each(("letters", group), lambda client: _count(client, topic))
-    return found.total(float)
-
-
-async def _count(client: AdminClient, topic: str) -> int:
-    stats = await stats_of(client, topic)
-    return sum(each.max_offset - each.min_offset for each in stats.values())
+    return kept_messages(await topic_ends(reader, DLQ_PREFIX + group))
 
 
 def _parked(statuses: Answers[StatusReport], group: str) -> Figure:

@@ -75,12 +75,8 @@ def _missing(statuses: Answers[StatusReport]) -> str:
     if statuses.unknown:
         return statuses.unknown
     reasons = sorted({status.unexamined for _, status in statuses.known() if status.unexamined})
-    return "; ".join(reasons) or (_CUT if _is_cut(statuses) else "")
-
-
-def _is_cut(statuses: Answers[StatusReport]) -> bool:
-    """Whether a broker has more lags than it names."""
-    return any(
+    is_cut = any(
         status.examined is not None and len(status.examined.lag) >= SHOWN_MAX
         for _, status in statuses.known()
     )
+    return "; ".join(reasons) or (_CUT if is_cut else "")

@@ -40,11 +40,9 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
     topic, key = parameters.name("topic"), parameters.raw("key")
     form = parameters.choice("form", bodies.FORMS)
     count = parameters.number("count", SHOWN, low=1, high=SHOWN)
-    wanted, offset, moment_ms = (
-        parameters.queue("queue"),
-        _offset(parameters),
-        parameters.moment("time"),
-    )
+    wanted, moment_ms = parameters.queue("queue"), parameters.moment("time")
+    # Without an offset the page begins near the end of the queue.
+    offset = parameters.number("offset", 0) if parameters.text("offset") else None
     try:
         route = await reader.admin.route(topic)
     except TopicNotFound as error:
@@ -121,11 +119,6 @@ async def newest_of(
     shown = found[:count]
 
     return shown, shown[-1].queue_offset if len(shown) == count else begin
-
-
-def _offset(parameters: Parameters) -> int | None:
-    """Return the offset that is asked for; without one the page begins near the end of the queue."""
-    return parameters.number("offset", 0) if parameters.text("offset") else None
 
 
 async def _read(

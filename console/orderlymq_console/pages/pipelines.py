@@ -14,7 +14,7 @@ from orderlymq_console.collector import Reading
 from orderlymq_console.links import pipeline_link
 from orderlymq_console.models import Figure, Source, Trouble, bounded, figure
 from orderlymq_console.pages.notfound import NotThere
-from orderlymq_console.pages.topics import stats_of
+from orderlymq_console.pages.topics import topic_ends
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.pipelinemodels import (
     PipelinePage,
@@ -150,11 +150,8 @@ def _is_here(reader: ClusterReader, known: PipelineReport) -> bool:
     """Whether a pipeline reads the cluster that the console looks at."""
     if known.own_cluster is not None or known.spec is None:
         return bool(known.own_cluster)
-    return bool(_servers(known.spec.name_servers) & set(_own_servers(reader)))
-
-
-def _own_servers(reader: ClusterReader) -> set[str]:
-    return _servers(";".join(reader.admin.instance.name_servers))
+    own = ";".join(reader.admin.instance.name_servers)
+    return bool(_servers(known.spec.name_servers) & _servers(own))
 
 
 def _servers(text: str) -> set[str]:
@@ -165,12 +162,8 @@ async def _ends(reader: ClusterReader, found: tuple[PipelineReport, ...]) -> _En
     """Ask for the ends of the topics that pipelines read here."""
     here = [each for each in found if _is_here(reader, each)]
     topics = sorted({queue.topic for each in here for queue in each.queues})[:_TOPICS_MAX]
-    answers = await asyncio.gather(*(_ends_of(reader, topic) for topic in topics))
+    answers = await asyncio.gather(*(topic_ends(reader, topic) for topic in topics))
     return dict(zip(topics, answers, strict=True))
-
-
-async def _ends_of(reader: ClusterReader, topic: str) -> Answers[dict[MessageQueue, TopicOffset]]:
-    return await reader.of_each(("stats", topic), lambda client: stats_of(client, topic))
 
 
 def _end(reader: ClusterReader, known: PipelineReport, queue: QueueReport, ends: _Ends) -> Figure:

@@ -98,7 +98,7 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
     statuses, rates, stats, groups, expansion, route = await asyncio.gather(
         reader.statuses(),
         reader.of_each(("rate of", name), lambda client: _rate(client, name), every_s=RATE_S),
-        reader.of_each(("stats", name), lambda client: stats_of(client, name)),
+        topic_ends(reader, name),
         reader.of_each(
             ("groups of", name), lambda client: unless_missing(client.topic_groups(name), [])
         ),
@@ -116,9 +116,7 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
         ),
         topic=name,
         ordered=None if route.value is None else any(ordered for _, ordered in route.value),
-        messages=stats.total(
-            lambda table: sum(each.max_offset - each.min_offset for each in table.values())
-        ),
+        messages=kept_messages(stats),
         messages_in=rates.total(float),
         queues=tuple(queues[:QUEUES_MAX]),
         groups=tuple(consumers),
@@ -136,9 +134,18 @@ async def _route(admin: AdminClient, topic: str) -> tuple[tuple[MessageQueue, bo
     return tuple((queue, route.is_ordered) for queue in sorted({*route.publish, *route.subscribe}))
 
 
-async def stats_of(client: AdminClient, topic: str) -> dict[MessageQueue, TopicOffset]:
-    """Return the offsets of the queues of a topic that one broker group has; none where it has none."""
-    return await unless_missing(client.topic_stats(topic), {})
+async def topic_ends(reader: ClusterReader, topic: str) -> Answers[dict[MessageQueue, TopicOffset]]:
+    """Return the offsets of the queues of a topic that each broker group has; none where it has none."""
+    return await reader.of_each(
+        ("stats", topic), lambda client: unless_missing(client.topic_stats(topic), {})
+    )
+
+
+def kept_messages(stats: Answers[dict[MessageQueue, TopicOffset]]) -> Figure:
+    """Return how many messages of a topic are kept."""
+    return stats.total(
+        lambda table: sum(each.max_offset - each.min_offset for each in table.values())
+    )
 
 
 async def _rate(client: AdminClient, topic: str) -> float:

@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
 from orderlymq_console.messagemodels import TransactionRow, WaitingPage, WaitingRow
-from orderlymq_console.models import Figure, figure
+from orderlymq_console.models import Figure, bounded, figure
 from orderlymq_console.pages import findings
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import TAKING_OVER, StatusReport
@@ -96,17 +95,11 @@ def _of(status: StatusReport, group: str, kind: str) -> int | None:
 
 async def _producers(reader: ClusterReader, group: str) -> Figure:
     """Return how many producers of a group are online."""
-    found = await reader.of_each(("producers", group), lambda client: _ids(client, group))
-    ids = {client_id for _, each in found.known() for client_id in each}
-    if not ids and found.unknown:
-        return Figure(unknown=found.unknown)
-
-    return Figure(value=len(ids), at_least=bool(found.unknown))
-
-
-async def _ids(client: AdminClient, group: str) -> set[str]:
-    return {
+    found = await reader.of_each(("producers", group), lambda client: client.producers(group))
+    ids = {
         member.client_id
-        for connection in await client.producers(group)
+        for _, connections in found.known()
+        for connection in connections
         for member in connection.connection_set
     }
+    return bounded(len(ids), found.unknown)
