@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from orderlymq_protocol.names import GROUP_LENGTH_MAX, InvalidName, check_group_name
+from orderlymq_protocol.names import InvalidName, check_group_name
 
 #: Longer texts are no name, key or id of anything.
 TEXT_LENGTH_MAX: Final = 1_024
@@ -69,7 +69,6 @@ class Parameters:
             check_group_name(value)
         except InvalidName as error:
             raise BadParameter(str(error)) from error
-        assert len(value) <= GROUP_LENGTH_MAX
         return value
 
     def moment(self, name: str) -> int | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from orderlymq.errors import SettingError
+from orderlymq_runtime.sockets.addresses import split_address
 
 TOKEN_LENGTH_MIN: Final = 20
 LOCAL_ACCOUNT: Final = "local"
@@ -96,11 +97,10 @@ def parse_listen(text: str) -> tuple[str, int]:
     Raises:
         SettingError: It has another form.
     """
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        raise SettingError(f"{text!r} is no address to listen on; write 127.0.0.1:9870")
-    return host, int(port)
+    try:
+        return split_address(text)
+    except ValueError:
+        raise SettingError(f"{text!r} is no address to listen on; write 127.0.0.1:9870") from None
 
 
 def parse_cluster(text: str) -> tuple[str, str]:
