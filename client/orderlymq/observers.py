@@ -23,21 +23,17 @@ class Observer(Protocol):
 
         *group* and *topic* are the names that brokers know, with the namespace.
         """
-        ...
 
     def sent(
         self, token: Any, messages: Sequence[Message], outcome: SendResult | BaseException, /
     ) -> None:
         """See where they are stored, or why it is not known that they are."""
-        ...
 
     def before(self, context: Any, /) -> None:
         """See a listener call (`orderlymq.ConsumeContext`) before it."""
-        ...
 
     def after(self, context: Any, /) -> None:
         """See how it ended."""
-        ...
 
 
 Whole: TypeAlias = Callable[[str], str]

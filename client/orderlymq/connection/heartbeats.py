@@ -38,21 +38,17 @@ class GroupMember(Protocol):
     @property
     def group(self) -> str:
         """Return the consumer group."""
-        ...
 
     def heartbeat(self) -> ConsumerData:
         """Return what heartbeats say about this consumer."""
-        ...
 
     def on_request(
         self, command: RemotingCommand, reply: Callable[[RemotingCommand], None], /
     ) -> bool:
         """Serve a broker's request for this group; return whether it is one that is served."""
-        ...
 
     def routes_changed(self, topic: str, /) -> None:
         """Take note that a topic's queues are others now."""
-        ...
 
 
 class Client(Protocol):
@@ -65,13 +61,11 @@ class Client(Protocol):
 
     def check_caller(self) -> None:
         """Refuse a call to which no answer would come."""
-        ...
 
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float | None = None
     ) -> RemotingCommand:
         """Call *address* and return the answer, whatever its code."""
-        ...
 
 
 class Heartbeats:

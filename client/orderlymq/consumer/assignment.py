@@ -30,13 +30,11 @@ class AssignmentStrategy(Protocol):
     @property
     def name(self) -> str:
         """Return RocketMQ's name of the strategy, which requests to brokers have."""
-        ...
 
     def assign(
         self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str], /
     ) -> list[MessageQueue]:
         """Return the queues of *member*; *queues* and *members* are sorted."""
-        ...
 
 
 def assign(

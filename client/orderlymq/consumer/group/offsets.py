@@ -35,13 +35,11 @@ class OffsetStore(Protocol):
 
     async def load(self) -> None:
         """Read what was kept; called once, before anything else."""
-        ...
 
     def update(
         self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
     ) -> None:
         """Remember an offset; *epoch* is that of the queue's lock."""
-        ...
 
     async def fetch(self, queue: MessageQueue) -> int:
         """Return the kept offset, NOT_FOUND when the group has none.
@@ -49,19 +47,15 @@ class OffsetStore(Protocol):
         Raises:
             OrderlyMQError: It cannot be known now; the queue must not be started.
         """
-        ...
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Make what was remembered last; failures are logged and tried again with the next call."""
-        ...
 
     def remove(self, queue: MessageQueue) -> None:
         """Forget what was remembered and not persisted."""
-        ...
 
     def read(self, queue: MessageQueue) -> int:
         """Return what is remembered, NOT_FOUND when nothing is."""
-        ...
 
 
 class BrokerOffsets:
