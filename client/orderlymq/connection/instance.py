@@ -421,6 +421,17 @@ class ClientInstance:
             address = self.routes.address(queue_or_broker)
         return address
 
+    async def leader(self, broker_name: str, topic: str) -> str:
+        """Return the address of the leader of a broker group that has a part of a topic.
+
+        Raises:
+            BrokerUnreachable: There is none now.
+        """
+        address = await self.address(broker_name, topic)
+        if address is None:
+            raise BrokerUnreachable(f"the broker group {broker_name} has no leader now")
+        return address
+
     async def _ask_route(self, topic: str) -> TopicRoute:
         command = request(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}

@@ -4,10 +4,12 @@ Calls of every group member to brokers: the start offset, the members, the assig
 `brokercalls` adds what the core of a push consumer asks for.
 """
 
+import functools
 import logging
 import random
 import time
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check
@@ -22,17 +24,19 @@ from orderlymq.consumer.settings import (
     ConsumerSettings,
     parse_consume_timestamp,
 )
-from orderlymq.errors import NameServersUnreachable, OrderlyMQError, TopicNotFound
+from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import (
     GetConsumerListByGroupHeader,
 )
 from orderlymq_protocol.names import is_retry_topic, retry_topic
 from orderlymq_runtime.remoting.client import RemotingError
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -124,17 +128,8 @@ class GroupCalls:
         brokers = list(self._instance.routes.brokers(topic))
         random.shuffle(brokers)
         ext = GetConsumerListByGroupHeader(self._group).to_ext()
-        for name in brokers:
-            address = self._instance.routes.address(name)
-            if address is None:
-                continue
-            command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
-            try:
-                answer = check(await self._instance.invoke(address, command), address)
-                return list(ConsumerIdList.from_json(answer.body).consumer_id_list)
-            except (*TROUBLE, NameServersUnreachable) as error:
-                _log.info("the members of %s are not known: %s", self._group, error)
-        return None
+        command = functools.partial(request, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+        return await self._first_answer(brokers, command, _client_ids, "members")
 
     async def assigned(self, topic: str, strategy: str) -> list[MessageQueue] | None:
         """Return the queues that a broker gives this member; None on trouble, which changes nothing."""
@@ -148,14 +143,29 @@ class GroupCalls:
             }
         )
         # Always the same order: every raft group has the decision, the first one has it first.
-        for name in self._instance.routes.brokers(topic):
+        brokers = self._instance.routes.brokers(topic)
+        command = functools.partial(request, RequestCode.QUERY_ASSIGNMENT, {}, body)
+        return await self._first_answer(brokers, command, read_assignment, "queues")
+
+    async def _first_answer(
+        self,
+        brokers: Iterable[str],
+        command: Callable[[], RemotingCommand],
+        read: Callable[[bytes], T],
+        what: str,
+    ) -> T | None:
+        """Ask brokers in turn until one answers in a form that can be read."""
+        for name in brokers:
             address = self._instance.routes.address(name)
             if address is None:
                 continue
-            command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
             try:
-                answer = check(await self._instance.invoke(address, command), address)
-                return read_assignment(answer.body)
-            except (*TROUBLE, NameServersUnreachable, ValueError, KeyError, TypeError) as error:
-                _log.info("the queues of %s are not known: %s", self._group, error)
+                answer = check(await self._instance.invoke(address, command()), address)
+                return read(answer.body)
+            except (*TROUBLE, KeyError, TypeError) as error:
+                _log.info("the %s of %s are not known: %s", what, self._group, error)
         return None
+
+
+def _client_ids(body: bytes) -> list[str]:
+    return list(ConsumerIdList.from_json(body).consumer_id_list)

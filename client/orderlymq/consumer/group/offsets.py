@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check
 from orderlymq.consumer.group.requests import commit_request, fence, read_offset
-from orderlymq.errors import BrokerUnreachable, SettingError
+from orderlymq.errors import SettingError
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -99,9 +99,7 @@ class BrokerOffsets:
             BrokerUnreachable: Nobody leads the group now.
             BrokerError: The broker cannot say.
         """
-        address = await self._instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        address = await self._instance.leader(queue.broker_name, queue.topic)
         # Where a group without an offset begins is said by `consume_from`, not by the broker.
         header = QueryConsumerOffsetHeader(
             self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False
@@ -136,9 +134,7 @@ class BrokerOffsets:
 
     async def _commit(self, queue: MessageQueue, entry: tuple[int, int | None]) -> None:
         offset, epoch = entry
-        address = await self._instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        address = await self._instance.leader(queue.broker_name, queue.topic)
         command = commit_request(self._group, queue, offset, fence(self._instance.client_id, epoch))
         await self._instance.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, command.ext)
         if queue in self._offsets:

@@ -93,7 +93,7 @@ class QueueReader:
             )
         )
         try:
-            address = await self._address(queue)
+            address = await self.instance.leader(queue.broker_name, queue.topic)
             answer = await self.instance.invoke(address, command, timeout_s)
             result = read_pull(answer, queue, self.group, address)
         except (RemotingError, BrokerError, BrokerUnreachable) as error:
@@ -133,10 +133,5 @@ class QueueReader:
     async def _call(
         self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
     ) -> RemotingCommand:
-        return await self.instance.call(await self._address(queue), code, ext)
-
-    async def _address(self, queue: MessageQueue) -> str:
-        address = await self.instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
-        return address
+        address = await self.instance.leader(queue.broker_name, queue.topic)
+        return await self.instance.call(address, code, ext)

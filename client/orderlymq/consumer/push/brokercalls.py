@@ -108,10 +108,6 @@ class BrokerCalls(GroupCalls):
         self.filters: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
 
     @property
-    def _clustering(self) -> bool:
-        return self._settings.message_model is MessageModel.CLUSTERING
-
-    @property
     def _left_behind(self) -> set[MessageQueue]:
         return left_behind(self._instance.client_id, self._group, self._now_ms())
 
@@ -209,6 +205,7 @@ class BrokerCalls(GroupCalls):
             self._post(PullFailed(queue, ask.generation, reason))
             return
         suspend_ms = milliseconds(self._settings.broker_suspend_max_time)
+        is_clustering = self._settings.message_model is MessageModel.CLUSTERING
         command = pull_request(
             PullOptions(
                 group=self._group,
@@ -217,7 +214,7 @@ class BrokerCalls(GroupCalls):
                 count=self._settings.pull_batch_size,
                 subscription=subscription.data,
                 suspend_ms=suspend_ms,
-                commit_offset=ask.commit_offset if self._clustering else None,
+                commit_offset=ask.commit_offset if is_clustering else None,
                 with_subscription=self._settings.post_subscription_when_pull,
                 fence=fence(self._instance.client_id, ask.epoch),
             )
@@ -269,7 +266,9 @@ class BrokerCalls(GroupCalls):
                 found = list(each([*found]))
             except Exception:
                 _log.exception("the filter hook %r failed and is left out", each)
-        return tuple(sorted([*found, *unread], key=_offset) if unread else found)
+        return tuple(
+            sorted([*found, *unread], key=lambda each: each.queue_offset) if unread else found
+        )
 
     # -- handing messages back
 
@@ -366,10 +365,6 @@ def lease_clock_ms() -> int:
     """Return the time by which leases are judged."""
     now_ns = time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
     return now_ns // 1_000_000
-
-
-def _offset(message: ReceivedMessage) -> int:
-    return message.queue_offset
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, tuple[MessageQueue, ...]]]:
