@@ -81,8 +81,10 @@ class BrokerCalls(GroupCalls):
     Args:
         post: gets every event.
         now_ms: the core's clock.
+        stats: counts the pulls.
+
+    Attributes:
         filters: user's filters after the tags were compared.
-        stats: counts the pulls, when somebody wants to know.
     """
 
     def __init__(  # noqa: PLR0913 - what one consumer shares with its calls
@@ -96,7 +98,7 @@ class BrokerCalls(GroupCalls):
         subscriptions: dict[str, Subscription],
         post: Callable[[Event], None],
         now_ms: Callable[[], int],
-        stats: ConsumerStats | None = None,
+        stats: ConsumerStats,
     ) -> None:
         super().__init__(instance, group, settings, offsets, subscriptions)
         self._post = post
@@ -240,7 +242,7 @@ class BrokerCalls(GroupCalls):
             self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
             return
         wanted = self.filtered(result.messages, subscription)
-        if self._stats is not None and result.status is PullStatus.FOUND:
+        if result.status is PullStatus.FOUND:
             now_ms = self._now_ms()
             self._stats.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
         self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
