@@ -27,12 +27,10 @@ from orderlymq.cli.table import nearest
 from orderlymq.connection.instance import unless_missing
 from orderlymq.connection.routes import NO_ROUTE
 from orderlymq.consumer.assignment import uneven_shares
-from orderlymq.errors import BrokerError
 from orderlymq_protocol.body.catalogue import ConsumerConnection, OffsetWrapper
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 from orderlymq_protocol.plurals import counted
 
@@ -207,14 +205,9 @@ def _no_group(name: str, known: Iterable[str], also: str = "") -> CommandFailed:
 
 async def _statuses(admin: AdminClient) -> list[dict[str, Any]]:
     """Return what each group of brokers says of itself; RocketMQ's own brokers say nothing."""
-    found = []
-    for address in (await admin.brokers()).values():
-        try:
-            found.append(dict(await admin.group_status(address)))
-        except BrokerError as error:
-            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise
-    return found
+    addresses = (await admin.brokers()).values()
+    asked = [await unless_foreign(admin.group_status(each), None) for each in addresses]
+    return [dict(status) for status in asked if status is not None]
 
 
 def _print(data: dict[str, Any]) -> None:
