@@ -6,6 +6,7 @@ Lengths and the alphabet are RocketMQ's (`TopicValidator`, `Validators`).
 """
 
 import re
+from collections.abc import Container
 from hashlib import blake2b
 from typing import Final
 
@@ -150,6 +151,17 @@ def is_dlq_topic(topic: str) -> bool:
 def is_system_topic(topic: str) -> bool:
     """Return whether *topic* belongs to the broker; cluster and broker names are topics beside these."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_hidden_topic(topic: str, brokers: Container[str]) -> bool:
+    """Return whether lists leave a topic out: it is the system's, of a group's retries, or named as one of *brokers*."""
+    return (
+        is_system_topic(topic)
+        or is_retry_topic(topic)
+        or is_dlq_topic(topic)
+        or topic.endswith("_REPLY_TOPIC")
+        or topic in brokers
+    )
 
 
 def is_system_group(group: str) -> bool:

@@ -8,7 +8,7 @@ import click
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.session import connected, iso, print_json, print_table, say
 from orderlymq.errors import BrokerError
-from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from orderlymq_protocol.names import is_hidden_topic
 from orderlymq_protocol.plurals import counted
 
 
@@ -26,25 +26,16 @@ async def list_topics(with_system: bool, name_server: str, output: str) -> None:
         configs = await admin.topic_configs()
         info = await admin.cluster_info()
     own = {*info.broker_addr_table, *info.cluster_addr_table}
-    found = []
-    for name, parts in sorted(configs.items()):
-        hidden = (
-            is_system_topic(name)
-            or is_retry_topic(name)
-            or is_dlq_topic(name)
-            or name.endswith("_REPLY_TOPIC")
-            or name in own
-        )
-        if hidden and not with_system:
-            continue
-        found.append(
-            {
-                "topic": name,
-                "queues": sum(config.write_queue_nums for config in parts.values()),
-                "ordered": any(config.order for config in parts.values()),
-                "brokerGroups": sorted(parts),
-            }
-        )
+    found = [
+        {
+            "topic": name,
+            "queues": sum(config.write_queue_nums for config in parts.values()),
+            "ordered": any(config.order for config in parts.values()),
+            "brokerGroups": sorted(parts),
+        }
+        for name, parts in sorted(configs.items())
+        if with_system or not is_hidden_topic(name, own)
+    ]
     if output == "json":
         print_json(found)
         return

@@ -28,7 +28,7 @@ from orderlymq_protocol.body.config import TopicConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from orderlymq_protocol.names import is_hidden_topic
 
 #: Queues that one page shows.
 QUEUES_MAX: Final = 500
@@ -48,7 +48,7 @@ async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
     names = reader.sorted_names(
         ("topics", with_system),
         catalogue,
-        lambda name: with_system or not _is_of_system(name, own),
+        lambda name: with_system or not is_hidden_topic(name, own),
     )
     page = cut(search(names, query, str), parameters)
 
@@ -63,17 +63,6 @@ async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
             _row(topic, {name: table[topic] for name, table in tables.items() if topic in table})
             for topic in page.items
         ),
-    )
-
-
-def _is_of_system(topic: str, brokers: set[str]) -> bool:
-    """Whether a topic is the system's, or belongs to a group's retries; as `orderlymq topic list` leaves it out."""
-    return (
-        is_system_topic(topic)
-        or is_retry_topic(topic)
-        or is_dlq_topic(topic)
-        or topic.endswith("_REPLY_TOPIC")
-        or topic in brokers
     )
 
 
