@@ -11,6 +11,7 @@ from orderlymq.cli.session import (
     exit_code,
     iso,
     print_json,
+    print_outcome,
     print_table,
     say,
 )
@@ -112,10 +113,8 @@ async def recall(topic: str, handle: str, name_server: str, output: str) -> None
     """Take a message back that waits for its time; `send` has printed its HANDLE."""
     async with Producer("orderlymq-cli", name_server) as producer:
         unique_key = await producer.recall(topic, handle)
-    if output == "json":
-        print_json({"topic": topic, "messageId": unique_key})
-    else:
-        say(f"recalled: {unique_key} of {topic} is not delivered any more")
+    sentence = f"recalled: {unique_key} of {topic} is not delivered any more"
+    print_outcome(output, {"topic": topic, "messageId": unique_key}, sentence)
 
 
 @message.command()
@@ -128,11 +127,12 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
         found = await _find(admin, message_id, None)
         result = await admin.resend(found, topic)
     queue, offset = result.queue, result.queue_offset
-    if output == "json":
-        place = {"topic": queue.topic, "brokerGroup": queue.broker_name, "queue": queue.queue_id}
-        print_json({**place, "offset": offset, "messageId": result.message_id})
-    else:
-        say(f"Sent to {queue.topic} {queue.broker_name}:{queue.queue_id} at offset {offset}.")
+    place = {"topic": queue.topic, "brokerGroup": queue.broker_name, "queue": queue.queue_id}
+    print_outcome(
+        output,
+        {**place, "offset": offset, "messageId": result.message_id},
+        f"Sent to {queue.topic} {queue.broker_name}:{queue.queue_id} at offset {offset}.",
+    )
 
 
 @message.command()
@@ -177,10 +177,8 @@ async def check_transaction(message_id: str, name_server: str, output: str) -> N
     """
     async with AdminClient(name_server) as admin:
         await admin.check_transaction(message_id)
-    if output == "json":
-        print_json({"messageId": message_id, "resumed": True})
-    else:
-        say(f"{message_id}: a producer of its group is asked about again")
+    sentence = f"{message_id}: a producer of its group is asked about again"
+    print_outcome(output, {"messageId": message_id, "resumed": True}, sentence)
 
 
 def _shown(found: ReceivedMessage) -> dict[str, object]:

@@ -267,6 +267,14 @@ def print_json_line(data: object) -> None:
     click.echo(orjson.dumps(data).decode())
 
 
+def print_outcome(output: str, data: object, sentence: str) -> None:
+    """Print what a command has done: as JSON, or as a sentence."""
+    if output == "json":
+        print_json(data)
+    else:
+        say(sentence)
+
+
 def print_table(title: str, columns: list[str], rows: list[list[object]]) -> None:
     """Print a table; None becomes a dash and numbers stand right."""
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.session import connected, iso, print_json, print_table, say
+from orderlymq.cli.session import connected, iso, print_json, print_outcome, print_table, say
 from orderlymq.errors import BrokerError
 from orderlymq_protocol.names import is_hidden_topic
 from orderlymq_protocol.plurals import counted
@@ -135,11 +135,9 @@ async def create(
         counts = await admin.create_topic(
             name, queues=queues, ordered=ordered, brokers=brokers or None
         )
-    if output == "json":
-        print_json({"topic": name, "ordered": ordered, "queues": counts})
-        return
     where = ", ".join(f"{count} on {group}" for group, count in counts.items())
-    say(f"Created {name}: {where}.")
+    data = {"topic": name, "ordered": ordered, "queues": counts}
+    print_outcome(output, data, f"Created {name}: {where}.")
 
 
 @topic.command()
@@ -152,7 +150,4 @@ async def delete(name: str, yes: bool, name_server: str, output: str) -> None:
         click.confirm(f"Delete {name} and every message in it?", abort=True, err=True)
     async with AdminClient(name_server) as admin:
         await admin.delete_topic(name)
-    if output == "json":
-        print_json({"topic": name, "deleted": True})
-    else:
-        say(f"Deleted {name}.")
+    print_outcome(output, {"topic": name, "deleted": True}, f"Deleted {name}.")
