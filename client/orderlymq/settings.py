@@ -7,6 +7,7 @@ the range; nothing is clipped silently except where RocketMQ says so. Times are 
 the documentation's table is made from it.
 """
 
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeVar
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
 from orderlymq_protocol.integers import INT32_MAX
-from orderlymq_protocol.names import AUTO_CREATE_TOPIC
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName
 
 S = TypeVar("S")
 
@@ -23,6 +24,18 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 _EPHEMERAL: Final = 65_535
 # The longest that 32 bits of milliseconds hold is a little more.
 _DAYS_S: Final = 24 * 86_400
+
+
+def check_name(check: Callable[[str], None], name: str) -> None:
+    """Refuse a name that breaks the rule which *check* knows.
+
+    Raises:
+        SettingError: With the rule.
+    """
+    try:
+        check(name)
+    except InvalidName as error:
+        raise SettingError(str(error)) from error
 
 
 def _key(

@@ -26,7 +26,7 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.ownedtasks import Lifecycle, Shutdown
-from orderlymq.settings import ClientSettings
+from orderlymq.settings import ClientSettings, check_name
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
@@ -65,7 +65,6 @@ from orderlymq_protocol.header.extensions import EXT_MEMBERS
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     ORDER_NAMESPACE,
-    InvalidName,
     check_group_name,
     check_topic_name,
 )
@@ -223,10 +222,7 @@ class AdminClient(Lifecycle, MessageOperations):
             BrokerUnreachable: A broker group of the ordered topic is away; nothing was changed.
             BrokerError: A broker refused.
         """
-        try:
-            check_topic_name(topic)
-        except InvalidName as error:
-            raise SettingError(str(error)) from error
+        check_name(check_topic_name, topic)
         if queues < 1:
             raise SettingError(f"queues is {queues}; a topic needs at least one")
         known = await self.brokers()
@@ -365,10 +361,7 @@ class AdminClient(Lifecycle, MessageOperations):
             SettingError: The name is none.
             BrokerUnreachable: A broker group is away; nothing was changed.
         """
-        try:
-            check_group_name(config.group_name)
-        except InvalidName as error:
-            raise SettingError(str(error)) from error
+        check_name(check_group_name, config.group_name)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         ext = None if only is None else {EXT_MEMBERS: ",".join(map(camel_case, only))}
         await self._change_all(code, ext, config.to_json())

@@ -16,10 +16,11 @@ from orderlymq.cli.session import (
     say,
 )
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.errors import SettingError, TopicNotFound
+from orderlymq.errors import TopicNotFound
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.producer import Producer
-from orderlymq_protocol.names import InvalidName, check_topic_name
+from orderlymq.settings import check_name
+from orderlymq_protocol.names import check_topic_name
 
 
 @click.command()
@@ -131,10 +132,7 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
 
 
 async def _is_missing(instance: ClientInstance, topic: str) -> bool:
-    try:
-        check_topic_name(topic)
-    except InvalidName as error:
-        raise SettingError(str(error)) from error
+    check_name(check_topic_name, topic)
     try:
         await instance.route(topic)
     except TopicNotFound:

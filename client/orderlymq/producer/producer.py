@@ -49,10 +49,10 @@ from orderlymq.producer.sendoutcome import (
     refusals_of,
 )
 from orderlymq.producer.tracer import make_tracer, wall_ms
-from orderlymq.settings import ClientSettings, ProducerSettings, settings_of
+from orderlymq.settings import ClientSettings, ProducerSettings, check_name, settings_of
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.names import InvalidName, check_group_name
+from orderlymq_protocol.names import check_group_name
 from orderlymq_runtime.remoting.client import RemotingError
 
 _log = logging.getLogger(__name__)
@@ -89,10 +89,7 @@ class Producer(Lifecycle):
         trace: bool | str = False,
         linger: Duration = 0,
     ) -> None:
-        try:
-            check_group_name(group)
-        except InvalidName as error:
-            raise SettingError(str(error)) from error
+        check_name(check_group_name, group)
         if group == "DEFAULT_PRODUCER":
             raise SettingError("the producer group DEFAULT_PRODUCER is reserved; choose another")
         self.settings = settings_of(ProducerSettings, settings)

@@ -22,6 +22,7 @@ from orderlymq.errors import (
 from orderlymq.message import Message, SendResult, body_bytes
 from orderlymq.observers import installed
 from orderlymq.producer.requests import CHECKSUMS_SIZE, batch_entry
+from orderlymq.settings import check_name
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -34,7 +35,6 @@ from orderlymq_protocol.message.properties import (
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
 from orderlymq_protocol.names import (
     UNSENDABLE_TOPICS,
-    InvalidName,
     check_topic_name,
     is_retry_topic,
 )
@@ -308,10 +308,7 @@ def check_message(
         SettingError: With the rule and the limit.
     """
     _check_types(message)
-    try:
-        check_topic_name(message.topic)
-    except InvalidName as error:
-        raise SettingError(str(error)) from error
+    check_name(check_topic_name, message.topic)
     if message.topic in UNSENDABLE_TOPICS:
         raise SettingError(f"the topic {message.topic} belongs to the broker; send to another one")
     if not message.body:

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from orderlymq.errors import SettingError
+from orderlymq.settings import check_name
 from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, EXPRESSION_TAG, SubscriptionData
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
-from orderlymq_protocol.names import InvalidName, check_group_name, check_topic_name
+from orderlymq_protocol.names import check_group_name, check_topic_name
 
 
 @dataclass(slots=True)
@@ -23,10 +24,7 @@ def check_group(group: str) -> None:
     Raises:
         SettingError: With the rule.
     """
-    try:
-        check_group_name(group)
-    except InvalidName as error:
-        raise SettingError(str(error)) from error
+    check_name(check_group_name, group)
     if group == "DEFAULT_CONSUMER":
         raise SettingError("the consumer group DEFAULT_CONSUMER is reserved; choose another name")
 
@@ -61,10 +59,7 @@ def make_subscription(topic: str, expression: str, kind: str, version_ms: int) -
     Raises:
         SettingError: The topic or the expression is not allowed, or the kind is another.
     """
-    try:
-        check_topic_name(topic)
-    except InvalidName as error:
-        raise SettingError(str(error)) from error
+    check_name(check_topic_name, topic)
     if not isinstance(expression, str | None):
         raise SettingError(f"the subscription of {topic} is {expression!r}, which is no text")
     if kind == EXPRESSION_SQL92:
