@@ -79,7 +79,6 @@ class LoopThread:
                 return
 
     async def _end(self) -> None:
-        """Cancel everything and wait until it has ended."""
         # Each call that was handed over stands before this task, so it has begun and can say why it ends.
         # A client that nobody has closed would answer the end of its tasks with new ones, and send back messages
         # that no listener has seen.

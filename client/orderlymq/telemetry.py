@@ -54,7 +54,6 @@ class _Spans:
     def sent(
         self, token: object, messages: Sequence[Message], outcome: SendResult | BaseException
     ) -> None:
-        """End it."""
         if not isinstance(token, Span):
             return
         if isinstance(outcome, SendResult):
@@ -90,7 +89,6 @@ class _Spans:
         self._open[id(context)] = span, contexts.attach(trace.set_span_in_context(span))
 
     def after(self, context: ConsumeContext) -> None:
-        """End it."""
         found = self._open.pop(id(context), None)
         if found is None:
             return

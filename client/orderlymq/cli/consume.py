@@ -158,7 +158,6 @@ class _Warnings(logging.Handler):
     """Says what the consumer warns of: trouble that lasts must not look like a topic without messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it on standard error."""
         say(f"Warning: {record.getMessage()}", err=True)
 
 

@@ -149,7 +149,6 @@ class _Asked:
         return [each for message in found for each in parse_traces(message.body)]
 
     async def groups(self, topic: str) -> list[str]:
-        """Return the consumer groups of a topic."""
         found: list[str] = []
         with self._noting(topic):
             found += await self._admin.topic_groups(topic)

@@ -180,7 +180,6 @@ class _Lanes:
                     self.findings.append(finding)
 
     def _lanes_of(self, event: Event) -> list[_Lane]:
-        """Return the lanes of the group and queue of *event*."""
         place = (event.group, event.topic, event.queue)
         return [lane for key, lane in self._lanes.items() if key[:3] == place]
 

@@ -453,8 +453,6 @@ class Producer(Lifecycle):
         timeout: Duration | None,
         retries: int,
     ) -> SendResult:
-        """Send one message that is prepared."""
-
         async def once(route: TopicRoute) -> SendResult:
             chosen = self._delivery.choose(route, message, queue, selector, argument)
             return await self._send_together([message], route, chosen, timeout, retries)

@@ -225,7 +225,6 @@ def _state(
 async def _copies(
     reader: ClusterReader, topic: str, message_id: str
 ) -> Reading[list[ReceivedMessage]]:
-    """Return the copies of a message in a topic."""
     if (await reader.queues(topic)).value == set():
         return Reading([], "", reader.collector.now_s())
 

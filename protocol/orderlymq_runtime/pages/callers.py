@@ -160,13 +160,11 @@ class _Caller(asyncio.Protocol):
         self._feed()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Enter it."""
         self._transport = cast("StreamTransport", transport)
         self._inner.connection_made(transport)
         self._callers.enter(self)
 
     def data_received(self, data: bytes) -> None:
-        """Let aiohttp read what it may."""
         self._rest += data
         self._feed()
 
@@ -224,19 +222,15 @@ class _Caller(asyncio.Protocol):
             self._deadline = None
 
     def eof_received(self) -> bool | None:
-        """Let aiohttp decide."""
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """Let aiohttp wait."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Let aiohttp go on."""
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take it out."""
         self._stop_clock()
         self._callers.leave(self)
         self._inner.connection_lost(exc)

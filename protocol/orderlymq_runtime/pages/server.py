@@ -194,7 +194,6 @@ class _One(Collector):
         self._metric = metric
 
     def collect(self) -> list[Metric]:
-        """Return it."""
         return [self._metric]
 
 

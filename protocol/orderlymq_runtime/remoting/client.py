@@ -270,7 +270,6 @@ class RemotingClient:
             )
 
     def _serve(self, conn: Connection, command: RemotingCommand) -> None:
-        """Answer what the server asks."""
         reply: RemotingCommand | None
         if self._on_request is None:
             reply = command.reply(
@@ -334,7 +333,6 @@ class _Link:
         return self.connection is not None and self.connection.is_closing
 
     def make_connection(self) -> Connection:
-        """Make the connection of this link."""
         return Connection(self, self._client._table, on_room=self._send_queued)
 
     def send(self, command: RemotingCommand, opaque: int, *, oneway: bool = False) -> bool:
@@ -397,7 +395,6 @@ class _Link:
             conn.close(orderly=False, kind="silent", reason="calls expire and nothing comes")
 
     def fail_all(self, reason: str) -> None:
-        """End every waiting call."""
         waiting, self.waiting = self.waiting, {}
         for opaque, answer in waiting.items():
             if not answer.done():

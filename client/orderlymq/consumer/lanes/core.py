@@ -386,7 +386,6 @@ class LaneCore:
     # -- leases
 
     def _look(self, now_ms: int) -> None:
-        """Look at the leases that are due."""
         if now_ms < self._check_ms:
             return
         for hand in list(self._hands.values()):

@@ -63,7 +63,6 @@ class GroupReader(Lifecycle):
             await self._instance.close()
 
     async def _finish(self) -> None:
-        """End what runs and commit."""
         raise NotImplementedError
 
     # -- queues and offsets
