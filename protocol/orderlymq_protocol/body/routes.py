@@ -55,8 +55,8 @@ class QueueData(JsonModel):
         """Read the object with either spelling of the flag."""
         if isinstance(value, Mapping) and "topicSysFlag" not in value:
             value = {**value, "topicSysFlag": value.get("topicSynFlag")}
-        # Not super(): the class that slots=True makes is another than the one super() would look up.
-        return _read_queue_data(cls, value)
+        # Not plain super(): the class that slots=True makes is another than the one it would look up.
+        return super(QueueData, cls).from_json_value(value)
 
     def to_json_value(self) -> dict[str, Any]:
         """Return the object with both spellings of the flag."""
@@ -68,25 +68,6 @@ class QueueData(JsonModel):
             "topicSysFlag": self.topic_sys_flag,
             "writeQueueNums": self.write_queue_nums,
         }
-
-
-def _read_queue_data(cls: type[QueueData], value: object) -> QueueData:
-    read = JsonModel.__dict__["from_json_value"].__func__
-    queue_data: QueueData = read(cls, value)
-    return queue_data
-
-
-def _read_route(cls: "type[TopicRouteData]", value: object) -> "TopicRouteData":
-    read = JsonModel.__dict__["from_json_value"].__func__
-    route: TopicRouteData = read(cls, value)
-    queues = sum(max(each.read_queue_nums, each.write_queue_nums) for each in route.queue_datas)
-    declared = map(declared_queues, (route.order_topic_conf or "").split(";"))
-    queues = max(queues, sum(count or 0 for _, count in declared))
-    if queues > ROUTE_QUEUES_MAX:
-        raise ModelError(
-            f"a route of {queues} queues, the limit is {ROUTE_QUEUES_MAX}; see which brokers register the topic"
-        )
-    return route
 
 
 def declared_queues(part: str) -> tuple[str, int | None]:
@@ -133,8 +114,15 @@ class TopicRouteData(JsonModel):
     @classmethod
     def from_json_value(cls, value: object) -> "TopicRouteData":
         """Read a route; a reader makes a list of all its queues."""
-        # Not super(): the class that slots=True makes is another than the one super() would look up.
-        return _read_route(cls, value)
+        route = super(TopicRouteData, cls).from_json_value(value)
+        queues = sum(max(each.read_queue_nums, each.write_queue_nums) for each in route.queue_datas)
+        declared = map(declared_queues, (route.order_topic_conf or "").split(";"))
+        queues = max(queues, sum(count or 0 for _, count in declared))
+        if queues > ROUTE_QUEUES_MAX:
+            raise ModelError(
+                f"a route of {queues} queues, the limit is {ROUTE_QUEUES_MAX}; see which brokers register the topic"
+            )
+        return route
 
 
 @dataclass(frozen=True, slots=True)

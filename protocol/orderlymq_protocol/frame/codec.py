@@ -181,12 +181,7 @@ def encode(command: RemotingCommand) -> bytes:
     Raises:
         FrameError: The command cannot be written: too large, or a text that is not valid Unicode.
     """
-    header = _encode_header(command)
-    body = command.body
-    header_size = len(header)
-    total = 4 + header_size + len(body)
-    _check_size(total, header_size)
-    return b"".join((_PREFIX.pack(total, command.serialize_type << 24 | header_size), header, body))
+    return b"".join(encode_parts(command))
 
 
 def encode_parts(command: RemotingCommand) -> list[bytes]:
