@@ -10,7 +10,7 @@ the binary form of the header is in `binaryheader`.
 
 import struct
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import orjson
@@ -194,18 +194,14 @@ def encode_parts(command: RemotingCommand) -> list[bytes]:
     body = command.body
     header_size = len(header)
     total = 4 + header_size + len(body)
-    _check_size(total, header_size)
-    head = _PREFIX.pack(total, command.serialize_type << 24 | header_size) + header
-    return [head, body] if body else [head]
-
-
-def _check_size(total: int, header_size: int) -> None:
     # Refused here because the peer would answer by closing the connection, which fails every other
     # request on it as well.
     if total + 4 > FRAME_SIZE_MAX or header_size > _HEADER_SIZE_MASK:
         raise FrameError(
             f"a frame of {total + 4} bytes cannot be sent, the limit is {FRAME_SIZE_MAX}"
         )
+    head = _PREFIX.pack(total, command.serialize_type << 24 | header_size) + header
+    return [head, body] if body else [head]
 
 
 def _encode_header(command: RemotingCommand) -> bytes:
@@ -279,21 +275,15 @@ def _decode_unusual(header: bytes | memoryview, body: bytes | memoryview) -> Rem
         ext = {}
     elif type(ext) is not dict:
         raise HeaderFormatError("extFields is not a JSON object")
-    else:
-        for value in ext.values():
-            if type(value) is not str:
-                ext = _texts(ext)
-                break
     remark = get("remark")
-    if remark is not None and type(remark) is not str:
-        remark = _text(remark)
     return RemotingCommand(
         code,
         opaque,
         flag,
-        ext,
+        # Node clients send unquoted what fastjson reads into a map of strings as text.
+        {key: _text(value) for key, value in ext.items() if value is not None},
         bytes(body),
-        remark,
+        None if remark is None else _text(remark),
         _language(get("language")),
         version,
         SerializeType.JSON,
@@ -319,11 +309,6 @@ def _integer(name: str, value: object, default: int | None) -> int:
         except ValueError as error:
             raise HeaderFormatError(f"{name} of the header is not a number") from error
     raise HeaderFormatError(f"{name} of the header is missing or not a number")
-
-
-def _texts(ext: dict[str, Any]) -> dict[str, str]:
-    """Turn what Node clients send unquoted into text, as fastjson does for a map of strings."""
-    return {key: _text(value) for key, value in ext.items() if value is not None}
 
 
 def _text(value: object) -> str:
