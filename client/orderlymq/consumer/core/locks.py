@@ -45,8 +45,8 @@ class LockedQueues(AssignedQueues[QueueState]):
 
     def holds(self, queue: MessageQueue, generation: int, now_ms: int) -> bool:
         """Return whether the queue is still ours; a listener may ask before an outside effect."""
-        state = self._queues.get(queue)
-        return state is not None and state.fetcher.generation == generation and state.holds(now_ms)
+        state = self._current(queue, generation)
+        return state is not None and state.holds(now_ms)
 
     def _apply_result(self, state: QueueState, event: ListenerDone, now_ms: int) -> None:
         """Let the result of a listener call count."""

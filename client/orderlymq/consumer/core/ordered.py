@@ -81,10 +81,9 @@ class OrderedConsumer(LockedQueues):
 
     def may_start(self, deliver: Deliver, now_ms: int) -> bool:
         """Return whether a delivery that waited for a worker may still call the listener."""
-        state = self._queues.get(deliver.queue)
+        state = self._current(deliver.queue, deliver.generation)
         return (
             state is not None
-            and state.fetcher.generation == deliver.generation
             and state.phase is Phase.RUNNING
             and state.holds(now_ms)
             and not self._paused

@@ -32,9 +32,8 @@ class ProcessQueue:
     _taken: list[int] = field(default_factory=list)  # sorted offsets
     _end: int = 0  # one past the highest offset that was ever put
 
-    def put(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Add pulled messages; an offset that is already there is ignored. Return how many are new."""
-        added = 0
+    def put(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Add pulled messages; an offset that is already there is ignored."""
         for message in messages:
             offset = message.queue_offset
             if offset in self._messages:
@@ -47,8 +46,6 @@ class ProcessQueue:
             self._end = max(self._end, offset + 1)
             self.count += 1
             self.size_bytes += message.size_bytes
-            added += 1
-        return added
 
     def take(self, limit: int) -> tuple[ReceivedMessage, ...]:
         """Move up to *limit* messages with the lowest offsets to the taken ones and return them.

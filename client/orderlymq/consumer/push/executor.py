@@ -44,12 +44,6 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 _log = logging.getLogger(__name__)
 
 _COMMIT_S: Final = 5.0  # the last commits and locks given back of a consumer that is closed
-_LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
 
 
 class Executor:
@@ -128,7 +122,7 @@ class Executor:
         for instruction in instructions:
             match instruction:
                 case Report():
-                    _log.log(_LEVELS[instruction.level], "%s", instruction.text)
+                    _log.log(getattr(logging, instruction.level.upper()), "%s", instruction.text)
                 case SetOffset():
                     self._remember(instruction)
                 case Deliver():
