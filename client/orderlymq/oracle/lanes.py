@@ -69,9 +69,7 @@ class _Lanes:
                 self._drained(event)
             case Kind.LAPSED if event.group in self._groups and event.attempt < 0:
                 # Seen from outside: all that the client works on in this queue, whatever the keys.
-                for (group, topic, queue, _), lane in self._lanes.items():
-                    if (group, topic, queue) == (event.group, event.topic, event.queue):
-                        lane.open = {o: e for o, e in lane.open.items() if e.client != event.client}
+                _end_work_of(event.client, self._lanes_of(event))
             case Kind.RESET if event.group in self._groups:
                 for lane in self._lanes_of(event):
                     lane.complete = None
