@@ -51,7 +51,7 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
     return _of_key(group, parked, backlog)
 
 
-async def release(reader: ClusterReader, plan: Plan, how: str) -> int:
+async def release(reader: ClusterReader, plan: Plan) -> int:
     """Do what *plan* says; return how many lanes or keys were released.
 
     Raises:
@@ -63,7 +63,11 @@ async def release(reader: ClusterReader, plan: Plan, how: str) -> int:
         queue = MessageQueue(plan.topic, each.broker_group, each.queue)
         count += len(
             await reader.admin.release_key(
-                plan.group, plan.topic, plan.name, skip=how == "skip", at=(queue, each.offset)
+                plan.group,
+                plan.topic,
+                plan.name,
+                skip=plan.action == "skip",
+                at=(queue, each.offset),
             )
         )
     if not count:

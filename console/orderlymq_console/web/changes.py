@@ -9,7 +9,7 @@ planned when the first has ended.
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from aiohttp import web
@@ -28,40 +28,37 @@ from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SETTINGS
 from orderlymq_protocol.plurals import counted
 
 Planner = Callable[[ClusterReader, Parameters], Awaitable[Plan]]
-Doer = Callable[[ClusterReader, Plan, Parameters], Awaitable[str]]
 Locks = MutableMapping[str, asyncio.Lock]
 
 _TIMEOUT_S: Final = 15.0
 
 
+class _Action(NamedTuple):
+    """A change: its address, what plans it, what does it and how often that was, and what was done once and often."""
+
+    name: str
+    plan: Planner
+    do: Callable[[ClusterReader, Plan], Awaitable[int]]
+    one: str
+    many: str
+
+
+_ACTIONS: Final = (
+    _Action("release", plan_release, release, "lane or key released", "lanes or keys released"),
+    _Action("reset", plan_reset, reset, "queue moved", "queues moved"),
+    _Action("redrive", plan_redrive, redrive, "dead letter sent", "dead letters sent"),
+)
+
+
 def add_changes(application: web.Application) -> None:
     """Register the pages."""
     locks: Locks = WeakValueDictionary()
-    for name, planner, doer in (
-        ("release", plan_release, _release),
-        ("reset", plan_reset, _reset),
-        ("redrive", plan_redrive, _redrive),
-    ):
-        application.router.add_get(f"/groups/{{group}}/{name}", _preview(planner))
-        application.router.add_post(f"/groups/{{group}}/{name}", _act(planner, doer, locks))
+    for action in _ACTIONS:
+        path = f"/groups/{{group}}/{action.name}"
+        application.router.add_get(path, _preview(action.plan))
+        application.router.add_post(path, _act(action, locks))
     application.router.add_get("/audit", _audit)
     application.router.add_get("/api/audit", _audit_json)
-
-
-async def _release(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
-    count = await release(reader, plan, plan.action)
-    what = "lane or key" if count == 1 else "lanes or keys"
-    return f"{count} {what} released"
-
-
-async def _reset(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
-    count = await reset(reader, plan)
-    return f"{counted(count, 'queue')} moved"
-
-
-async def _redrive(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
-    count = await redrive(reader, plan)
-    return f"{counted(count, 'dead letter')} sent"
 
 
 def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -77,9 +74,7 @@ def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamRe
     return handle
 
 
-def _act(
-    planner: Planner, doer: Doer, locks: Locks
-) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _act(action: _Action, locks: Locks) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         account = _acting(request)
         form = {
@@ -91,7 +86,7 @@ def _act(
 
         async def change() -> web.StreamResponse:
             async with lock:
-                return await _change(request, account, planner, doer, parameters)
+                return await _change(request, account, action, parameters)
 
         return await asyncio.shield(asyncio.create_task(change()))
 
@@ -99,10 +94,10 @@ def _act(
 
 
 async def _change(
-    request: web.Request, account: Account, planner: Planner, doer: Doer, parameters: Parameters
+    request: web.Request, account: Account, action: _Action, parameters: Parameters
 ) -> web.StreamResponse:
     async with asyncio.timeout(_TIMEOUT_S):
-        plan = await planner(request.app[READER], parameters)
+        plan = await action.plan(request.app[READER], parameters)
     if not _is_same(parameters.raw("confirm"), plan.name):
         return _shown(request, plan, f"The confirmation must name {plan.name}.", 400)
     if not _is_same(parameters.text("stamp", length_max=STAMP_LENGTH_MAX), plan.stamp):
@@ -117,13 +112,14 @@ async def _change(
     audit.begin(*who, plan.action, thing)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            outcome = await doer(request.app[READER], plan, parameters)
+            count = await action.do(request.app[READER], plan)
     except Changed as error:
         lost = audit.end(*who, plan.action, thing, f"refused: {error}")
         return _shown(request, plan, f"{error}.{f' But {lost}.' if lost else ''}", 409)
     except (OrderlyMQError, TimeoutError) as error:
         audit.end(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
         raise
+    outcome = counted(count, action.one, action.many)
     lost = audit.end(*who, plan.action, thing, f"done: {outcome}")
     return request.app[RENDERER].page(
         "done.html", request, who_looks(request), plan=plan, outcome=outcome, lost=lost
