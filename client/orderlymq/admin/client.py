@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq.admin.answers import LockTable
+from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.messages import MessageOperations
 from orderlymq.admin.operations import topic_expansion
 from orderlymq.admin.queuelists import agreed_list, check_present, declarations, named_groups
@@ -497,12 +498,8 @@ class AdminClient(Lifecycle, MessageOperations):
         """Return "open" and "givenUp" transactions of each producer group, over all broker groups."""
         found: dict[str, dict[str, int]] = {}
         for address in (await self.brokers()).values():
-            try:
-                status = await self.group_status(address)
-            except BrokerError as error:
-                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    continue  # one of RocketMQ's own brokers, which do not report it
-                raise
+            # RocketMQ's own brokers do not report it.
+            status = await unless_foreign(self.group_status(address), {})
             for name, counts in status.get("transactions", {}).get("groups", {}).items():
                 sums = found.setdefault(name, {"open": 0, "givenUp": 0})
                 for kind in sums:
