@@ -59,6 +59,7 @@ def _print(groups: list[dict[str, Any]]) -> None:
     replicas: list[list[object]] = []
     for group in groups:
         disk = group.get("disk") or {}
+        ratio, size = disk.get("ratio"), disk.get("bytes")
         rows.append(
             [
                 group["group"],
@@ -67,8 +68,8 @@ def _print(groups: list[dict[str, Any]]) -> None:
                 group.get("term"),
                 group.get("commit"),
                 group.get("applied"),
-                _percent(disk.get("ratio")),
-                _size(disk.get("bytes")),
+                None if ratio is None else f"{ratio:.0%}",
+                None if size is None else f"{size / 2**20:,.1f} MiB",
             ]
         )
         for node, replica in sorted((group.get("replicas") or {}).items()):
@@ -115,11 +116,3 @@ def _print_rates(rates: dict[str, dict[str, float]]) -> None:
             ["GROUP", *(f"{head.upper()}/s" for head in heads)],
             [[group, *(found.get(name) for name in names)] for group, found in rates.items()],
         )
-
-
-def _percent(ratio: float | None) -> str | None:
-    return None if ratio is None else f"{ratio:.0%}"
-
-
-def _size(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else f"{size_bytes / 2**20:,.1f} MiB"

@@ -70,7 +70,8 @@ async def trace(
             f"nothing is known about {message_id}; was it traced? name its --topic to look for it there",
         )
     steps = sorted(
-        [_traced(each) for each in traces] + [_kept(*each) for each in stored], key=_time
+        [_traced(each) for each in traces] + [_kept(*each) for each in stored],
+        key=lambda step: step[0],
     )
     if output == "json":
         print_json(
@@ -98,10 +99,6 @@ Step = tuple[int, str, str, str]
 def _print(message_id: str, steps: list[Step]) -> None:
     rows: list[list[object]] = [[iso(at), who, what, details] for at, who, what, details in steps]
     print_table(f"message {message_id}", ["time", "who", "what", "details"], rows)
-
-
-def _time(step: Step) -> int:
-    return step[0]
 
 
 def _traced(trace: Trace) -> Step:

@@ -73,6 +73,8 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             + (f"; but {_stuck(group, next(iter(stuck.values())))}" if stuck else "")
             + (f"; but {rest}" if rest else "")
         )
+    identities = "".join(each.identity for each in found).encode()
+    digest = blake2b(identities, digest_size=8).hexdigest()
     following = [await letter_at(reader.pulls, each) for each in found[:_SHOWN]]
 
     return Plan(
@@ -90,7 +92,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             "What is sent to the key meanwhile may come between them: stop its senders before.",
             f"The letters stay in {dlq_topic(group)}. A repeat sends none of them twice while the topic keeps them.",
         ),
-        stamp=f"{_place(found[0])}-{_place(found[-1])}:{len(found)}:{_digest(found)}:{backlog.mark}",
+        stamp=f"{_place(found[0])}-{_place(found[-1])}:{len(found)}:{digest}:{backlog.mark}",
         form={"all": "1"} if key is None else {"key": key},
         consent=backlog.consent,
         following=tuple(message_row(each, "auto", bodies.SHOWN_MAX) for each in following),
@@ -187,10 +189,6 @@ def _stuck(group: str, letter: Letter) -> str:
         f"{dlq_topic(group)} cannot be read, and key {letter.key} would go on behind it: {letter.unreadable}. "
         "Send its other letters with `orderlymq message resend` when that is right"
     )
-
-
-def _digest(found: list[Letter]) -> str:
-    return blake2b("".join(each.identity for each in found).encode(), digest_size=8).hexdigest()
 
 
 def _message(letter: ReceivedMessage, place: Letter) -> Message:

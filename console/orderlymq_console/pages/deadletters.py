@@ -32,7 +32,7 @@ async def dead_letters(reader: ClusterReader, parameters: Parameters) -> DeadLet
     }
     query = parameters.text("q", length_max=255)
     page = cut(search(sorted(found), query, str), parameters)
-    letters = await asyncio.gather(*(_letters(reader, group) for group in page.items))
+    ends = await asyncio.gather(*(topic_ends(reader, DLQ_PREFIX + group) for group in page.items))
 
     return DeadLettersPage(
         sources=reader.sources(catalogue, statuses),
@@ -46,18 +46,13 @@ async def dead_letters(reader: ClusterReader, parameters: Parameters) -> DeadLet
             DeadLetterRow(
                 group=group,
                 topic=DLQ_PREFIX + group,
-                letters=count,
+                letters=kept_messages(each),
                 parked_keys=_parked(statuses, group),
                 on_dead_letter=policies[group].on_dead_letter if group in policies else "unknown",
             )
-            for group, count in zip(page.items, letters, strict=True)
+            for group, each in zip(page.items, ends, strict=True)
         ),
     )
-
-
-async def _letters(reader: ClusterReader, group: str) -> Figure:
-    """Return how many dead letters of a group are kept."""
-    return kept_messages(await topic_ends(reader, DLQ_PREFIX + group))
 
 
 def _parked(statuses: Answers[StatusReport], group: str) -> Figure:

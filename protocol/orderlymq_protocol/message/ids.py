@@ -8,7 +8,7 @@ is opaque to the broker; a resend keeps it. Both are upper-case hexadecimal.
 
 import struct
 from datetime import UTC, datetime
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import ip_address
 from struct import Struct
 from typing import Final
 
@@ -44,7 +44,7 @@ def decode_offset_message_id(message_id: str) -> tuple[str, int, int]:
     """
     data = _unhex(message_id)
     port, physical_offset = _PORT_AND_OFFSET.unpack(data[-_TAIL_SIZE:])
-    return _address(data[:-_TAIL_SIZE]), port, physical_offset
+    return str(ip_address(data[:-_TAIL_SIZE])), port, physical_offset
 
 
 def is_offset_message_id(text: str) -> bool:
@@ -104,7 +104,3 @@ def _unhex(text: str) -> bytes:
     if len(data) not in _ID_SIZES or len(text) != 2 * len(data):
         raise MessageIdError(f"not 32 or 56 hexadecimal characters: {text[:64]!r}")
     return data
-
-
-def _address(packed: bytes) -> str:
-    return str(IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed))

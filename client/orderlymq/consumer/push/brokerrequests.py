@@ -19,7 +19,6 @@ from orderlymq.consumer.core.events import (
     OffsetsReset,
     OrderedResult,
 )
-from orderlymq.consumer.listeners.pool import Call
 from orderlymq.consumer.push.brokercalls import lease_clock_ms
 from orderlymq.consumer.push.stacks import stacks
 from orderlymq.errors import OrderlyMQError
@@ -169,17 +168,13 @@ class InboundRequests:
         else:
             done, call = await listeners.call_concurrent(deliver)
         result = ConsumeDirectlyResult(
-            _name(call),
+            "CR_THROW_EXCEPTION" if call.result is None else _RESULTS[call.result],
             call.raised,
             call.duration_ms,
             consumer.ordered,
             done.auto_commit,
         )
         reply(command.reply(body=result.to_json()))
-
-
-def _name(call: Call) -> str:
-    return "CR_THROW_EXCEPTION" if call.result is None else _RESULTS[call.result]
 
 
 # The broker's notice is faster than its registration: a consumer asks until it sees a change.

@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Iterator
 from itertools import islice
-from types import FrameType
 from typing import Final
 
 #: Half a MiB of an answer at most, with what a consumer says otherwise far below what a broker passes on.
@@ -30,7 +29,8 @@ def stacks() -> str:
 def _threads() -> Iterator[str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in islice(sys._current_frames().items(), THREADS_MAX):
-        yield f"thread {names.get(ident, 'of another library')}, id {ident}\n{_calls(frame)}"
+        calls = "".join(traceback.format_stack(frame, DEPTH_MAX))
+        yield f"thread {names.get(ident, 'of another library')}, id {ident}\n{calls}"
 
 
 def _tasks() -> Iterator[str]:
@@ -40,12 +40,5 @@ def _tasks() -> Iterator[str]:
         return
     for task in islice(sorted(tasks, key=lambda each: each.get_name()), TASKS_MAX):
         frames = task.get_stack(limit=DEPTH_MAX)
-        yield f"task {task.get_name()}\n{''.join(_call(each) for each in frames)}"
-
-
-def _calls(frame: FrameType) -> str:
-    return "".join(traceback.format_stack(frame, DEPTH_MAX))
-
-
-def _call(frame: FrameType) -> str:
-    return "".join(traceback.format_stack(frame, 1))
+        calls = "".join(line for each in frames for line in traceback.format_stack(each, 1))
+        yield f"task {task.get_name()}\n{calls}"
