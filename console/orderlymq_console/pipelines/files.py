@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from orderlymq_console.models import Figure
+from orderlymq_console.models import Figure, Model
 from orderlymq_console.pipelinemodels import Audit, AuditFinding, AuditState, unknown_audit
 from orderlymq_console.pipelines.reports import (
     FINDINGS_MAX,
@@ -41,10 +41,8 @@ _LOCKS: Final = Path("/proc/locks")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
-class StatusFile(BaseModel):
+class StatusFile(Model):
     """The file `status.json` beside a checkpoint; its offsets by topic, broker group and queue."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     phase: str
     last_batch: int | None = None
