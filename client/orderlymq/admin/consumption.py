@@ -61,11 +61,9 @@ async def _of_group(admin: AdminClient, group: str, message: ReceivedMessage) ->
     try:
         offset = await _offset(admin, group, message)
         connections = await admin.connections(group)
-    except BrokerError as error:
-        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return MessageTrack(group, TrackType.NOT_ONLINE)
-        return MessageTrack(group, TrackType.UNKNOWN, why=str(error))
     except OrderlyMQError as error:
+        if isinstance(error, BrokerError) and error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return MessageTrack(group, TrackType.NOT_ONLINE)
         return MessageTrack(group, TrackType.UNKNOWN, why=str(error))
     if not connections:
         return MessageTrack(group, TrackType.NOT_ONLINE, offset)
