@@ -90,7 +90,7 @@ class AdminCalls:
         return found
 
     async def _change_all(
-        self, code: RequestCode, ext: Mapping[str, str] | None = None, body: bytes = b""
+        self, code: RequestCode, ext: Mapping[str, str] | None, body: bytes = b""
     ) -> None:
         """Ask for a change at every broker group; at none while one is away, which would not take it."""
         check_present(await self.absent_groups(), ())

@@ -131,9 +131,7 @@ async def find_by_key(
     return sorted(found.values(), key=lambda message: (message.store_timestamp, message.queue))
 
 
-def read_found(
-    stored: StoredMessage, queue: MessageQueue, *, unreadable: bool = False
-) -> ReceivedMessage:
+def read_found(stored: StoredMessage, queue: MessageQueue, *, unreadable: bool) -> ReceivedMessage:
     """Return the user's view of a record; with *unreadable* also of one whose body is as it is stored.
 
     Raises:

@@ -44,7 +44,7 @@ class Rebalance:
         settings: ConsumerSettings,
         *,
         topics: Mapping[str, object],
-        everything: bool = False,
+        everything: bool,
         present: Callable[[], Iterable[MessageQueue]],
         assigned: Callable[[frozenset[MessageQueue]], None],
     ) -> None:
