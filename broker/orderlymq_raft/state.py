@@ -86,8 +86,7 @@ class RaftState:
         self.election_timeout = 0
         # Real elections lost in a row, which widens the draw of the next time-out.
         self.elections_lost = 0
-        # How often the votes of this candidacy were asked for.
-        self.votes_asked = 0
+        self.votes_asked = 0  # how often, in this candidacy
         # A shorter time-out while the leader is believed to be gone; over when it is heard.
         self.hurry_ticks = 0
         # Whether it may have lost its log: then its vote, for itself too, counts in a group that
@@ -100,10 +99,7 @@ class RaftState:
         # How long peers stick to a leader that they hear, as far as they have said so.
         self.stickiness: dict[NodeId, int] = {config.id: config.election_ticks}
         self.progress: dict[NodeId, Progress] = {}
-        # Voters that the last membership has removed, until that is settled: they may still elect somebody else, so
-        # they are asked whether they follow. No entries are sent: with the removal in its log one would refuse its vote
-        # to those who lack it and may need it.
-        self.leaving: dict[NodeId, Progress] = {}
+        self.leaving: dict[NodeId, Progress] = {}  # former voters: asked, but sent no entries
         # The no-op of this term; entries from here on are ours to commit by counting.
         self.term_start = Index(0)
         self.uncommitted_bytes = 0
@@ -136,7 +132,10 @@ class RaftState:
 
     @property
     def former_voters(self) -> frozenset[NodeId]:
-        """Return the other voters whose removal may still be lost."""
+        """Return the other voters whose removal may still be lost: they may still elect somebody else.
+
+        With the removal in its log one would refuse its vote to those who lack it and may need it.
+        """
         voters = frozenset[NodeId]().union(*(each.voters for _, each in self.configs))
         return voters - self.membership.members - {self.id}
 
