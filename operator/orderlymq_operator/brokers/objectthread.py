@@ -8,6 +8,7 @@ loop's own pool free. What it is given does not change meanwhile, or belongs to 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
@@ -18,6 +19,6 @@ _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="objects")
 
 
 async def beside_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Call *function* in that thread and return what it returns."""
-    call = partial(function, *args, **named)
+    """Call *function* in that thread, with the context of the caller, and return what it returns."""
+    call = partial(copy_context().run, function, *args, **named)
     return await asyncio.get_running_loop().run_in_executor(_THREAD, call)

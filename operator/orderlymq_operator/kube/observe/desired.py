@@ -4,10 +4,11 @@ Desired state of one Cluster, from its custom resources: what it has, what is re
 Pure. Rules: an object of a namespace that the Cluster does not allow wants nothing, holds no name and deletes nothing. Of
 two objects that declare the same name the older one wins, and the other one reports Conflict. An object that is being
 deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for, unless another
-object declared that first. One that was refused from its beginning has no finalizer, so it is not waited for.
+object declared that first, or one that is not known may do so. One that was refused from its beginning has no finalizer, so
+it is not waited for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ class DesiredState:
         subjects: each object by the name that the planner knows it under.
         verdicts: objects that are left alone, and why.
         leaving: objects that are being deleted and whose finalizer waits for the brokers.
+        unsure: UIDs of those for which nothing is deleted yet, because an object that is not known may declare the same.
         unlisted: objects, living or leaving, of namespaces that the Cluster does not allow.
     """
 
@@ -42,6 +44,7 @@ class DesiredState:
     subjects: dict[Subject, Item] = field(default_factory=dict)
     verdicts: dict[Subject, ConditionReport] = field(default_factory=dict)
     leaving: list[Item] = field(default_factory=list)
+    unsure: set[str] = field(default_factory=set)
     unlisted: dict[Subject, Item] = field(default_factory=dict)
 
 
@@ -52,8 +55,15 @@ def subject_of(item: Item) -> Subject:
     return Subject(item.kind, f"{item.namespace}/{item.name}")
 
 
-def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
-    """Return what *cluster* and its *parts*, the oldest of a kind first, want."""
+def desired_state(
+    cluster: Cluster,
+    parts: Iterable[Item],
+    is_unsure: Callable[[Item], bool] = lambda _: False,
+) -> DesiredState:
+    """Return what *cluster* and its *parts*, the oldest of a kind first, want.
+
+    *is_unsure* says whether an object that is not known may declare the same as one that leaves.
+    """
     found: dict[str, list[Any]] = {kind: [] for kind in NAME_FIELDS}
     gone: dict[str, set[str]] = {kind: set() for kind in NAME_FIELDS}
     claimed: dict[tuple[str, str], Item] = {}
@@ -67,7 +77,7 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
                 state.verdicts[subject] = _not_allowed(cluster, item)
             continue
         if item.deleting_since is not None:
-            if FINALIZER in item.finalizers:
+            if leaves(item):
                 state.leaving.append(item)
             continue
         subject = subject_of(item)
@@ -84,7 +94,11 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
         found[item.kind].append(item.planned)
     for item in state.leaving:
         # Another object may have taken the name over: then nothing is deleted.
-        if deletes(item) and (item.kind, item.declared) not in claimed and not _was_refused(item):
+        if not deletes(item) or (item.kind, item.declared) in claimed or _was_refused(item):
+            continue
+        if is_unsure(item):
+            state.unsure.add(item.uid)
+        else:
             gone[item.kind].add(item.declared)
     state.desired = Desired(
         cluster,
@@ -96,6 +110,11 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
         frozenset(gone["User"]),
     )
     return state
+
+
+def leaves(item: Item) -> bool:
+    """Return whether an object is being deleted and its finalizer waits for the brokers."""
+    return item.deleting_since is not None and FINALIZER in item.finalizers
 
 
 def deletes(item: Item) -> bool:

@@ -235,6 +235,7 @@ class Inventory:
         self._wanted = dict.fromkeys(kinds, 1)
         self._read = dict.fromkeys(kinds, 0)
         self._reading = {kind: asyncio.Lock() for kind in kinds}
+        self._unlisted = {kind: frozenset[str]() for kind in kinds}
         self._gone: dict[str, None] = {}  # by UID, the oldest first
 
     def invalidate(self, kind: str | None = None) -> None:
@@ -265,6 +266,7 @@ class Inventory:
     async def _refresh(self, resource: Resource, own: tuple[str, str] | None) -> None:
         lists, unread = await list_each(self._api, resource, self._namespaces)
         self.note_unread(resource, unread)
+        self._unlisted[resource.kind] = frozenset(unread)
         # The loop serves others meanwhile: thousands of objects take seconds.
         made = await beside_loop(_read_newer, resource, lists, dict(self._items[resource.kind]))
         before = self._items[resource.kind]
@@ -387,6 +389,10 @@ class Inventory:
                 key=lambda item: item.age_order,
             )
         ]
+
+    def unlisted(self, kind: str) -> frozenset[str]:
+        """Return the namespaces that may have objects of a kind which are not known: the last list was refused there."""
+        return self._unlisted[kind]
 
     def names(self, kind: str) -> set[tuple[str, str, str]]:
         """Return namespace, name and UID of every object of a kind."""

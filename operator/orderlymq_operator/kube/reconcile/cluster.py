@@ -5,7 +5,7 @@ A reader follows it in five modules: `observe.cluster` reads the objects, `obser
 `plan.planner` decides, `executor` performs the actions through `backend`, and `report` writes the `status`.
 
 Rules: a reconcile that changes something decides from what it read itself, the Cluster included, and may be repeated at
-any time; the next one tries what failed. One that works with what is kept only finds out that there is nothing to do.
+any time; one that deletes what a Topic, ConsumerGroup or User stands for has listed that kind in all namespaces; the next one tries what failed. One that works with what is kept only finds out that there is nothing to do.
 Nothing is written twice. A failure that needs a person becomes a condition, every other one a later attempt.
 """
 
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -26,6 +27,7 @@ from orderlymq_operator.kube.api import (
     NotReadError,
     RetryLaterError,
     by_what_is_kept,
+    may_change,
 )
 from orderlymq_operator.kube.certificates.authority import CertificateError
 from orderlymq_operator.kube.certificates.expiry import certificates_condition
@@ -39,7 +41,12 @@ from orderlymq_operator.kube.objects.cluster import (
 )
 from orderlymq_operator.kube.observe.cluster import CHANGING, Live, read_objects
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
+from orderlymq_operator.kube.observe.desired import (
+    MESSAGE_MAX,
+    DesiredState,
+    desired_state,
+    leaves,
+)
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
@@ -80,6 +87,7 @@ from orderlymq_operator.kube.reconcile.status import (
 from orderlymq_operator.kube.reconcile.wanted import forms_of
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import ACCESSORY, Json
+from orderlymq_operator.plan import tenants
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -91,6 +99,7 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.planner import plan_accepted
+from orderlymq_operator.resources.kinds import Cluster
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +147,7 @@ class ClusterReconciler:
         self._report = Report(self._writer, metrics, zone_of)
         self._bootstrap = Bootstrap(api)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}
+        self._listed: dict[ClusterKey, frozenset[str]] = {}
         self._detectors: dict[ClusterKey, FailureDetector] = {}
         self.seen = LastScopes()
         self.orders: dict[ClusterKey, ConditionReport] = {}
@@ -167,7 +177,40 @@ class ClusterReconciler:
                 except NotReadError:
                     self._lists.forget(owner_of(key))
             await self.inventory.read_cluster(key)
-            return await self._reconcile(key)
+            try:
+                self._listed[key] = await self._list_rivals(key)
+                return await self._reconcile(key)
+            finally:
+                self._listed.pop(key, None)
+
+    async def _list_rivals(self, key: ClusterKey) -> frozenset[str]:
+        """List the kinds of parts that leave until no list shows another such part; return the UIDs of those parts.
+
+        Another object may have taken the name over, in a namespace whose watch is behind.
+        """
+        listed: dict[str, str] = {}
+        while leaving := {
+            item.uid: item.kind
+            for item in self.inventory.parts(key)
+            if leaves(item) and item.uid not in listed
+        }:
+            for kind in set(leaving.values()):
+                self.inventory.invalidate(kind)
+            await self.inventory.refresh(key)
+            listed |= leaving
+        return frozenset(listed)
+
+    def _is_unsure(self, cluster: Cluster, item: Item) -> bool:
+        """Return whether an object that is not known may declare the same as a part that leaves.
+
+        An account goes although a namespace cannot be read: it would stay valid, and is made again where it is declared.
+        """
+        unlisted = self.inventory.unlisted(item.kind) if item.kind != "User" else ()
+        if any(tenants.allows(cluster, namespace) for namespace in unlisted):
+            return True
+        assert item.cluster is not None, "a part names its Cluster"
+        # What is kept shows that something is to be deleted, and the pass that follows has listed.
+        return may_change() and item.uid not in self._listed.get(item.cluster, ())
 
     async def _reconcile(self, key: ClusterKey) -> float | None:
         item = self.inventory.cluster(key)
@@ -368,8 +411,11 @@ class ClusterReconciler:
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         cluster, tls_waits = with_tls_step(cluster, live)
         key = (item.namespace, item.name)
+        is_unsure = partial(self._is_unsure, cluster)
         # The loop serves others meanwhile: thousands of Topics take long.
-        state = await beside_loop(lambda: desired_state(cluster, self.inventory.parts(key)))
+        state = await beside_loop(
+            lambda: desired_state(cluster, self.inventory.parts(key), is_unsure)
+        )
         state.desired = groupremoval.with_standing_groups(state.desired, live)
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
@@ -480,6 +526,7 @@ class ClusterReconciler:
         listeners = scope.found.listeners
         return {report.status for report in reports.values()} <= {"True"} and (
             not scope.backend.refused
+            and not scope.state.unsure
             and reports.get(key) is not None
             and scope.found.step is None
             and (scope.found.problem is None or scope.found.problem.reason != "SecretMissing")

@@ -4,7 +4,8 @@ The operator's finalizer, on objects whose deletion deletes something in the bro
 Rules: it comes before the brokers are given what the object declares, and never to an object that is refused. It is
 removed when the brokers have deleted what the object stands for, when there is no Cluster, from every object of a namespace
 that is served no more, and by `--release-finalizers` from every object. When that has not come about for GIVE_UP_S,
-because brokers do not answer or clients make it again, a Topic or ConsumerGroup is let go, and nobody loses more than room;
+because brokers do not answer, clients make it again or a namespace that may declare it cannot be read, a Topic or
+ConsumerGroup is let go, and nobody loses more than room;
 an account would stay valid, so a User waits, unless its namespace is being deleted.
 """
 
@@ -25,7 +26,13 @@ from orderlymq_operator.kube.api import (
     must_have_read,
 )
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
-from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, OTHER_OWNER, DesiredState, deletes
+from orderlymq_operator.kube.observe.desired import (
+    MESSAGE_MAX,
+    OTHER_OWNER,
+    DesiredState,
+    deletes,
+    leaves,
+)
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
 from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed, ObservedNameServer, Subject
@@ -84,18 +91,16 @@ class Finalizers:
     async def finish(self, state: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or do not go."""
         for item in state.leaving:
-            if not deletes(item) or _is_gone(item, state, observed):
+            if item.uid in state.unsure:
+                await self._maybe_give_up(item)
+            elif not deletes(item) or _is_gone(item, state, observed):
                 await self._let_go(item)
             else:
                 await self._maybe_give_up(item)
 
     async def give_up(self, items: Iterable[Item]) -> float | None:
         """Let objects of a Cluster go in time whose spec cannot be carried out; return when to look again, None for never."""
-        leaving = [
-            item
-            for item in items
-            if item.deleting_since is not None and FINALIZER in item.finalizers
-        ]
+        leaving = [item for item in items if leaves(item)]
         for item in leaving:
             if deletes(item):
                 await self._maybe_give_up(item)
@@ -115,7 +120,7 @@ class Finalizers:
             return
         must_have_read()
         _log.warning(
-            "%s %s/%s is let go although a broker has it, or could not be asked to delete it",
+            "%s %s/%s is let go although a broker has it, or could not be asked to delete it, or another one may declare it",
             *(item.kind, item.namespace, item.name),
         )
         await self._let_go(item)

@@ -1,0 +1,166 @@
+"""A Topic, ConsumerGroup or User that is made in another namespace and deleted here keeps what it stands for."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from orderlymq_operator.kube.objects.names import FINALIZER
+from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S
+from orderlymq_operator.kube.resources import PARTS, Json, Resource
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from tests.operator.kube.fakes.brokers import topic_config
+from tests.operator.kube.samples import NAMESPACE, custom
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+OTHER = "other"
+LEAVING: dict[str, Any] = {
+    "deletionTimestamp": "2026-01-02T00:00:00Z",
+    "finalizers": [FINALIZER],
+}
+SPECS: dict[str, Json] = {
+    "Topic": {"deletionPolicy": "Delete", "queues": 4},
+    "ConsumerGroup": {"deletionPolicy": "Delete"},
+    "User": {"secretFrom": {"secret": {"name": "s"}}},
+}
+DELETIONS = {
+    "Topic": RequestCode.DELETE_TOPIC_IN_BROKER,
+    "ConsumerGroup": RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    "User": RequestCode.DELETE_ACL_CONFIG,
+}
+EACH = pytest.mark.parametrize("resource", PARTS, ids=lambda resource: str(resource.kind))
+
+
+class Tables:
+    """Topics, groups and accounts of the only broker, each with one named `orders` until it is deleted."""
+
+    def __init__(self, small: SmallCluster) -> None:
+        self.kinds = set(DELETIONS)
+        facts = {"readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "order": "true"}
+        group = orjson.loads(SubscriptionGroupConfig(group_name="orders").to_json())
+        rights: Json = {"admin": False, "topicPerms": {}, "groupPerms": {}}
+        rights |= dict.fromkeys(("defaultTopicPerm", "defaultGroupPerm"), "DENY")
+        rights |= {"whiteRemoteAddress": "", "fingerprint": "", "accessKey": "orders"}
+        version: Json = {"dataVersion": {}}
+        topic = topic_config({"topic": "orders", **facts})
+        self._tables: dict[int, tuple[str, Json, Json]] = {
+            RequestCode.GET_ALL_TOPIC_CONFIG: (
+                "Topic",
+                {"topicConfigTable": {"orders": topic}, **version},
+                {"topicConfigTable": {}, **version},
+            ),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (
+                "ConsumerGroup",
+                {"subscriptionGroupTable": {"orders": group}, **version},
+                {"subscriptionGroupTable": {}, **version},
+            ),
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: (
+                "User",
+                {"accounts": [rights]},
+                {"accounts": []},
+            ),
+        }
+        small.scripted.answers |= dict.fromkeys(self._tables, self._show)
+        small.scripted.answers |= dict.fromkeys(DELETIONS.values(), self._delete)
+
+    def _show(self, request: RemotingCommand) -> RemotingCommand:
+        kind, full, empty = self._tables[request.code]
+        return request.reply(body=orjson.dumps(full if kind in self.kinds else empty))
+
+    def _delete(self, request: RemotingCommand) -> RemotingCommand:
+        self.kinds -= {kind for kind, code in DELETIONS.items() if code == request.code}
+        return request.reply()
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    async with small_cluster(
+        monkeypatch.setattr, (NAMESPACE, OTHER), allowedNamespaces=[OTHER]
+    ) as found:
+        while await found.reconciler.reconcile(KEY) is not None:
+            pass
+        yield found
+
+
+def show_leaving(small: SmallCluster, resource: Resource) -> None:
+    """Let somebody delete `orders` here, as a watch shows it."""
+    made = custom(resource.kind, "orders", spec=SPECS[resource.kind], **LEAVING)
+    small.reconciler.inventory.shown(resource, small.server.put(resource, made), gone=False)
+
+
+def is_held(small: SmallCluster, resource: Resource) -> bool:
+    found = small.server.find(resource, NAMESPACE, "orders")
+    assert found is not None
+    return FINALIZER in found["metadata"]["finalizers"]
+
+
+async def reconcile(small: SmallCluster, times: int = 3) -> None:
+    for _ in range(times):
+        await small.reconciler.reconcile(KEY)
+
+
+@EACH
+@pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "deleted"])
+async def test_what_another_namespace_declares_is_not_deleted_however_late_its_watch_is(
+    small: SmallCluster, resource: Resource, is_moved: bool
+) -> None:
+    """Law: the object that leaves goes, and its messages, offsets or account only if nobody declares them."""
+    tables = Tables(small)
+    if is_moved:
+        made = custom(resource.kind, "orders", OTHER, spec=SPECS[resource.kind])
+        small.server.put(resource, made)  # no watch has shown it
+    show_leaving(small, resource)
+
+    await reconcile(small)
+
+    assert (resource.kind in tables.kinds) == is_moved
+    assert not is_held(small, resource)
+
+
+@EACH
+async def test_what_leaves_while_others_are_listed_is_decided_by_a_list_that_follows(
+    small: SmallCluster, resource: Resource
+) -> None:
+    """Law: lists of two namespaces are of two moments, and a move may lie between them."""
+    tables = Tables(small)
+    first = custom(resource.kind, "invoices", spec=SPECS[resource.kind], **LEAVING)
+    request, answers = ("GET", resource.path(OTHER)), 0
+
+    async def move() -> None:
+        nonlocal answers
+        answers += small.server.asked[-1] == request
+        if answers == 2:  # the list of the other namespace was made up, and is on its way
+            answers += 1
+            made = custom(resource.kind, "orders", OTHER, spec=SPECS[resource.kind])
+            small.server.put(resource, made)
+            show_leaving(small, resource)
+
+    small.reconciler.inventory.shown(resource, small.server.put(resource, first), gone=False)
+    small.server.slow = move
+    await reconcile(small)
+
+    assert answers > 2
+    assert resource.kind in tables.kinds
+    assert not is_held(small, resource)
+
+
+@EACH
+async def test_what_a_namespace_that_cannot_be_read_may_declare_stays_in_the_brokers(
+    small: SmallCluster, resource: Resource
+) -> None:
+    """Law: the object waits, and goes after a time without its messages. No account of a deleted User stays valid."""
+    tables = Tables(small)
+    small.server.refused[resource.path(OTHER)] = (403, "no Role")
+    show_leaving(small, resource)
+
+    await reconcile(small)
+    is_waiting = is_held(small, resource)
+    small.now[0] += GIVE_UP_S + 1
+    await reconcile(small)
+
+    assert is_waiting == (resource.kind != "User")
+    assert (resource.kind in tables.kinds) == is_waiting
+    assert not is_held(small, resource)
