@@ -260,10 +260,15 @@ class Api:
                 raise RetryLaterError(f"{kind} {meta['name']} was made a moment ago", 409)
         return await self.apply(made)
 
-    async def apply_status(self, made: Json) -> Json:
-        """Write the status of an object; what *made* leaves out is taken away."""
+    async def apply_status(self, made: Json, version: str) -> Json:
+        """Write the status of an object whose present resourceVersion is *version*; what *made* leaves out is taken away.
+
+        Raises:
+            ConflictError: it is of another version, or another object has the name.
+        """
         resource = resource_of(made)
-        meta = made["metadata"]
+        meta = {**made["metadata"], "resourceVersion": version}
+        made = {**made, "metadata": meta}
         path = resource.path(meta.get("namespace"), meta["name"], "status")
         return await self._apply(resource, path, made)
 

@@ -326,6 +326,9 @@ class ObjectServer:
         path = path.removesuffix("/status")
         if path not in self.objects:
             return web.json_response({"message": "not found"}, status=404)
+        present = self.objects[path]["metadata"]["resourceVersion"]
+        if made["metadata"].get("resourceVersion", present) != present:
+            return web.json_response({"message": "somebody was first"}, status=409)
         return web.json_response(
             self._write(path, {**self.objects[path], "status": made["status"]})
         )

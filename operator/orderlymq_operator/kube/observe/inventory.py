@@ -328,20 +328,31 @@ class Inventory:
         item = read_item(resource, found)
         items[item.namespace, item.name] = item
 
-    async def read_cluster(self, key: ClusterKey) -> None:
-        """Read one Cluster now: one that was made again under its name is another one.
+    async def read(self, resource: Resource, key: tuple[str, str]) -> Item | None:
+        """Read one object now and return it: one that was made again under its name is another one.
 
         Raises:
             ApiError: it cannot be read now.
         """
         namespace, name = key
-        before = self.cluster(key)
-        found = await self._api.list(CLUSTERS, namespace, fields=f"metadata.name={name}")
+        before = self.item(resource.kind, key)
+        found = await self._api.list(resource, namespace, fields=f"metadata.name={name}")
         for each in found:
-            self.written(CLUSTERS, each)
+            self.written(resource, each)
         # Objects that a watch has shown meanwhile are newer than an empty answer.
-        if not found and before is not None and self.cluster(key) is before:
-            del self._items[CLUSTERS.kind][key]
+        if not found and before is not None and self.item(resource.kind, key) is before:
+            del self._items[resource.kind][key]
+        return self.item(resource.kind, key)
+
+    async def read_changed(self, item: Item) -> Item | None:
+        """Read an object that somebody else has written since it was known, and tell whom that concerns.
+
+        Raises:
+            ApiError: it cannot be read now.
+        """
+        found = await self.read(item.resource, (item.namespace, item.name))
+        self._changed(found or item)
+        return found
 
     def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
         """Take over what a watch shows; return whether that is news, which a write of ours is not."""

@@ -86,7 +86,7 @@ from orderlymq_operator.kube.reconcile.status import (
 )
 from orderlymq_operator.kube.reconcile.wanted import forms_of
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import ACCESSORY, Json
+from orderlymq_operator.kube.resources import ACCESSORY, CLUSTERS, Json
 from orderlymq_operator.plan import tenants
 from orderlymq_operator.plan.actions import (
     Action,
@@ -176,7 +176,7 @@ class ClusterReconciler:
                         return await self._reconcile(key)
                 except NotReadError:
                     self._lists.forget(owner_of(key))
-            await self.inventory.read_cluster(key)
+            await self.inventory.read(CLUSTERS, key)
             try:
                 self._listed[key] = await self._list_rivals(key)
                 return await self._reconcile(key)

@@ -1,8 +1,9 @@
 """
 The status writer: statuses, events, and the label of a leader that its broker could not write.
 
-Rule: every write follows a comparison, so that nothing is written twice. A status that somebody else changed meanwhile is
-applied all the same, because each field has one owner.
+Rules: every write follows a comparison, so that nothing is written twice. A status goes to the very object that it is about,
+and to none that was made since under its name. An object that somebody else has changed meanwhile gets it all the same,
+because each field has one owner.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from orderlymq_operator.brokers.objectthread import beside_loop
-from orderlymq_operator.kube.api import Api, ApiError, must_have_read
+from orderlymq_operator.kube.api import Api, ApiError, ConflictError, must_have_read
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.cluster import Live
@@ -80,7 +81,7 @@ class StatusWriter:
             must_have_read()  # what it says would stay with another one of the name, as what was restored
         async with self._gate:
             try:
-                found = await self._api.apply_status(made)
+                found = await self._apply(item, made)
             except ApiError as error:
                 if error.status == 404:
                     self._inventory.invalidate(item.kind)
@@ -90,8 +91,27 @@ class StatusWriter:
                 else:
                     raise
                 return
-        self._inventory.written(item.resource, found)
-        await self._announce(item, conditions["Ready"])
+        if found is not None:
+            self._inventory.written(item.resource, found)
+            await self._announce(item, conditions["Ready"])
+
+    async def _apply(self, item: Item, made: Json) -> Json | None:
+        """Apply a status, and return the object; None where another one has the name by now.
+
+        The API server ignores a UID here, and refuses another version than the present one. That is the version of our
+        own last write, unless somebody else has written since.
+        """
+        known = self._inventory.item(item.kind, (item.namespace, item.name)) or item
+        if known.uid != item.uid:
+            return None
+        try:
+            return await self._api.apply_status(made, known.version)
+        except ConflictError:
+            present = await self._inventory.read_changed(item)
+        if present is None or present.uid != item.uid:
+            _log.info("%s %s/%s is another one now", item.kind, item.namespace, item.name)
+            return None
+        return await self._api.apply_status(made, present.version)
 
     async def not_ready(self, item: Item, reason: str, message: str) -> None:
         """Write why an object is not Ready; the rest of its status stays.

@@ -215,7 +215,7 @@ async def test_a_cluster_that_is_made_again_is_the_one_that_is_known() -> None:
         ended = server.drop(CLUSTERS, NAMESPACE, "demo")
         made = server.put(CLUSTERS, custom("Cluster", "demo", uid="present"))
 
-        await inventory.read_cluster((NAMESPACE, "demo"))
+        await inventory.read(CLUSTERS, (NAMESPACE, "demo"))
         inventory.shown(CLUSTERS, ended, gone=True)
         inventory.written(CLUSTERS, former)
         late = inventory.cluster((NAMESPACE, "demo"))
@@ -223,7 +223,7 @@ async def test_a_cluster_that_is_made_again_is_the_one_that_is_known() -> None:
         gone = inventory.cluster((NAMESPACE, "demo"))
         server.drop(CLUSTERS, NAMESPACE, "demo")
         server.slow = _showing(inventory, server)
-        await inventory.read_cluster((NAMESPACE, "demo"))
+        await inventory.read(CLUSTERS, (NAMESPACE, "demo"))
         shown = inventory.cluster((NAMESPACE, "demo"))
 
     assert late is not None
