@@ -92,6 +92,12 @@ class EvictionRefusedError(ApiError):
     """A disruption budget keeps a pod for now: try again later; nothing is wrong."""
 
 
+class BudgetsOverlapError(ApiError):
+    """More than one disruption budget selects a pod, so that Kubernetes never evicts it: a person takes one away."""
+
+    condition = "BudgetsOverlap"
+
+
 class NotReadError(Exception):
     """Something would change by what is kept of an earlier reading: read it, then decide again."""
 
@@ -338,6 +344,7 @@ class Api:
 
         Raises:
             EvictionRefusedError: the budget does not allow it now.
+            BudgetsOverlapError: several budgets select it.
         """
         body: Json = {
             "apiVersion": "policy/v1",
@@ -354,6 +361,8 @@ class Api:
                 return False
             if error.status == 429 and _BUDGET in error.causes:
                 raise EvictionRefusedError(str(error), error.status, error.reason) from error
+            if error.status == 500 and _BUDGETS in str(error):
+                raise BudgetsOverlapError(_TOO_MANY, error.status, error.reason) from error
             raise
         return True
 
@@ -445,6 +454,12 @@ _METHODS: Final = {
 _READS: Final = {"get", "list"}
 # What the API server names as the cause where a disruption budget, and not its own load, refuses.
 _BUDGET: Final = "DisruptionBudget"
+# What it says with 500 of a pod that several budgets select, as long as they do.
+_BUDGETS: Final = "more than one PodDisruptionBudget"
+_TOO_MANY: Final = (
+    "more than one PodDisruptionBudget selects it, and Kubernetes evicts no such pod; delete the one that is not the "
+    "operator's, or let its selector leave out the pods of this Cluster"
+)
 # What it says with 500 of an object with one key twice in a list, as no later attempt changes.
 _NO_OBJECT: Final = "failed to create typed patch object"
 

@@ -75,6 +75,7 @@ class ObjectServer:
         asked: verb and path of each request, in order; deletions with their propagation.
         refused: answers by the beginning of a path, a method may stand before it: status and sentence.
         budgets: what a disruption budget says, by the pod that it keeps.
+        overlapping: pods that two disruption budgets select.
         terminating: its namespaces are being deleted, so that nothing can be created.
         rights: what the operator may do.
         slow: called before a list is made up and before it is answered; the caller waits for it.
@@ -90,6 +91,7 @@ class ObjectServer:
         self.asked: list[tuple[str, ...]] = []
         self.refused: dict[str, tuple[int, str]] = {}
         self.budgets: dict[str, str] = {}
+        self.overlapping: set[str] = set()
         self.slow: Callable[[], Awaitable[None]] = _at_once
         self.terminating = False
         self.watches: list[Watch] = []
@@ -249,6 +251,9 @@ class ObjectServer:
         meta = self.objects[path]["metadata"]
         if body["deleteOptions"]["preconditions"]["uid"] != meta["uid"]:
             return web.json_response({"message": "the UID is another one"}, status=409)
+        if meta["name"] in self.overlapping:
+            text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            return web.json_response({"message": text, "code": 500}, status=500)
         kept = self.budgets.get(meta["name"])
         if kept is not None:
             cause = {"reason": "DisruptionBudget", "message": kept}

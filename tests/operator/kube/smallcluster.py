@@ -108,6 +108,7 @@ def _own(name: str, component: str, template: Json) -> Json:
     made = pod(name, podIP=HOST, conditions=[ready])
     made["metadata"]["uid"] = name
     made["spec"] |= template["spec"]
+    made["status"]["containerStatuses"][0]["name"] = template["spec"]["containers"][0]["name"]
     notes = template["metadata"]["annotations"]
     made["metadata"]["annotations"] = {
         key: notes[key]

@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.kube.api import Api, ApiError
-from orderlymq_operator.kube.resources import CLUSTERS, OWN_KINDS, PARTS, Json, Resource
+from orderlymq_operator.kube.resources import OWN_KINDS, PARTS, Json, Resource
 from orderlymq_operator.resources.kinds import KINDS, NAME_FIELDS, USING, declared_name
 from orderlymq_operator.resources.kinds import Resource as Manifest
 

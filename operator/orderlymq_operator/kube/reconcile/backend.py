@@ -20,7 +20,13 @@ from orderlymq_operator.brokers.answers import Lock
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
-from orderlymq_operator.kube.api import Api, ApiError, EvictionRefusedError, RetryLaterError
+from orderlymq_operator.kube.api import (
+    Api,
+    ApiError,
+    BudgetsOverlapError,
+    EvictionRefusedError,
+    RetryLaterError,
+)
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
@@ -471,14 +477,15 @@ class KubeBackend:
 
         Raises:
             EvictionRefusedError: the budget keeps it for now; a later reconcile tries again.
+            BudgetsOverlapError: several budgets keep it until a person takes one away.
         """
         pod = self.live.pods.get(name)
         if pod is None or pod.deleting:
             return
         try:
             await self.api.evict(pod.namespace, name, pod.uid)
-        except EvictionRefusedError as error:
+        except (EvictionRefusedError, BudgetsOverlapError) as error:
             if pod.serves:
                 text = f"pod {name} must stay for now: {error}"
-                raise EvictionRefusedError(text, error.status, error.reason) from error
+                raise type(error)(text, error.status, error.reason) from error
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)

@@ -11,7 +11,7 @@ Nothing is written twice. A failure that needs a person becomes a condition, eve
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -222,9 +222,12 @@ class ClusterReconciler:
         if item is None or gone:
             await self._without_cluster(key)
             return None
+        steps = (*key, "steps")
         try:
-            return await self._steps(item)
-        except RetryLaterError:
+            pause_s = await self._steps(item)
+        except RetryLaterError as error:
+            if self._failures.stays(steps, error):
+                await self._write_problem(item, error.condition, str(error))
             raise
         except CertificateError as error:
             await self._write_problem(item, "SecretMissing", str(error))
@@ -232,6 +235,8 @@ class ClusterReconciler:
         except ApiError as error:
             await self._write_problem(item, error.condition, str(error))
             raise
+        self._failures.forget(steps)
+        return pause_s
 
     def shown(self, key: ClusterKey, found: Json, *, gone: bool) -> bool:
         """Note what a watch shows of an object that was made for a Cluster; return whether that is news."""
@@ -248,11 +253,15 @@ class ClusterReconciler:
         self._lists.forget(owner_of(key))
         self._backoff.forget(key)
         self._repeats.forget(key)
-        self._failures.forget(key)
+        for failing in (key, (*key, "steps"), (*key, "actions")):
+            self._failures.forget(failing)
         self._metrics.forget_groups(key)
 
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
+        written = self.inventory.cluster((item.namespace, item.name))
+        if written is not None and written.uid == item.uid:
+            item = written  # this reconcile may have said the same already
         previous, facts = previous_conditions(item), previous_facts(item)
         types = ("Ready", "Confirmed") if reason == "ConfirmationMissing" else ("Ready",)
         try:
@@ -380,7 +389,19 @@ class ClusterReconciler:
             failed.append(error)
         if backend.held:
             scope.found.step = ("RollingUpdate", backend.held[0])
+        self._note_refusals(scope, failed)
         return failed, work
+
+    def _note_refusals(self, scope: Scope, failed: Sequence[Exception]) -> None:
+        """Let Ready say what the API server refuses of the actions, unless it passes."""
+        key = (scope.item.namespace, scope.item.name, "actions")
+        refused = [error for error in failed if isinstance(error, ApiError)]
+        if not refused:
+            self._failures.forget(key)
+        elif self._failures.stays(key, refused[0]):
+            text = str(refused[0])[:MESSAGE_MAX]
+            report = ConditionReport("False", refused[0].condition, text)
+            scope.found.problem = scope.found.problem or report
 
     async def _serve_parts(self, scope: Scope) -> None:
         """Carry out what needs brokers alone, while pods of today's form cannot be made."""

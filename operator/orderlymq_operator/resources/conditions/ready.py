@@ -225,6 +225,15 @@ REASONS: Final = (
         "The message is the API server's own; a quota or an admission rule is the usual cause.",
     ),
     Reason(
+        "BudgetsOverlap",
+        (CLUSTER,),
+        READY,
+        "False",
+        "More than one PodDisruptionBudget selects a pod that is to be replaced. Kubernetes evicts no such pod, so it stays "
+        "as it is.",
+        "Delete the budget that is not the operator's, or let its selector leave out the pods of the Cluster.",
+    ),
+    Reason(
         "DriverRunning",
         (PIPELINE,),
         READY,

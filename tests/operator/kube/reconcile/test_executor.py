@@ -10,7 +10,12 @@ import pytest
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.status import ReplicaStatus
-from orderlymq_operator.kube.api import Api, EvictionRefusedError, RetryLaterError
+from orderlymq_operator.kube.api import (
+    Api,
+    BudgetsOverlapError,
+    EvictionRefusedError,
+    RetryLaterError,
+)
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import group_set
@@ -253,6 +258,29 @@ async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: 
     waiting = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     sidecar = {"name": "logs", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
     place.put(_own("demo-0-1", names.BROKER, containerStatuses=[waiting, sidecar]))
+    assert await place.perform([RestartReplica("demo-0", 2)]) == ([], 1)
+    assert place.server.find(PODS, NAMESPACE, "demo-0-1") is None
+
+
+async def test_a_pod_that_two_budgets_select_says_what_to_do_and_is_never_deleted_while_it_serves(
+    place: Place,
+) -> None:
+    """Law: Kubernetes answers 500 to each eviction until a person takes a budget away; where no broker runs the pod goes."""
+    place.put(_own("demo-0-1", names.BROKER))
+    place.server.overlapping = {"demo-0-1"}
+
+    failed, done = await place.perform([RestartReplica("demo-0", 2)])
+
+    (refused,) = failed
+    assert isinstance(refused, BudgetsOverlapError)
+    assert "delete the one that is not the operator's" in str(refused)
+    assert done == 0
+    kept = place.server.find(PODS, NAMESPACE, "demo-0-1")
+    assert kept is not None
+    assert "deletionTimestamp" not in kept["metadata"]
+
+    waiting = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    place.put(_own("demo-0-1", names.BROKER, containerStatuses=[waiting]))
     assert await place.perform([RestartReplica("demo-0", 2)]) == ([], 1)
     assert place.server.find(PODS, NAMESPACE, "demo-0-1") is None
 

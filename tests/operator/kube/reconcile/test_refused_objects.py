@@ -1,6 +1,7 @@
 """An object made for a Cluster that the API server refuses keeps nothing else waiting."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.pace import MAX_S
 from orderlymq_operator.kube.resources import (
     BUDGETS,
+    CLUSTERS,
     CONSUMER_GROUPS,
     DEPLOYMENTS,
     INGRESSES,
     NETWORK_POLICIES,
+    PODS,
+    SECRETS,
     SERVICES,
     STATEFUL_SETS,
     TOPICS,
@@ -185,6 +189,64 @@ async def test_what_brokers_need_stops_pods_alone(small: SmallCluster, status: i
     assert not finalizers
     assert is_made
     assert small.condition("Ready")["reason"] == "ApiRefused"
+
+
+async def refusals(small: SmallCluster, times: int) -> tuple[list[str], int]:
+    """Let reconciles fail; return the reason of Ready after each, and how often the last one wrote the Cluster's status."""
+    reasons, count = [], 0
+    for _ in range(times):
+        small.now[0] += 60
+        small.reconciler.inventory.invalidate()
+        small.server.writes()
+        with suppress(ApiError):
+            await small.reconciler.reconcile(KEY)
+        status = CLUSTERS.path(*KEY) + "/status"
+        count = sum(path == status for _, path, *_ in small.server.writes())
+        reasons.append(str(small.condition("Ready")["reason"]))
+    return reasons, count
+
+
+async def test_pods_that_two_budgets_select_are_named_until_one_budget_goes(
+    small: SmallCluster,
+) -> None:
+    """Law: the roll that stands still says what a person has to do, once, and goes on by itself afterwards."""
+    small.server.overlapping = {"demo-0-0", "demo-nameserver-0"}
+    small.change(**EDIT)
+
+    reasons, writes = await refusals(small, 6)
+
+    assert reasons[3:] == ["BudgetsOverlap"] * 3
+    assert "delete the one that is not the operator's" in small.condition("Ready")["message"]
+    assert writes == 0
+    small.server.overlapping.clear()
+    assert await settle(small)
+    assert small.condition("Ready")["reason"] != "BudgetsOverlap"
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        f"POST {PODS.path(NAMESPACE, 'demo-0-0', 'eviction')}",
+        f"GET {PODS.path(NAMESPACE)}",
+        f"GET {SECRETS.path(NAMESPACE)}",
+    ],
+)
+async def test_a_failure_of_the_api_server_that_stays_is_said_wherever_it_comes(
+    small: SmallCluster, begin: str
+) -> None:
+    """Law: what passes by itself is no news; what an API server answers again and again is a person's to know."""
+    small.server.refused[begin] = (500, "no such thing as a free lunch")
+    small.change(**EDIT)
+
+    reasons, writes = await refusals(small, 7)
+
+    assert "ApiRefused" not in reasons[:3]
+    assert reasons[4:] == ["ApiRefused"] * 3
+    assert small.condition("Ready")["message"].endswith("a free lunch")
+    assert writes == 0
+    small.server.refused.clear()
+    await settle(small)
+    assert small.condition("Ready")["reason"] != "ApiRefused"
 
 
 async def test_a_cluster_that_names_a_secret_twice_says_what_to_do(small: SmallCluster) -> None:
