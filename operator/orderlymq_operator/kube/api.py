@@ -2,10 +2,13 @@
 The API server: reads and writes of plain JSON objects, counted, with errors named by what to do next.
 
 It uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, and none of its
-models: objects stay JSON, so that a field that this version does not know survives. Rule: one request per call, and no
-retry here. The caller decides, because only a new reconcile reads the present state.
+models: objects stay JSON, so that a field that this version does not know survives. Rules: one request per call, and no
+retry here. The caller decides, because only a new reconcile reads the present state. The time of a request begins when it
+has a connection. The lease has connections of its own, so that a slow API server takes it from nobody.
 """
 
+import asyncio
+import copy
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +40,8 @@ _METADATA: Final = f"{_WHOLE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _CONNECTIONS_MAX: Final = 16
+# A renewal of the lease, and one that was given up and is ending.
+_LEASE_CONNECTIONS_MAX: Final = 2
 # Kubernetes sets it in every pod.
 IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 
@@ -133,16 +138,51 @@ def must_have_read() -> None:
         raise NotReadError
 
 
-class Api:
-    """Reads and writes of objects; use as an asynchronous context."""
+class _Connections:
+    """Connections of one client; a request waits here for one, where no time of its own runs yet."""
 
-    def __init__(self, client: ApiClient, metrics: OperatorMetrics) -> None:
-        self._client = client
+    def __init__(self, client: ApiClient) -> None:
+        self.client = client
+        self.gate = asyncio.Semaphore(client.configuration.connection_pool_maxsize)
         authority = client.configuration.ssl_ca_cert
         self._authority = None if authority is None else Path(authority)
         # Of the authority that requests trust now, and what they were made with before.
         self._stamp = self._authority_stamp()
         self._former: list[RESTClientObject] = []
+
+    async def close(self) -> None:
+        await self.client.close()  # type: ignore[no-untyped-call]  # kubernetes has no types there
+        for former in self._former:
+            await former.close()
+
+    def _authority_stamp(self) -> tuple[int, int]:
+        return (0, 0) if self._authority is None else file_stamp(self._authority)
+
+    def follow_authority(self) -> None:
+        """Trust the authority of today: a cluster may get another one while this process runs.
+
+        Requests that are under way end as they began; what they were made with is closed at the end. A file that cannot be used
+        is read again before the next request.
+        """
+        stamp = self._authority_stamp()
+        if stamp == self._stamp:
+            return
+        try:
+            fresh = RESTClientObject(self.client.configuration)
+        except OSError as error:
+            _log.warning("the authority of the API server cannot be read again: %s", error)
+            return
+        self._former.append(self.client.rest_client)
+        self.client.rest_client = fresh
+        self._stamp = stamp
+
+
+class Api:
+    """Reads and writes of objects; use as an asynchronous context."""
+
+    def __init__(self, client: ApiClient, metrics: OperatorMetrics) -> None:
+        self._connections = _Connections(client)
+        self._of_lease: _Connections | None = None
         self.host = client.configuration.host
         self._metrics = metrics
         # Whether this process may change anything now; a lease changes who may, also in the middle of a reconcile.
@@ -178,9 +218,18 @@ class Api:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._client.close()  # type: ignore[no-untyped-call]  # likewise
-        for former in self._former:
-            await former.close()
+        for each in (self._connections, self._of_lease):
+            if each is not None:
+                await each.close()
+
+    def _connections_for(self, resource: Resource) -> _Connections:
+        if resource != LEASES:
+            return self._connections
+        if self._of_lease is None:
+            settings = copy.deepcopy(self._connections.client.configuration)
+            settings.connection_pool_maxsize = _LEASE_CONNECTIONS_MAX
+            self._of_lease = _Connections(ApiClient(configuration=settings))
+        return self._of_lease
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -377,27 +426,6 @@ class Api:
                 "this operator does not lead any more; the one that leads goes on", 0
             )
 
-    def _authority_stamp(self) -> tuple[int, int]:
-        return (0, 0) if self._authority is None else file_stamp(self._authority)
-
-    def _follow_authority(self) -> None:
-        """Trust the authority of today: a cluster may get another one while this process runs.
-
-        Requests that are under way end as they began; what they were made with is closed at the end. A file that cannot be used
-        is read again before the next request.
-        """
-        stamp = self._authority_stamp()
-        if stamp == self._stamp:
-            return
-        try:
-            fresh = RESTClientObject(self._client.configuration)
-        except OSError as error:
-            _log.warning("the authority of the API server cannot be read again: %s", error)
-            return
-        self._former.append(self._client.rest_client)
-        self._client.rest_client = fresh
-        self._stamp = stamp
-
     async def _call(
         self,
         verb: str,
@@ -411,26 +439,29 @@ class Api:
     ) -> Json:
         if verb not in _READS and resource != EVENTS and not path.endswith("/status"):
             must_have_read()
-        if verb not in _READS and resource not in (EVENTS, LEASES):
-            self.must_lead()
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": accept, "Content-Type": content}
         method = _METHODS[verb]
         status = 0
-        self._follow_authority()
-        try:
-            await self._client.update_params_for_auth(
-                headers, [], ["BearerToken"], path, method, body
-            )
-            answer = await self._client.call_api(
-                method, url, headers, body=body, _request_timeout=_TIMEOUT_S
-            )
-            text = await answer.read()  # type: ignore[no-untyped-call]  # likewise
-            status = answer.status
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise RetryLaterError(f"the API server does not answer: {error!r}", 0) from error
-        finally:
-            self._metrics.requests.labels(verb, resource.plural, str(status)).inc()
+        connections = self._connections_for(resource)
+        async with connections.gate:
+            # Who waited for a connection may have lost the lease meanwhile.
+            if verb not in _READS and resource not in (EVENTS, LEASES):
+                self.must_lead()
+            connections.follow_authority()
+            try:
+                await connections.client.update_params_for_auth(
+                    headers, [], ["BearerToken"], path, method, body
+                )
+                answer = await connections.client.call_api(
+                    method, url, headers, body=body, _request_timeout=_TIMEOUT_S
+                )
+                text = await answer.read()  # type: ignore[no-untyped-call]  # likewise
+                status = answer.status
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise RetryLaterError(f"the API server does not answer: {error!r}", 0) from error
+            finally:
+                self._metrics.requests.labels(verb, resource.plural, str(status)).inc()
         if status >= 400:
             raise _error(status, text, answer.headers)
         try:

@@ -1,16 +1,22 @@
 """Requests to the API server; it is a small one of our own that speaks real HTTP."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.kube.api import IN_CLUSTER, Api, RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.resources import LEASES, SERVICES, Json
+from orderlymq_operator.kube.observe.lister import Lister
+from orderlymq_operator.kube.resources import LEASES, MADE, SERVICES, Json
 from orderlymq_operator.kube.watch import ApiServerConnection
 from orderlymq_runtime.security.tls import server_context
 from tests.operator.kube.apiserver import serving_api
@@ -37,6 +43,99 @@ async def test_who_has_lost_the_lease_in_the_middle_of_a_reconcile_changes_nothi
         assert server.find(SERVICES, NAMESPACE, "before") is not None
         assert server.find(SERVICES, NAMESPACE, "after") is None
         await api.create(LEASES, NAMESPACE, made("lease"))
+
+
+class Busy:
+    """An API server that answers for the lease only, until somebody releases it; its client has two connections.
+
+    Attributes:
+        begun: requests that a client has begun, without those for the lease.
+    """
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+        self.asked = 0
+        self.begun = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Answer any request."""
+        if f"/{LEASES.plural}" not in request.path:
+            self.asked += 1
+            await self.released.wait()
+        return web.json_response({"items": [], "metadata": {}})
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Api]:
+        """Serve, and return what the operator asks by."""
+        busy = self
+
+        class Client(ApiClient):
+            async def call_api(self, *args: Any, **kwargs: Any) -> Any:
+                busy.begun += 1
+                return await super().call_api(*args, **kwargs)
+
+        application = web.Application()
+        application.router.add_route("*", "/{path:.+}", self.answer)
+        async with TestServer(application) as server:
+            settings = Configuration(host=str(server.make_url("")).rstrip("/"))
+            settings.connection_pool_maxsize = 2
+            async with Api(Client(configuration=settings), OperatorMetrics()) as api:
+                yield api
+
+
+async def test_a_slow_api_server_takes_the_lease_from_nobody() -> None:
+    """Law: the lease waits for no other request; and no time of a request runs before it has a connection."""
+    busy = Busy()
+    async with busy.serving() as api, asyncio.timeout(60):
+        lists = [asyncio.create_task(api.list(SERVICES, NAMESPACE)) for _ in range(5)]
+        while busy.asked < 2:  # noqa: ASYNC110 - what a server is asked signals nothing
+            await asyncio.sleep(0)
+        found = await api.get(LEASES, NAMESPACE, "lease")
+        begun = busy.begun
+        busy.released.set()
+        answers = await asyncio.gather(*lists)
+
+    assert found is not None
+    assert begun == 2
+    assert answers == [[]] * 5
+
+
+async def test_who_has_lost_the_lease_while_it_waited_for_a_connection_changes_nothing() -> None:
+    """Law: another operator acts by then."""
+    busy = Busy()
+    async with busy.serving() as api, asyncio.timeout(60):
+        lists = [asyncio.create_task(api.list(SERVICES, NAMESPACE)) for _ in range(2)]
+        while busy.asked < 2:  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(0)
+        late = asyncio.create_task(api.create(SERVICES, NAMESPACE, made("late")))
+        await asyncio.sleep(0)
+        api.acts = lambda: False
+        busy.released.set()
+        await asyncio.gather(*lists)
+        with pytest.raises(RetryLaterError, match="does not lead any more"):
+            await late
+
+    assert busy.asked == 2
+
+
+async def test_one_reconcile_leaves_connections_to_others() -> None:
+    """Law: of the lists that one owner needs only some are asked for at the same time, and all are read."""
+    server, under_way, most = ObjectServer(), 0, 0
+
+    async def count() -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        under_way -= 1
+
+    server.slow = count
+    async with server.serving() as api:
+        found = await Lister(api, lambda: 0.0).read("demo", "1", NAMESPACE, "", MADE)
+
+    assert found.keys() == set(MADE)
+    assert 0 < most <= 3
 
 
 @pytest.mark.parametrize("text", ["<html>starting</html>", "", "[]", "null"])

@@ -18,6 +18,8 @@ from orderlymq_operator.kube.resources import Json, Resource
 WATCHED_KEPT_S: Final = 1_800.0
 # Where no watch reports; less than the interval of a resync, so that each resync reads everything.
 KEPT_S: Final = 45.0
+# Lists of one owner that are read at the same time: others find connections free, too.
+_AT_ONCE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,12 @@ class Lister:
         # Objects that are shown meanwhile may be newer or older than the answers, so they are read once more.
         self._reading.add(owner)
         refused: dict[Resource, ApiError] = {}
+        gate = asyncio.Semaphore(_AT_ONCE)
 
         async def objects(resource: Resource) -> list[Json]:
             try:
-                return await self._api.list(resource, namespace, labels=labels)
+                async with gate:
+                    return await self._api.list(resource, namespace, labels=labels)
             except ApiError as error:
                 if isinstance(error, RetryLaterError) or resource not in spare:
                     raise
