@@ -27,6 +27,7 @@ from orderlymq_operator.kube.takeover.proof import (
     Proof,
     bind,
     host_of,
+    is_out_of_service,
     proof_of,
     runs_in,
 )
@@ -49,6 +50,8 @@ _LOOKS_S: Final = 90.0
 _SURE_S: Final = 3.0
 # Members without locks may be connected, which no status reports; the kubelet gives processes two seconds to end.
 _ABSENT_S: Final = 5.0
+# Pods that are looked up at a time: a machine has a hundred of them, and other requests find connections free, too.
+_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Takeover:
         self._looking: dict[str, asyncio.Task[None]] = {}  # by UID of the pod
         self._last: dict[str, PodFacts] = {}  # how a watch showed those last, by UID
         self._proofs: dict[str, Proof] = {}  # by UID
+        self._off: set[str] = set()  # nodes that are out of service
+        self._gate = asyncio.Semaphore(_AT_ONCE)
 
     # -- hints ---------------------------------------------------------------------------------
 
@@ -115,18 +120,22 @@ class Takeover:
             self._forget_addresses(pod)
         else:
             self._pods.update(dict.fromkeys(pod.ips, pod))
-        if dying or ended:
+        # A node may be shown before its pods.
+        if dying or ended or pod.node in self._off:
             self._look(known or pod)
         if pod.uid in self._looking:
             self._last[pod.uid] = pod
 
     def node_shown(self, found: Json) -> None:
-        """Look at the pods of a node that may be out of service."""
+        """Look at the pods of a node that is out of service; other taints say nothing of processes."""
         name = found["metadata"]["name"]
-        if (found.get("spec") or {}).get("taints"):
-            for pod in list(self._uids.values()):
-                if pod.node == name:
-                    self._look(pod)
+        if not is_out_of_service(found):
+            self._off.discard(name)
+            return
+        self._off.add(name)
+        for pod in list(self._uids.values()):
+            if pod.node == name:
+                self._look(pod)
 
     def stale_pod(self, uid: str) -> None:
         """Look at a pod that a watch still showed although it is gone."""
@@ -238,12 +247,13 @@ class Takeover:
         """
         proof = self._proofs.get(pod.uid)
         if proof is None:
-            found, node = await asyncio.gather(
-                self._api.get(PODS, pod.namespace, pod.name), self._node(pod.node)
-            )
-            present = None if found is None else pod_facts(found)
-            absent = present is None or present.uid != pod.uid
-            kills = await self._kills(pod) if absent and node is not None else []
+            async with self._gate:
+                found, node = await asyncio.gather(
+                    self._api.get(PODS, pod.namespace, pod.name), self._node(pod.node)
+                )
+                present = None if found is None else pod_facts(found)
+                absent = present is None or present.uid != pod.uid
+                kills = await self._kills(pod) if absent and node is not None else []
             proof = proof_of(pod, present, node, self._last.get(pod.uid), kills)
             if proof is None:
                 # It lives, and when that changes another hint comes; or nobody knows yet, and the kubelet may report it.

@@ -18,8 +18,10 @@ from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE
 from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.kube.apiserver import serving_api
+from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, killing, pod, started
 from tests.operator.scripted import Answer, serving
 
@@ -133,6 +135,75 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lo
             while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
                 await asyncio.sleep(0.02)
     assert leader.buried == [CLIENT]
+
+
+async def test_a_pod_that_is_shown_after_its_lost_node_is_looked_at(lost: Api) -> None:
+    """Law: an operator that begins sees nodes and pods in any order, and each client of a lost node is let go."""
+    leader = Survivor()
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
+    }
+    client = RemotingClient()
+    async with serving(answers) as (_, address), asyncio.timeout(20):
+        target = Target((NAMESPACE, "demo"), Admin(client), (address,), True)
+        takeover = Takeover(lost, OperatorMetrics(), lambda: [target], lambda: True)
+        takeover.node_shown(OUT_OF_SERVICE_NODE)
+        takeover.pod_shown(pod(), gone=False)
+
+        while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
+            await asyncio.sleep(0.02)
+    await client.close()
+    assert leader.buried == [CLIENT]
+
+
+async def test_heartbeats_of_a_node_cost_nothing_whatever_taints_it_has() -> None:
+    """Law: a dedicated pool has its taint for ever, and its pods live."""
+    server = ObjectServer()
+    tainted = {**OUT_OF_SERVICE_NODE, "spec": {"taints": [{"key": "dedicated", "value": "batch"}]}}
+    async with server.serving() as api:
+        takeover = Takeover(api, OperatorMetrics(), list, lambda: True)
+        for number in range(100):
+            takeover.pod_shown(pod(f"app-{number}", uid=f"{number}"), gone=False)
+        for node in (OUT_OF_SERVICE_NODE, tainted, tainted):
+            takeover.node_shown(node)
+        await end_tasks(takeover._looking.values())
+        server.asked.clear()
+        takeover.node_shown(tainted)
+        takeover.pod_shown(pod("app-7", uid="7"), gone=False)
+
+        assert not takeover._looking
+    assert server.asked == []
+
+
+async def test_a_lost_machine_with_many_pods_leaves_connections_to_others() -> None:
+    """Law: some pods are looked up at a time, and each of them in the end."""
+    under_way = most = 0
+    names = set()
+
+    async def pod_there(request: web.Request) -> web.Response:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        under_way -= 1
+        names.add(request.match_info["name"])
+        return web.json_response(pod(request.match_info["name"]))
+
+    async with (
+        serving_api(web.get("/api/v1/namespaces/{namespace}/pods/{name}", pod_there)) as api,
+        asyncio.timeout(60),
+    ):
+        takeover = Takeover(api, OperatorMetrics(), list, lambda: True)
+        for number in range(50):
+            takeover.pod_shown(pod(f"app-{number}", uid=f"{number}"), gone=False)
+        takeover.node_shown(OUT_OF_SERVICE_NODE)
+        while len(names) < 50:  # noqa: ASYNC110 - what a server is asked signals nothing
+            await asyncio.sleep(0.02)
+        await end_tasks(takeover._looking.values())
+
+    assert 0 < most <= 4
 
 
 async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lost: Api) -> None:
