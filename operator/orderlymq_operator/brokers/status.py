@@ -1,8 +1,9 @@
 """
 Reports of replicas on /status, and the state of their raft group.
 
-Rule: a replica is believed about itself. About the others only the leader of the highest term is believed: a leader that
-was cut off still takes itself for the leader for a moment.
+Rules: a replica is believed about itself. About the others only the leader of the highest term is believed: a leader that
+was cut off still takes itself for the leader for a moment. Each member that it names is a replica of the group, whether
+anybody keeps it running or not.
 """
 
 import ssl
@@ -51,6 +52,11 @@ class ReplicaStatus:
     learners: frozenset[int] | None = None
     disk_used: float | None = None
     cpu: float | None = None
+
+    @property
+    def members(self) -> frozenset[int] | None:
+        """The voters and learners; None when the replica does not report them."""
+        return None if self.voters is None else self.voters | (self.learners or frozenset())
 
     @property
     def leads(self) -> bool:
@@ -113,7 +119,7 @@ def parse_status(data: Mapping[str, Any]) -> ReplicaStatus:
 def observe_replicas(
     known: Mapping[int, ObservedReplica], statuses: Mapping[int, ReplicaStatus]
 ) -> tuple[int | None, dict[int, ObservedReplica]]:
-    """Return the leader of a group, if there is one, and its replicas.
+    """Return the leader of a group, if there is one, and its replicas: the *known* ones and all members.
 
     Args:
         known: what is known without asking: whether each replica runs, and since when.
@@ -136,6 +142,10 @@ def observe_replicas(
             caught_up=near and heard,
             keeps_up=near and follows,
         )
+    if leader is not None:
+        for node in (leading[leader].members or frozenset()) - known.keys():
+            lost = ObservedReplica(join=True)
+            found[node] = replace(lost, member=_member(node, lost, leading[leader]))
     return leader, found
 
 

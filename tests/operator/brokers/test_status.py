@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -125,6 +126,22 @@ def test_a_replica_that_waits_to_be_added_is_outside_and_alive() -> None:
     _, replicas = observe_replicas(known, statuses)
 
     assert (replicas[4].member, replicas[4].healthy) == ("outside", True)
+
+
+def test_a_member_that_nobody_keeps_running_is_a_replica_that_is_lost() -> None:
+    """Law: a group of five is not healthy because a StatefulSet says three."""
+    leading = replace(
+        _status("leader", 1), voters=frozenset({1, 2, 3, 4}), learners=frozenset({5, 6})
+    )
+    statuses = {1: leading, 2: _status("follower", 1), 3: _status("follower", 1)}
+    known = {**_KNOWN, 6: ObservedReplica(running=True, join=True)}
+
+    _, replicas = observe_replicas(known, statuses)
+
+    assert replicas.keys() == {1, 2, 3, 4, 5, 6}
+    assert replicas[4] == ObservedReplica("voter", join=True)
+    assert replicas[5] == ObservedReplica("learner", join=True)
+    assert replicas[6].running
 
 
 def test_without_a_leader_nobody_is_a_member_for_sure() -> None:

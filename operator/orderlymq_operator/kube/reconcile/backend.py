@@ -455,13 +455,26 @@ class KubeBackend:
             return
         if not join or node <= form.replicas:
             return  # Kubernetes starts it again, and a group that outlived its StatefulSet grows by joins alone
+        node = form.replicas + 1  # StatefulSets have no gaps
         name = names.claim_name(group, node)
-        if join and name in self.live.claims:
+        if name in self.live.claims and not self._is_member(group, node):
             # Left over from a replica that was taken away: one that joins begins empty.
             namespace, uid = self.desired.cluster.metadata.namespace, self.live.claims[name].uid
             await self.api.delete(CLAIMS, namespace, name, uid=uid)
             raise AdminError(f"volume claim {name} of a removed replica is being deleted")
         await self._apply_group(group, replace(form, replicas=node))
+
+    def _is_member(self, group: str, node: int) -> bool:
+        """Return whether a replica belongs to its group, so that its volume has what the group counts on.
+
+        Raises:
+            AdminError: nobody says so at present.
+        """
+        leader = self.live.leader(group)
+        members = None if leader is None else self.live.statuses[leader.name].members
+        if members is None:
+            raise AdminError(f"no leader says whether replica {node} of {group} is a member")
+        return node in members
 
     async def _stop_replica(self, group: str, node: int) -> None:
         form = self.environment.groups[group]

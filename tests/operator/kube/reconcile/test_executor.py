@@ -18,14 +18,14 @@ from orderlymq_operator.kube.api import (
 )
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.cluster import group_set
+from orderlymq_operator.kube.objects.cluster import GroupForm, group_set
 from orderlymq_operator.kube.observe.cluster import Live
-from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.observe.pods import claim_facts, pod_facts
 from orderlymq_operator.kube.reconcile import groupremoval
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.executor import execute
 from orderlymq_operator.kube.reconcile.status import Findings
-from orderlymq_operator.kube.resources import PODS, STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import CLAIMS, PODS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     Action,
     CreateTopic,
@@ -34,6 +34,7 @@ from orderlymq_operator.plan.actions import (
     ObservedGroup,
     PutOrderConfig,
     RestartReplica,
+    StartReplica,
     TopicConfig,
 )
 from orderlymq_operator.resources.kinds import Desired
@@ -299,6 +300,43 @@ async def test_an_api_server_that_is_busy_is_distinguished_from_a_budget(place: 
     place.server.budgets["demo-0-1"] = BUDGET
     with pytest.raises(EvictionRefusedError, match="needs 2 healthy pods"):
         await api.evict(NAMESPACE, "demo-0-1", uid)
+
+
+@pytest.mark.parametrize(
+    ("members", "kept", "replicas"),
+    [
+        ({1, 2, 3}, {"data-demo-0-4"}, 3),
+        ({1, 2, 3, 4}, {"data-demo-0-3"}, 4),
+        ({1, 2, 3, 4, 5}, {"data-demo-0-3", "data-demo-0-4"}, 5),
+        ({1, 2, 3, 5}, {"data-demo-0-4"}, 3),
+        (None, {"data-demo-0-3", "data-demo-0-4"}, 3),
+    ],
+)
+async def test_the_volume_of_a_member_is_kept_and_started_again(
+    place: Place, members: set[int] | None, kept: set[str], replicas: int
+) -> None:
+    """Law: an older StatefulSet that comes back deletes no data of a group; replicas start one above the other."""
+    backend, server = place.backend, place.server
+    form = GroupForm(3, 3, "20Gi", "10.96.0.7")
+    made = cluster(replicasPerGroup=5)
+    backend.desired = Desired(made)
+    backend.environment = environment(made, groups={"demo-0": form})
+    backend.live.put(server.put(STATEFUL_SETS, group_set(made, "demo-0", backend.environment)))
+    for number in (3, 4):
+        name = f"data-demo-0-{number}"
+        claim: Json = {"kind": CLAIMS.kind, "apiVersion": "v1", "spec": {"resources": {}}}
+        claim["metadata"] = {"name": name, "namespace": NAMESPACE}
+        backend.live.claims[name] = claim_facts(server.put(CLAIMS, claim))
+    voters = None if members is None else frozenset(members)
+    backend.live.statuses["demo-0-0"] = ReplicaStatus("leader", 1, 1, {}, voters)
+
+    await place.perform([StartReplica("demo-0", node, join=True) for node in (4, 5)])
+
+    left = {path.rpartition("/")[2] for path in server.objects if f"/{CLAIMS.plural}/" in path}
+    found = server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
+    assert left == kept
+    assert found is not None
+    assert found["spec"]["replicas"] == replicas
 
 
 async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
