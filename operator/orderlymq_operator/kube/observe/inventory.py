@@ -2,8 +2,9 @@
 The custom resources as they were last read, as models.
 
 Rules: what a watch shows of an object is taken over unless something newer is known; kinds are listed at the beginning and
-when a watch was interrupted, by one reader at a time. An object that has not changed is not parsed again. An object that
-cannot be parsed is kept with its error, so that its status can report it. A namespace that cannot be read, because it is
+when a watch was interrupted, by one reader at a time. An answer that was asked for after an object was learned replaces
+it, whatever the versions are: they go back when the API server's store was restored. An object that has not changed is not
+parsed again. An object that cannot be parsed is kept with its error, so that its status can report it. A namespace that cannot be read, because it is
 gone or nobody granted it, keeps what is known of it, and holds no other namespace up.
 """
 
@@ -194,15 +195,15 @@ def _is_newer(version: str, known: Item) -> bool:
     return version != known.version
 
 
-def _read_newer(
+def _read_changed(
     resource: Resource, lists: Iterable[Json], known: Mapping[tuple[str, str], Item]
 ) -> dict[tuple[str, str], Item]:
-    """Return the objects of a list that are newer than what is known."""
+    """Return the objects of a list that are others than what is known."""
     made = {}
     for found in lists:
         meta = found["metadata"]
         before = known.get((meta["namespace"], meta["name"]))
-        if before is None or _is_newer(meta["resourceVersion"], before):
+        if before is None or meta["resourceVersion"] != before.version:
             made[meta["namespace"], meta["name"]] = read_item(resource, found)
     return made
 
@@ -236,7 +237,10 @@ class Inventory:
         self._read = dict.fromkeys(kinds, 0)
         self._reading = {kind: asyncio.Lock() for kind in kinds}
         self._unlisted = {kind: frozenset[str]() for kind in kinds}
-        self._gone: dict[str, None] = {}  # by UID, the oldest first
+        self._gone: dict[str, int] = {}  # by UID, the oldest first, with the moment
+        # When each object was learned, and when a reading was asked for, are moments of this process.
+        self._moment = 0
+        self._learned: dict[str, dict[tuple[str, str], int]] = {kind: {} for kind in kinds}
 
     def invalidate(self, kind: str | None = None) -> None:
         """Read a kind, or all of them, again before the next use."""
@@ -264,28 +268,52 @@ class Inventory:
         return read
 
     async def _refresh(self, resource: Resource, own: tuple[str, str] | None) -> None:
+        begun = self._next_moment()
         lists, unread = await list_each(self._api, resource, self._namespaces)
         self.note_unread(resource, unread)
         self._unlisted[resource.kind] = frozenset(unread)
         # The loop serves others meanwhile: thousands of objects take seconds.
-        made = await beside_loop(_read_newer, resource, lists, dict(self._items[resource.kind]))
-        before = self._items[resource.kind]
-        now = {key: item for key, item in before.items() if item.namespace in unread}
+        made = await beside_loop(_read_changed, resource, lists, dict(self._items[resource.kind]))
+        before, learned = self._items[resource.kind], self._learned[resource.kind]
+        now = {
+            key: item
+            for key, item in before.items()
+            if item.namespace in unread or learned[key] > begun
+        }
         changed: list[Item] = []
         for found in lists:
             key = (found["metadata"]["namespace"], found["metadata"]["name"])
             known = before.get(key)
-            # Objects that were written or shown while the list was read are newer than the list.
-            if known is not None and not _is_newer(found["metadata"]["resourceVersion"], known):
+            if known is not None and self._stands(known, found, begun):
                 now[key] = known
             else:
                 now[key] = made.get(key) or read_item(resource, found)
+                learned[key] = begun
                 changed.append(now[key])
+            self._revive(found, begun)
         changed += [before[key] for key in before.keys() - now.keys()]
         self._items[resource.kind] = now
+        self._learned[resource.kind] = {key: learned[key] for key in now}
         for item in changed:
             if (item.cluster or (item.namespace, item.name)) != own:
                 self._changed(item)
+
+    def _next_moment(self) -> int:
+        self._moment += 1
+        return self._moment
+
+    def _stands(self, known: Item, found: Json, begun: int) -> bool:
+        """Return whether what is known of an object is no older than what an answer says that was asked for at *begun*."""
+        version = found["metadata"]["resourceVersion"]
+        if version == known.version:
+            return True
+        learned = self._learned[known.kind][known.namespace, known.name]
+        return learned > begun and not _is_newer(version, known)
+
+    def _revive(self, found: Json, begun: int) -> None:
+        """Note that an object is there again whose end was shown before it was asked for: its store was restored."""
+        if self._gone.get(found["metadata"]["uid"], begun) < begun:
+            del self._gone[found["metadata"]["uid"]]
 
     def note_unread(self, resource: Resource, unread: Mapping[str, ApiError]) -> None:
         """Keep why namespaces cannot be read, and forget it where *resource* was refused before and is not now.
@@ -325,8 +353,13 @@ class Inventory:
             known is not None and not _is_newer(meta["resourceVersion"], known)
         ):
             return
+        self._take(resource, found)
+
+    def _take(self, resource: Resource, found: Json) -> None:
         item = read_item(resource, found)
-        items[item.namespace, item.name] = item
+        key = (item.namespace, item.name)
+        self._items[resource.kind][key] = item
+        self._learned[resource.kind][key] = self._next_moment()
 
     async def read(self, resource: Resource, key: tuple[str, str]) -> Item | None:
         """Read one object now and return it: one that was made again under its name is another one.
@@ -335,13 +368,17 @@ class Inventory:
             ApiError: it cannot be read now.
         """
         namespace, name = key
-        before = self.item(resource.kind, key)
+        before, begun = self.item(resource.kind, key), self._next_moment()
         found = await self._api.list(resource, namespace, fields=f"metadata.name={name}")
         for each in found:
-            self.written(resource, each)
+            self._revive(each, begun)
+            known = self.item(resource.kind, key)
+            is_over = each["metadata"]["uid"] in self._gone
+            if not is_over and (known is None or not self._stands(known, each, begun)):
+                self._take(resource, each)
         # Objects that a watch has shown meanwhile are newer than an empty answer.
         if not found and before is not None and self.item(resource.kind, key) is before:
-            del self._items[resource.kind][key]
+            self._drop(resource.kind, key)
         return self.item(resource.kind, key)
 
     async def read_changed(self, item: Item) -> Item | None:
@@ -359,7 +396,7 @@ class Inventory:
         meta, kind = found["metadata"], resource.kind
         key = (meta["namespace"], meta["name"])
         if gone:
-            self._gone[meta["uid"]] = None
+            self._gone[meta["uid"]] = self._next_moment()
             if len(self._gone) > GONE_MAX:
                 del self._gone[next(iter(self._gone))]
         known = self._items[kind].get(key)
@@ -372,8 +409,12 @@ class Inventory:
         elif not gone:
             self.written(resource, found)
         elif ends:
-            del self._items[kind][key]
+            self._drop(kind, key)
         return True
+
+    def _drop(self, kind: str, key: tuple[str, str]) -> None:
+        del self._items[kind][key]
+        del self._learned[kind][key]
 
     def clusters(self) -> Iterator[Item]:
         """Return all Clusters."""

@@ -8,8 +8,9 @@ import pytest
 
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, cluster_of
-from orderlymq_operator.kube.resources import CLUSTERS, TOPICS, Json
+from orderlymq_operator.kube.resources import CLUSTERS, TOPICS, Json, Resource
 from orderlymq_operator.kube.workqueue import WorkQueue
+from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, custom
 
@@ -203,6 +204,60 @@ async def test_what_ends_while_a_list_is_read_does_not_come_back_with_it() -> No
         await inventory.refresh()
 
     assert inventory.parts((NAMESPACE, "demo")) == []
+
+
+def restore(server: ObjectServer, resource: Resource, found: Json, version: int) -> Json:
+    """Let an object be there as a snapshot of the API server's store has it, with its version of then."""
+    server.put(resource, found)
+    place = resource.path(found["metadata"]["namespace"], found["metadata"]["name"])
+    meta = {**server.objects[place]["metadata"], "resourceVersion": str(version)}
+    server.objects[place] = {**server.objects[place], "metadata": meta}
+    return server.objects[place]
+
+
+@pytest.mark.parametrize("way", ["list", "read"])
+async def test_a_store_that_was_restored_is_believed(way: str) -> None:
+    """Law: what the API server has now is carried out, though its versions are smaller than those of before.
+
+    An edit, a deletion and an object that was deleted after the snapshot are known from then on as ever.
+    """
+    key = (NAMESPACE, "demo")
+    server = ObjectServer()
+    restore(server, CLUSTERS, custom("Cluster", "demo", spec={"groups": 2}), 900)
+    ended = restore(server, CLUSTERS, custom("Cluster", "gone"), 901)
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        await inventory.refresh()
+        server.drop(CLUSTERS, NAMESPACE, "gone")
+        inventory.shown(CLUSTERS, ended, gone=True)
+
+        async def look(name: str) -> int | None:
+            if way == "list":
+                inventory.invalidate()
+                await inventory.refresh()
+            else:
+                await inventory.read(CLUSTERS, (NAMESPACE, name))
+            found = inventory.cluster((NAMESPACE, name))
+            if found is None:
+                return None
+            assert isinstance(found.manifest, Cluster)
+            return found.manifest.spec.groups
+
+        restore(server, CLUSTERS, custom("Cluster", "demo", spec={"groups": 1}), 500)
+        restore(server, CLUSTERS, custom("Cluster", "gone", spec={"groups": 3}), 501)
+        restored = [await look("demo"), await look("gone")]
+        edit = restore(server, CLUSTERS, custom("Cluster", "demo", spec={"groups": 4}), 502)
+        is_news = inventory.shown(CLUSTERS, edit, gone=False)
+        edit = restore(server, CLUSTERS, custom("Cluster", "gone", spec={"groups": 5}), 503)
+        inventory.shown(CLUSTERS, edit, gone=False)
+        edited = [await look("demo"), await look("gone")]
+        server.drop(CLUSTERS, *key)
+        dropped = await look("demo")
+
+    assert restored == [1, 3]
+    assert is_news
+    assert edited == [4, 5]
+    assert dropped is None
 
 
 async def test_a_cluster_that_is_made_again_is_the_one_that_is_known() -> None:
