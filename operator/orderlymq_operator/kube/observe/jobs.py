@@ -1,7 +1,8 @@
 """
 Observed state of a Job of `orderlymq backup`: whether it runs or has ended, and what its pods said.
 
-Pure. What a pod says is its container's termination message, or the end of its log where it was killed.
+Pure. What a pod says is its container's termination message, or the end of its log where it was killed. A Job that is being
+deleted runs as long as a pod of its own does.
 """
 
 from typing import Final
@@ -32,6 +33,8 @@ def job_facts(job: Json | None, pods: list[Json], image_form: str) -> JobFacts:
     state: JobState = "Running"
     if ended:
         state = "Complete" if "Complete" in ended else "Failed"
+    elif "deletionTimestamp" in job["metadata"] and all(terminated(pod) for pod in own):
+        state = "Missing"
     report, error = None, ""
     for pod in own:
         said = _last_word(pod)

@@ -237,11 +237,9 @@ def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
     return all(found is not None and name not in found for found in lists)
 
 
-def age_s(item: Item) -> float:
-    """Return how long an object is being deleted, in seconds."""
-    assert item.deleting_since is not None
-    begun = datetime.fromisoformat(item.deleting_since)
-    return (datetime.now(UTC) - begun).total_seconds()
+def age_s(deleting_since: str) -> float:
+    """Return how long an object is being deleted, in seconds, by its deletionTimestamp."""
+    return (datetime.now(UTC) - datetime.fromisoformat(deleting_since)).total_seconds()
 
 
 async def release_everything(

@@ -7,6 +7,7 @@ ended is never looked at again, so the Job may go.
 
 import logging
 from datetime import UTC, datetime
+from itertools import filterfalse
 from typing import Final
 
 from orderlymq_operator.kube.api import (
@@ -59,6 +60,8 @@ BackupKey = tuple[str, str]
 LOOKING_S: Final = 2.0
 # A turn, and a Cluster that does not serve, are waited for.
 WAITING_S: Final = 5.0
+# A pod that is deleted ends within its grace time; on a lost node it never does.
+ENDING_S: Final = 300.0
 
 
 class BackupReconciler:
@@ -162,7 +165,8 @@ class BackupReconciler:
             if removal.retry:
                 await self._delete(item, remover)
         except ForbiddenError as error:
-            if error.status != 403 or age_s(item) < GIVE_UP_S:
+            assert item.deleting_since is not None, "it is being deleted"
+            if error.status != 403 or age_s(item.deleting_since) < GIVE_UP_S:
                 raise
             if await self._finalizers.is_closing(item.namespace):
                 # Nothing can be made there any more, and the namespace must not wait for this.
@@ -185,16 +189,17 @@ class BackupReconciler:
     async def _jobs(self, item: Item, environment: ToolEnvironment) -> tuple[JobFacts, JobFacts]:
         """Return the Job that makes the backup and the one that deletes it, of this very Backup.
 
-        One whose pod lacks an image that it may get in another form is deleted: it never began.
+        One whose pod lacks an image that it may get in another form is deleted: it never began. One that is being deleted is
+        waited for as long as its pod may store something.
         """
         chosen = _labelled(item)
         jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
         pods = await self._api.list(PODS, item.namespace, labels=chosen) if jobs else []
-        found = {
-            job["metadata"]["name"]: job
-            for job in jobs
-            if "deletionTimestamp" not in job["metadata"]
-        }
+        # The one that is not being deleted first, if there are two.
+        jobs = sorted(
+            filterfalse(_is_over, jobs), key=lambda job: "deletionTimestamp" in job["metadata"]
+        )
+        found = {job["metadata"]["name"]: job for job in jobs}
         # By the ends of their names: an earlier operator gave them names without a part of the UID.
         maker, remover = (
             job_facts(
@@ -268,6 +273,12 @@ class BackupReconciler:
     @staticmethod
     def _key(item: Item) -> BackupKey:
         return item.namespace, item.name
+
+
+def _is_over(job: Json) -> bool:
+    """Return whether a Job is being deleted for so long that nobody waits for its pod any more."""
+    since = job["metadata"].get("deletionTimestamp")
+    return since is not None and age_s(since) >= ENDING_S
 
 
 def _labelled(item: Item) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backups.backup import (
+    ENDING_S,
     LOOKING_S,
     WAITING_S,
     BackupReconciler,
@@ -400,6 +401,64 @@ async def test_a_backup_of_a_former_one_s_name_is_deleted_too(world: World) -> N
         found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
 
         assert not found["metadata"]["finalizers"]
+
+
+_POD: Json = {"apiVersion": PODS.api_version, "kind": PODS.kind, "spec": {}}
+
+
+async def delete_while_it_runs(world: World, at: datetime) -> None:
+    """Delete a Backup that runs with all that goes with it, as `--cascade=foreground` does, at a time."""
+    world.put("monday", spec={"deletionPolicy": "Delete"})
+    await world.look("monday")
+    when = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    for resource, name in ((BACKUPS, "monday"), (JOBS, "monday-uid-shop-backup")):
+        found = world.server.find(resource, NAMESPACE, name)
+        assert found is not None
+        meta = {**found["metadata"], "deletionTimestamp": when}
+        job = world.server.put(resource, {**found, "metadata": meta})
+    meta = {
+        "name": "monday-uid-shop-backup-x0",
+        "namespace": NAMESPACE,
+        "labels": job["spec"]["template"]["metadata"]["labels"],
+        "ownerReferences": [{"kind": JOBS.kind, "uid": job["metadata"]["uid"]}],
+    }
+    running = {"name": "backup", "state": {"running": {"startedAt": when}}}
+    status = {"phase": "Running", "containerStatuses": [running]}
+    world.server.put(PODS, {**_POD, "metadata": meta, "status": status})
+
+
+def is_held(world: World) -> bool:
+    found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+    return BACKUP_FINALIZER in found["metadata"]["finalizers"]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_backup_that_is_deleted_with_its_job_waits_for_the_pod(
+    world: World, is_stored: bool
+) -> None:
+    """Law: a pod that is ending may store something, and what it has stored goes before the Backup."""
+    await delete_while_it_runs(world, datetime.now(UTC))
+    await world.look("monday")
+    held, reason = is_held(world), world.reason("monday")
+    job = world.server.find(JOBS, NAMESPACE, "monday-uid-shop-backup")
+    end_job(
+        world.server, "monday-uid-shop-backup", report() if is_stored else {"error": "terminated"}
+    )
+    assert job is not None
+    world.server.put(JOBS, job)  # what is being deleted gets no condition
+    await world.look("monday")
+
+    assert (held, reason) == (True, "BackupRunning")
+    assert is_held(world) == is_stored
+    assert ("monday-uid-shop-delete" in jobs(world.server)) == is_stored
+
+
+async def test_a_pod_that_never_ends_keeps_no_backup(world: World) -> None:
+    """Law: nobody ends the pod of a lost node."""
+    await delete_while_it_runs(world, datetime.now(UTC) - timedelta(seconds=ENDING_S + 1))
+    await world.look("monday")
+
+    assert not is_held(world)
 
 
 async def test_a_job_of_somebody_else_stops_this_backup_alone(world: World) -> None:
