@@ -27,10 +27,15 @@ START_TIMEOUT_S = 20.0
 
 @cache
 def shared_secret() -> Path:
-    """Make the secret of all groups of this process, so that one administrator may change each of them."""
+    """Make the secret of all groups of this process, so that one administrator may change each of them.
+
+    As in a volume with an fsGroup, the members of this process's group may read it.
+    """
     directory = Path(tempfile.mkdtemp(prefix="orderlymq-secret-"))
     atexit.register(shutil.rmtree, directory)
     make_cluster_secret(directory / "cluster.secret")
+    directory.chmod(0o750)
+    (directory / "cluster.secret").chmod(0o640)
     return directory / "cluster.secret"
 
 

@@ -212,6 +212,8 @@ class Supervisor:
             problem = f"cannot write down what is wanted: {error}"
         except Exception as error:
             _log.exception("a reconcile failed")
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
             problem = f"the last reconcile failed: {error}"
         self._failures += 1
         self._say_problem(problem)
