@@ -32,22 +32,26 @@ class WriteWatch:
     def ended(self) -> None:
         """Note that the oldest write is done: the next one's time counts from here."""
         self._begun.popleft()
-        self.forgive()
+        self._count_from_here()
 
     def set_full(self, *, is_full: bool) -> None:
         """Note whether writes wait for space."""
         self._is_full = is_full
-        self.forgive()
+        self._count_from_here()
 
-    def forgive(self) -> None:
-        """Count from here: the time before was not the disk's."""
+    def forgive(self, seconds: float) -> None:
+        """Leave out the last *seconds*: this process could not hear the disk; a write may have begun within them."""
         if self._begun:
-            self._begun[0] = self._seconds()
+            self._begun[0] = min(self._begun[0] + seconds, self._seconds())
 
     @property
     def waiting_s(self) -> float:
         """Return for how long the disk has owed an answer."""
         return self._seconds() - self._begun[0] if self._begun and not self._is_full else 0.0
+
+    def _count_from_here(self) -> None:
+        if self._begun:
+            self._begun[0] = self._seconds()
 
     @property
     def is_stalled(self) -> bool:

@@ -215,10 +215,11 @@ class ReplicationLoop:
         if due <= 0:
             return
         if due > TICKS_CATCH_UP_MAX:
-            _log.warning("this process stood still for %.0f ms", 1000 * (now - self._ticked_at))
+            elapsed_s = now - self._ticked_at
+            _log.warning("this process stood still for %.0f ms", 1000 * elapsed_s)
             self._ticked_at = now
-            self.writes.forgive()
             due = TICKS_CATCH_UP_MAX
+            self.writes.forgive(elapsed_s - due * self._limits.tick_s)
             self._authority.doubt()
         else:
             self._ticked_at += due * self._limits.tick_s

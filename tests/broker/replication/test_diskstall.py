@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from orderlymq_broker.replication.loop import TICKETS_MAX
+from orderlymq_broker.replication.diskstall import WriteWatch
+from orderlymq_broker.replication.loop import TICKETS_MAX, TICKS_CATCH_UP_MAX
 from orderlymq_raft import Append, AppendResponse, Heartbeat, Index, Ready
 from orderlymq_raft.ready import WAITING_MAX
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
@@ -224,6 +225,64 @@ def test_a_pause_of_the_process_is_not_the_disks_fault(group: SimulatedGroup) ->
     assert leader.loop.figures.disk_stalls == 0
     leader.disk.finish()
     group.run()
+
+
+@pytest.mark.parametrize("pause_s", [0.125, 0.5, 3.0])
+def test_a_leader_that_pauses_now_and_then_steps_down_as_well(
+    group: SimulatedGroup, pause_s: float
+) -> None:
+    """Law: a pause is left out and takes nothing of the time that the disk has had, however often one comes."""
+    leader = group.elect()
+    leader.disk.is_fast = False
+    propose(leader, "a")
+    group.run()
+
+    ran_s = 0.0
+    while leader.node.is_leader and ran_s < 2 * STALL_S:
+        group.pass_time(pause_s, paused=group.nodes)
+        group.pass_time(0.5)
+        ran_s += 0.5
+
+    assert leader.loop.figures.disk_stalls == 1
+    assert ran_s <= STALL_S
+    leader.disk.finish()
+    group.run()
+
+
+def test_a_pause_counts_once_whoever_notices_it(group: SimulatedGroup) -> None:
+    """A message or a question lets ticks pass as the timer does; the timer that is late then finds nothing to leave out."""
+    leader = group.elect()
+    leader.disk.is_fast = False
+    propose(leader, "a")
+    group.run()
+    group.pass_time(1.0)
+    before = leader.loop.writes.waiting_s
+
+    leader.clock.at_s += 1.0
+    leader.loop.may_answer()
+    leader.loop.receive([])
+    leader.loop.tick()
+
+    counted_s = leader.loop.writes.waiting_s - before
+    assert counted_s == pytest.approx(TICKS_CATCH_UP_MAX * TICK_S, abs=0.01 * TICK_S)
+    group.at_s = leader.clock.at_s
+    leader.disk.finish()
+    group.run()
+
+
+def test_a_write_that_began_within_a_pause_has_just_begun() -> None:
+    """Law: nothing is left out of the time that is still to come."""
+    now = 0.0
+    watch = WriteWatch(2.0, lambda: now)
+    now = 5.0
+    watch.began()
+    now = 6.0
+
+    watch.forgive(5.5)
+
+    assert watch.waiting_s == 0.0
+    now = 8.0
+    assert watch.is_stalled
 
 
 def test_the_only_replica_keeps_its_place_whatever_its_disk_does() -> None:
