@@ -365,9 +365,9 @@ class SnapshotReceiver:
         connection: FrameConnection,
         frames: "_Frames",
     ) -> None:
-        if former is not None:
-            await asyncio.gather(former, return_exceptions=True)
         try:
+            if former is not None:
+                await asyncio.gather(former, return_exceptions=True)
             offer = _decode(await frames.next(FrameKind.SNAPSHOT_OFFER), Offer)
             message = self._message(sender, offer)
             await self._take(connection, frames, offer)

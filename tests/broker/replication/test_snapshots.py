@@ -441,6 +441,33 @@ async def test_a_sender_waits_as_long_as_its_state_is_verified(
     assert sending.reports == [(2, True)]
 
 
+async def test_who_is_followed_by_another_while_it_waits_is_disconnected(
+    sending: Sending, receiving: Receiving
+) -> None:
+    """Law: a sender whose offer will never be taken waits for nothing, whatever still runs for the one before it."""
+    begun, go_on = threading.Event(), threading.Event()
+    prepare = receiving.receiver._prepare
+
+    def hang(offer: snapshots.Offer) -> tuple[int, ...]:
+        begun.set()
+        go_on.wait(10.0)
+        return prepare(offer)
+
+    receiving.receiver._prepare = hang  # type: ignore[method-assign] # a slow disk's part
+    sending.begin(receiving.address)
+    assert await asyncio.to_thread(begun.wait, 10.0)
+    caller = Identity("C", "g", NodeId(1), Address("127.0.0.1", 1), KEY)
+    second = await dial(caller, NodeId(2), receiving.address, "snapshot")
+    third = await dial(caller, NodeId(2), receiving.address, "snapshot")
+
+    go_on.set()
+    async with asyncio.timeout(10.0):
+        await second.closed
+
+    assert third.is_open
+    third.close()
+
+
 async def test_a_receiver_that_hangs_does_not_keep_the_sender(tmp_path: Path) -> None:
     """Law: what is under way is given up at the end, and no thread is left in the store."""
     sending = Sending(tmp_path, b"x")
