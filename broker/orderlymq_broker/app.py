@@ -441,7 +441,7 @@ class BrokerProcess:
         self._swapping = self._peers.is_swapping = True
         self._swapping_since = self._clock.seconds()
         self._reporter.close()
-        work = self._swap_store(meta, hard_state)
+        work = self._swap_store(meta, hard_state, self._swap)
         self._swap = self._supervisor.once("swap store", work, is_vital=True)
 
     def failed(self, error: Exception) -> None:
@@ -485,10 +485,14 @@ class BrokerProcess:
         self._staged = directory if is_adopted else None
         return is_adopted
 
-    async def _swap_store(self, meta: SnapshotMeta, hard_state: HardState) -> None:
+    async def _swap_store(
+        self, meta: SnapshotMeta, hard_state: HardState, former: asyncio.Task[None] | None
+    ) -> None:
         staged, self._staged = self._staged, None
         if staged is None:
             raise AssertionError("raft installs a snapshot that was never received")
+        if former is not None:
+            await asyncio.wait([former])
         for line in self._router.lines():
             line.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
         await self._sender.close()
@@ -508,6 +512,8 @@ class BrokerProcess:
             self._peers.send(
                 [InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)]
             )
+        # Nobody waits for that; the next swap does.
+        await finish_in_thread(self._replica.remove_replaced)
 
     # -- admin requests --------------------------------------------------------------------------
 

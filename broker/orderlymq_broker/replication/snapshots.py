@@ -7,7 +7,7 @@ has of the same store (RocksDB never rewrites a table file), and reports the sta
 only when it lies there complete. The rule: nothing of the present state is touched before that. So the disk needs room for
 both: an offer that does not fit beside the present state is refused, and no copy stays that nobody will use.
 The arrived files are read once as a whole, so that a byte that rotted on the sender's disk meets its checksum
-before the copy counts; a sender that finds the same in its own copy ends, and another one leads. The swap itself is ``store/snapshot.py``; who decides that a snapshot is needed is the raft core.
+before the copy counts, and are synced; a sender that finds the same in its own copy ends, and another one leads. The swap itself is ``store/snapshot.py``; who decides that a snapshot is needed is the raft core.
 """
 
 import asyncio
@@ -45,6 +45,7 @@ from orderlymq_broker.store.snapshot import (
     SnapshotDamaged,
     SnapshotRefused,
     export_snapshot,
+    sync_files,
     verify_files,
     verify_values,
 )
@@ -472,6 +473,8 @@ class SnapshotReceiver:
             # Nothing of it may be kept for the next try: which file it is, nobody knows.
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
+        # While it takes the place of the store nobody is heard, so that the disk must not make that long.
+        sync_files(self.directory, advanced)
 
 
 class _Frames:

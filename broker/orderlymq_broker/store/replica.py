@@ -26,7 +26,12 @@ from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family, Reader, StoreError, StoreFailed
 from orderlymq_broker.store.rocks import DirectoryInUse, FormatTooNew, RocksStore
-from orderlymq_broker.store.snapshot import finish_import, import_snapshot, store_path
+from orderlymq_broker.store.snapshot import (
+    finish_import,
+    import_snapshot,
+    remove_replaced,
+    store_path,
+)
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_raft.types import HardState
 
@@ -61,8 +66,8 @@ class WrongDirectory(StoreError):  # noqa: N818 - named for what the caller must
 class Replica:
     """An open data directory.
 
-    Life cycle: made by `open_replica`; `replace` puts a snapshot in the place of the store;
-    `close` releases everything. `store` is another object after `replace`.
+    Life cycle: made by `open_replica`; `replace` puts a snapshot in the place of the store, and `remove_replaced`
+    deletes what was there; `close` releases everything. `store` is another object after `replace`.
     """
 
     def __init__(self, data_dir: Path, identity: Identity, settings: StorageSettings) -> None:
@@ -102,6 +107,10 @@ class Replica:
             )
         finally:
             self.store = self._open()
+
+    def remove_replaced(self) -> None:
+        """Delete what `replace` has put aside; to be called beside the store in use, before the next `replace`."""
+        remove_replaced(self.data_dir)
 
     def close(self) -> None:
         """Close the store and let other processes have the directory."""

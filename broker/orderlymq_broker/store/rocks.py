@@ -171,10 +171,10 @@ class RocksStore:
         Tickets that were staged and never committed are lost: they were promised to nobody.
         """
         try:
-            if self._has_unsynced:
-                self._database.flush_wal(sync=True)
-        except Exception as error:  # RocksDB's binding raises nothing narrower
-            raise translate(error, self.path) from error
+            self._sync_log()
+            if self._handles:
+                # The binding would do it when it closes, and keep all other threads waiting meanwhile.
+                self.flush()
         finally:
             self._columns = []
             self._handles = []
@@ -182,6 +182,13 @@ class RocksStore:
                 self._database.close()
             except Exception as error:  # the same: a write that failed fails the close as well
                 raise translate(error, self.path) from error
+
+    def _sync_log(self) -> None:
+        try:
+            if self._has_unsynced:
+                self._database.flush_wal(sync=True)
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, self.path) from error
 
     # -- whole-directory work ------------------------------------------------------------------
 

@@ -153,11 +153,14 @@ def import_snapshot(
 
 
 def put_in_place(directory: Path, data_dir: Path) -> None:
-    """Let the complete store in *directory*, on the same file system, become that of *data_dir*, durably."""
-    _sync_tree(directory)
+    """Let the complete store in *directory*, on the same file system, become that of *data_dir*, durably.
+
+    What it replaces lies aside until `remove_replaced`: that takes long.
+    """
+    sync_files(directory)
     directory.rename(data_dir / _NEW)
     sync_path(data_dir)
-    finish_import(data_dir)
+    _settle(data_dir)
 
 
 def finish_import(data_dir: Path) -> None:
@@ -165,6 +168,20 @@ def finish_import(data_dir: Path) -> None:
 
     ``store.new`` exists only when it is complete, so the way is always forward.
     """
+    _settle(data_dir)
+    remove_replaced(data_dir)
+
+
+def remove_replaced(data_dir: Path) -> None:
+    """Delete what a snapshot has replaced; beside the store in use, but beside no further replacement."""
+    old = data_dir / _OLD
+    if old.exists():
+        shutil.rmtree(old)
+        sync_path(data_dir)
+
+
+def _settle(data_dir: Path) -> None:
+    """Let ``store`` be the store that counts."""
     store, new, old = data_dir / _STORE, data_dir / _NEW, data_dir / _OLD
     if new.exists():
         if store.exists():
@@ -176,9 +193,6 @@ def finish_import(data_dir: Path) -> None:
         sync_path(data_dir)
     elif old.exists() and not store.exists():
         old.rename(store)
-        sync_path(data_dir)
-    if old.exists():
-        shutil.rmtree(old)
         sync_path(data_dir)
 
 
@@ -258,7 +272,9 @@ def _applied_state(store: Reader, where: Path | str) -> tuple[SnapshotMeta, int]
     )
 
 
-def _sync_tree(directory: Path) -> None:
+def sync_files(directory: Path, advanced: Callable[[], None] = lambda: None) -> None:
+    """Return when all files of a copied store are on the disk; *advanced* is called after each."""
     for path in directory.iterdir():
         sync_path(path)
+        advanced()
     sync_path(directory)

@@ -441,6 +441,32 @@ async def test_a_sender_waits_as_long_as_its_state_is_verified(
     assert sending.reports == [(2, True)]
 
 
+async def test_what_is_taken_over_is_on_the_disk(
+    sending: Sending, receiving: Receiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: nothing of what has arrived is left to be synced while it takes the place of the store, when nobody is heard."""
+    synced: set[int] = set()
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    left: list[str] = []
+
+    def deliver(message: InstallSnapshot, directory: Path) -> bool:
+        left.extend(path.name for path in directory.iterdir() if path.stat().st_ino not in synced)
+        return True
+
+    receiving.receiver._deliver = deliver
+
+    await sending.send(receiving.address)
+
+    assert sending.reports == [(2, True)]
+    assert left == []
+
+
 async def test_who_is_followed_by_another_while_it_waits_is_disconnected(
     sending: Sending, receiving: Receiving
 ) -> None:

@@ -90,6 +90,25 @@ def test_a_follower_takes_the_state_and_keeps_its_own_name_and_vote(
     ]
 
 
+def test_what_a_snapshot_replaces_is_deleted_beside_the_store_in_use(
+    tmp_path: Path, exported: tuple[Path, Manifest]
+) -> None:
+    """Law: the replica serves before that, and takes the next snapshot as well where it has not come to it."""
+    directory, _ = exported
+    shutil.copytree(directory, tmp_path / "next")
+    follower = open_replica(tmp_path / "follower", FOLLOWER)
+    fill(follower.store, 3, 3)
+
+    follower.replace(directory, HardState())
+    assert (tmp_path / "follower" / "store.old").is_dir()
+    follower.replace(tmp_path / "next", HardState())
+    follower.remove_replaced()
+
+    assert follower.store.get(Family.TABLES, b"count") == layout.encode_u64(25)
+    assert not (tmp_path / "follower" / "store.old").exists()
+    follower.close()
+
+
 @pytest.mark.parametrize("recovering", [True, False])
 def test_a_replica_that_has_lost_its_disk_remembers_that_beside_a_snapshot(
     tmp_path: Path, exported: tuple[Path, Manifest], recovering: bool
