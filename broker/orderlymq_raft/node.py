@@ -9,6 +9,7 @@ membership.py and reads.py, violations.py finds messages that break them, dispat
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from orderlymq_raft import dispatch, election, membership, reads, replication, transfer, violations
 from orderlymq_raft.config import Config
@@ -31,6 +32,9 @@ from orderlymq_raft.types import (
     RoleChange,
     Term,
 )
+
+INSTALL_ELECTIONS: Final = 300
+"""60 s at 200 ms: a slow disk opens a large state within that, and a peer that is gone holds the log for no longer."""
 
 
 class Node:
@@ -282,6 +286,10 @@ class Node:
             return
         if not ok:
             progress.snapshot = None
+        elif progress.snapshot is not None:
+            progress.installs = progress.snapshot.index
+            longest = INSTALL_ELECTIONS * self._state.config.election_ticks
+            progress.installs_until = self._state.ticks + longest
         progress.become_probe()
         # Its answer, or the next heartbeat's, says that it is there to be asked.
         progress.probe_sent = True
@@ -290,8 +298,8 @@ class Node:
         """
         Return how much of the log may be dropped when *index* is wished for.
 
-        Never more than is applied; on a leader never what a live peer still waits for, so that
-        it need not fetch a snapshot. The shell drops entries, the core holds none of them.
+        Never more than is applied; on a leader never what a live peer still waits for, or one that has just taken a
+        snapshot over and puts it in place, so that it need not fetch another one. The shell drops entries, the core holds none of them.
         """
         state = self._state
         allowed = min(index, state.log.applied)
@@ -302,6 +310,9 @@ class Node:
                 allowed = min(allowed, progress.snapshot.index)
             elif progress.is_alive:
                 allowed = min(allowed, progress.match)
+            elif state.ticks < progress.installs_until:
+                # It hears nobody meanwhile, so it seems to be away.
+                allowed = min(allowed, max(progress.installs, progress.match))
         return allowed
 
     def ready(self) -> Ready | None:

@@ -42,6 +42,9 @@ class Progress:
     snapshot: SnapshotMeta | None = None
     # Heard since the leader last asked itself whether a majority is there; `is_alive` is what to ask.
     recently_active: bool = False
+    # The end of the last snapshot that the peer took over, and until which tick it may be busy putting that in place.
+    installs: Index = NO_INDEX
+    installs_until: int = 0
     # The same in the election time-out before that.
     active_before: bool = False
     # The commit index that the last append carried.

@@ -27,6 +27,7 @@ from orderlymq_raft import (
     SnapshotMeta,
     Term,
 )
+from orderlymq_raft.node import INSTALL_ELECTIONS
 from tests.raft.harness.memory import MemoryLogStorage
 from tests.raft.harness.solo import (
     ME,
@@ -259,6 +260,32 @@ def test_compaction_spares_what_follows_a_snapshot_under_way() -> None:
     assert [type(message) for message in sent] == [InstallSnapshot]
     assert replica.storage.applied == 5
     assert replica.node.compact(Index(9)) == 4
+
+
+def test_compaction_spares_what_follows_a_snapshot_while_it_is_put_in_place() -> None:
+    """Law: a peer that took one over hears nobody for a while, and need not fetch another; one that is gone holds nothing for ever."""
+    replica = solo()
+    lead(replica)
+    for index in range(1, 6):
+        say(replica, ack(replica, index))
+        replica.node.propose(b"x")
+    work(replica)
+    replica.storage.compact(Index(4))
+    say(replica, AppendResponse(OTHER, ME, Term(1), Index(0), reject=True))
+    say(replica, ack(replica, 6))
+
+    replica.node.report_snapshot(OTHER, ok=True)
+    kept = []
+    for _ in range((INSTALL_ELECTIONS + 3) * replica.config.election_ticks):
+        replica.tick()
+        work(replica)
+        say(replica, ack(replica, 6))
+        if not replica.node.status().progress[OTHER].is_alive:
+            kept.append(replica.node.compact(Index(9)))
+
+    assert kept[0] == 5
+    assert kept == sorted(kept)
+    assert kept[-1] == 6
 
 
 def test_a_newcomer_without_a_membership_never_runs() -> None:
