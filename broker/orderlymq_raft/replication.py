@@ -7,7 +7,7 @@ copy is durable. Appends are built in flush(), when the shell asks for a Ready: 
 proposed since the last one shares an append.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from orderlymq_raft import membership, reads, transfer
 from orderlymq_raft.log import Compacted, Unavailable
@@ -23,6 +23,9 @@ from orderlymq_raft.progress import Progress, ProgressState
 from orderlymq_raft.quorum import committed_index
 from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import NO_INDEX, Entry, Index, NodeId, Term
+
+# What a new leader begins with has no more, so that it costs no further round trip.
+PROBE_BYTES_MAX: Final = 64 * 1024
 
 _Slices = dict[Index, tuple[Term, tuple[Entry, ...]]]
 
@@ -169,11 +172,20 @@ def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Sl
             return False
         slices[low] = found = (term, entries)
     term, entries = found
+    if progress.state is ProgressState.PROBE and _is_large(entries):
+        # Heartbeats overtake entries, and their answers probe again: what is large would leave again and again.
+        _send_empty(state, peer, progress)
+        progress.probe_sent = True
+        return False
     commit = _may_know(state, progress)
     state.now.append(Append(state.id, peer, state.term, Index(low - 1), term, commit, entries))
     progress.sent(entries[-1].index)
     progress.sent_commit = commit
     return True
+
+
+def _is_large(entries: tuple[Entry, ...]) -> bool:
+    return sum([len(entry.data) for entry in entries]) > PROBE_BYTES_MAX
 
 
 def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:

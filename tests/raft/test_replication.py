@@ -17,6 +17,7 @@ from orderlymq_raft import (
     transfer,
 )
 from orderlymq_raft.log import Unavailable
+from orderlymq_raft.replication import PROBE_BYTES_MAX
 from tests.raft.harness.replica import Replica
 from tests.raft.harness.solo import ME, OTHER, PEER, ack, entry, lead, say, solo, work
 
@@ -434,3 +435,24 @@ def test_a_snapshot_that_is_not_there_yet_is_asked_for_with_each_heartbeat() -> 
     replica.step(answer(1, OTHER))
     assert replica.begin_turn() is None
     assert len(asked) == 2
+
+
+def test_a_large_entry_leaves_once_however_often_heartbeats_overtake_it() -> None:
+    """Law: a peer that is probed is asked by something small; an entry leaves when its answer says that it fits."""
+    replica = leader()
+    say(replica, ack(replica, 5, OTHER))
+    for _ in range(4):
+        beat(replica)
+    replica.node.propose(bytes(PROBE_BYTES_MAX + 1))
+    work(replica)
+    replica.node.report_unreachable(OTHER)
+
+    asked = [*work(replica), *say(replica, answer(1, OTHER)), *say(replica, answer(2, OTHER))]
+    answered = say(replica, ack(replica, 5, OTHER))
+    under_way = [*say(replica, answer(3, OTHER)), *say(replica, answer(4, OTHER))]
+
+    question = Append(ME, OTHER, Term(1), Index(5), Term(1), Index(5))
+    assert [each for each in asked if each.target == OTHER] == [question] * 3
+    carried = [each for each in answered if isinstance(each, Append) and each.entries]
+    assert [(each.target, each.prev_index) for each in carried] == [(OTHER, 5)]
+    assert not [each for each in under_way if isinstance(each, Append) and each.entries]

@@ -63,6 +63,7 @@ class FrameConnection(asyncio.Protocol):
         self.closed = asyncio.get_running_loop().create_future()
         self.peer: tuple[str, int] = ("?", 0)
         self.peer_is_recovering = False
+        self.peer_process = b""
         self.silent_ticks = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

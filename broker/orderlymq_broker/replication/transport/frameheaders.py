@@ -20,13 +20,14 @@ ConnectionNumber: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 NONCE_SIZE: Final = 32
 PROOF_SIZE: Final = 32  # of SHA-256
+PROCESS_SIZE: Final = 16
 # A greeting of version 1 has no nonce, and is refused for its version.
 Nonce: TypeAlias = Annotated[bytes, Meta(max_length=NONCE_SIZE)]
 Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_SIZE, max_length=PROOF_SIZE)]
 
 
-# What a connection is for. Forwarded clients have one of their own: a heartbeat waits behind none of their messages.
-Purpose: TypeAlias = Literal["raft", "clients", "snapshot"]
+# What a connection is for. A heartbeat, on that for raft, waits behind no entry and behind no message of a client.
+Purpose: TypeAlias = Literal["raft", "log", "clients", "snapshot"]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -57,10 +58,15 @@ class CallerProof(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
-    """The called has believed the caller, proves itself, and says whether it has lost its log."""
+    """The called has believed the caller, proves itself, and says whether it has lost its log.
+
+    *process* is a number of the called's process. Replicas of earlier versions send none: they know no connection for
+    the log. The proof does not cover it: it says nothing that the frames behind the handshake could not say.
+    """
 
     is_recovering: bool
     proof: Proof
+    process: Annotated[bytes, Meta(max_length=PROCESS_SIZE)] = b""
 
 
 class Clock(msgspec.Struct, frozen=True, array_like=True):

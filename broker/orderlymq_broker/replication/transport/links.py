@@ -122,6 +122,7 @@ async def dial(
             connection.abort()
             raise
     connection.peer_is_recovering = welcome.is_recovering
+    connection.peer_process = welcome.process
     connection.take_large_frames()
     return connection
 
@@ -183,8 +184,12 @@ class _Answers:
 class PeerLink:
     """The outgoing connection to one peer for one purpose, made again whenever it is lost.
 
+    The one for the log stands behind that for raft: it is made once that is up, with the same process at its other end, and
+    ends with it. So a process hears of entries only after it has said on the other one whether it lost its log.
+
     Attributes:
         on_lost: called when it is lost, but for `renew` and `cancel`.
+        on_up: is set while the link is up and the peer takes another one for the log.
         unheard_ticks: ticks in which the peer said nothing, or that it does not hear it, since it was made or heard.
     """
 
@@ -201,6 +206,9 @@ class PeerLink:
     ) -> None:
         self.address = address
         self.on_lost: Callable[[NodeId], None] | None = None
+        self.on_up = asyncio.Event()
+        self._behind: PeerLink | None = None
+        self._log: PeerLink | None = None
         self.unheard_ticks = 0
         self._tls = tls
         self._plain = False
@@ -215,10 +223,20 @@ class PeerLink:
             "peer link", self._run, name=f"link to node {node} for {purpose}"
         )
 
+    def stand_behind(self, link: "PeerLink") -> None:
+        """Be up only while *link*, that for raft to the same peer, is; to be called in the turn in which this one is made."""
+        self._behind = link
+        link._log = self
+
     @property
     def is_up(self) -> bool:
         """Return whether the peer can be written to."""
         return self._connection is not None and self._connection.is_open
+
+    @property
+    def process(self) -> bytes:
+        """Return the number of the process that is reached; nothing while none is, or one of an earlier version."""
+        return self._connection.peer_process if self._connection is not None else b""
 
     @property
     def is_slow(self) -> bool:
@@ -277,6 +295,8 @@ class PeerLink:
         delay_s = RECONNECT_FIRST_S
         complaint = ""
         while True:
+            if self._behind is not None:
+                await self._behind.on_up.wait()
             try:
                 connection = await self._dial()
             except Refused as refused:
@@ -344,6 +364,11 @@ class PeerLink:
         """Write to *connection* until it is closed; return for how many seconds."""
         seconds = asyncio.get_running_loop().time
         began = seconds()
+        if self._behind is not None and connection.peer_process != self._behind.process:
+            _log.info("node %d has begun again: the link for raft is made first", self._node)
+            connection.abort()
+            self._behind.renew()
+            return 0.0
         _log.info("connected with node %d at %s for %s", self._node, self.address, self._purpose)
         if connection.peer_is_recovering and self._purpose == "raft":
             self._owner.peer_wiped(self._node)
@@ -351,12 +376,17 @@ class PeerLink:
         self.unheard_ticks = 0
         if self._purpose == "raft":
             self._owner.peer_reached(self._node)
+        if connection.peer_process:
+            self.on_up.set()
         try:
             await asyncio.shield(connection.closed)
         finally:
             was_renewed = self._connection is not connection
             self._connection = None
             connection.close()
+            self.on_up.clear()
+            if self._log is not None:
+                self._log.renew()
         _log.info("lost node %d at %s for %s", self._node, self.address, self._purpose)
         self._owner.peer_unreachable(self._node, self._purpose)
         if self.on_lost is not None and not was_renewed:

@@ -1,8 +1,8 @@
 """
 TCP between the replicas of one group: the called side, and who may speak on it.
 
-Each replica keeps two outgoing connections to every peer (``links.py``), one for raft and one for clients that are
-passed on, so that no heartbeat waits behind their messages; what the peer says comes in on the peer's own. The rule: a connection counts only after both
+Each replica keeps three outgoing connections to every peer (``links.py``): one for raft, one for the entries of its log and one for
+clients that are passed on. So no heartbeat waits behind a message; what the peer says comes in on the peer's own. The rule: a connection counts only after both
 ends have proven that they belong to the cluster (``handshake.py``) and agree on group, node ids and version. Before
 that nothing of a greeting is acted on or kept, and the callers that have proven nothing are bounded (``pendinghandshakes.py``).
 Snapshots come on connections of their own (``snapshots.py``), so that a heartbeat never waits
@@ -12,6 +12,7 @@ behind a file.
 import asyncio
 import errno
 import logging
+import secrets
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
@@ -19,6 +20,7 @@ from typing import Final, Protocol, TypeAlias
 from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frameheaders import (
     NONCE_SIZE,
+    PROCESS_SIZE,
     CallerProof,
     Challenge,
     Clock,
@@ -50,7 +52,7 @@ from orderlymq_broker.replication.transport.pendinghandshakes import (
     UnprovenConnections,
 )
 from orderlymq_broker.settings import Address
-from orderlymq_raft.messages import Message
+from orderlymq_raft.messages import Append, Message, TimeoutNow
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.closelog import CloseLog
@@ -65,6 +67,7 @@ _BACKLOG: Final = 512
 # What may follow the greeting on a connection that stays.
 _KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
     "raft": frozenset({FrameKind.RAFT, FrameKind.CLOCK}),
+    "log": frozenset({FrameKind.RAFT, FrameKind.CLOCK}),
     "clients": frozenset(
         {
             FrameKind.FORWARD,
@@ -75,6 +78,9 @@ _KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
         }
     ),
 }
+# What goes with the log, in the order in which it left: empty appends ask about the entries before them, and who is to
+# lead must have these. A former process of a peer that lost its log may have sent them as well; they count as ever.
+_OF_THE_LOG: Final = (Append, TimeoutNow)
 _Link: TypeAlias = tuple[NodeId, Purpose]
 # A proxy or sidecar between replicas acknowledges everything, also while it has lost its other side: no kernel notices.
 SILENT_TICKS_MAX: Final = 3
@@ -108,7 +114,7 @@ class Receiver(Protocol):
         """Note that raft messages reach *node* from now on; what is sent to it here comes first."""
 
     def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
-        """Note that the connection on which *node* spoke to us for *purpose* is gone."""
+        """Note that the connection on which *node* spoke to us for *purpose*, "raft" or "clients", is gone."""
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take over a connection on which *node* offers a snapshot."""
@@ -140,6 +146,7 @@ class Transport:
         self.closes = 0
         self._close_log = CloseLog(_log)
         self._identity = identity
+        self._process = secrets.token_bytes(PROCESS_SIZE)
         self._sticks_ms = sticks_ms
         self._supervisor = supervisor or Supervisor()
         self._tls = tls
@@ -213,7 +220,9 @@ class Transport:
                 self._tls,
                 self._supervisor,
             )
-            if purpose == "clients":
+            if purpose == "log":
+                link.stand_behind(self._links[node, "raft"])
+            elif purpose == "clients":
                 link.on_lost = self._answers_lost
 
     def _answers_lost(self, node: NodeId) -> None:
@@ -241,11 +250,16 @@ class Transport:
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send raft messages, each to its target; those that cannot go are dropped."""
-        by_target: dict[NodeId, list[Message]] = {}
+        purpose: Purpose
+        by_way: dict[_Link, list[Message]] = {}
         for message in messages:
-            by_target.setdefault(message.target, []).append(message)
-        for target, batch in by_target.items():
-            link = self._links.get((target, "raft"))
+            purpose = "log" if isinstance(message, _OF_THE_LOG) else "raft"
+            by_way.setdefault((message.target, purpose), []).append(message)
+        for (node, purpose), batch in by_way.items():
+            link = self._links.get((node, purpose))
+            if link is not None and purpose == "log" and not link.is_up:
+                # The peer is of an earlier version, or has just been reached.
+                link = self._links[node, "raft"]
             if link is not None:
                 link.send_messages(batch)
 
@@ -376,7 +390,7 @@ class Transport:
             return
         is_recovering = self._is_recovering()
         own = proof(key, "called", hello, nonce, is_recovering=is_recovering)
-        connection.send(encode_frame(FrameKind.WELCOME, Welcome(is_recovering, own)))
+        connection.send(encode_frame(FrameKind.WELCOME, Welcome(is_recovering, own, self._process)))
         self._unproven.discard(connection)
         connection.take_large_frames()
         node = NodeId(hello.sender)
@@ -397,14 +411,14 @@ class Transport:
             self._accepted_closed(closed)
             if self._incoming.get((node, purpose)) is closed:
                 del self._incoming[node, purpose]
-                self._receiver.peer_lost(node, purpose)
+                self._lost(node, purpose)
 
         connection.on_frame = on_frame
         connection.on_closed = on_closed
         if former is not None:
             # The peer restarted or redialled faster than the kernel noticed the loss.
             self._close(former, "replaced", f"node {node} has called again")
-            self._receiver.peer_lost(node, purpose)
+            self._lost(node, purpose)
         if purpose == "raft":
             if hello.is_recovering:
                 self._receiver.peer_wiped(node)
@@ -416,6 +430,10 @@ class Transport:
         elif link is not None:
             link.retry_now()
 
+    def _lost(self, node: NodeId, purpose: Purpose) -> None:
+        if purpose != "log":  # whoever still speaks for raft is there
+            self._receiver.peer_lost(node, purpose)
+
     def _receive(self, node: NodeId, purpose: Purpose, frame: Frame) -> None:
         if frame.kind not in _KINDS[purpose]:
             raise FrameCorrupt(
@@ -423,6 +441,8 @@ class Transport:
             )
         if frame.kind is FrameKind.RAFT:
             messages = decode_messages(frame)
+            if purpose == "log" and not all(isinstance(each, _OF_THE_LOG) for each in messages):
+                raise FrameCorrupt("a message of raft that does not go with the log")
             if any(message.sender != node for message in messages):
                 raise FrameCorrupt(f"node {node} speaks in the name of another one")
             self._receiver.messages_received(messages)
@@ -431,7 +451,8 @@ class Transport:
             link = self._links.get((node, purpose))
             if link is not None:
                 link.unheard_ticks = 0 if clock.hears else link.unheard_ticks + 1
-            self._receiver.clock_received(node, clock.wall_ms)
+            if purpose != "log":  # there it waits behind entries
+                self._receiver.clock_received(node, clock.wall_ms)
             if purpose == "raft":
                 self._receiver.stickiness_received(node, clock.sticks_ms)
         else:

@@ -9,8 +9,8 @@ from orderlymq_broker.replication.transport.frames import Frame
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
-from orderlymq_raft import Heartbeat, Message, ProtocolViolation
-from orderlymq_raft.types import Index, NodeId, Term
+from orderlymq_raft import Append, Heartbeat, Message, ProtocolViolation
+from orderlymq_raft.types import Entry, Index, NodeId, Term
 from orderlymq_runtime.security.tls import PeerTls
 
 # Longer than a machine stands still; a test that holds waits milliseconds.
@@ -105,3 +105,9 @@ MakePeer = Callable[..., Awaitable[Peer]]
 
 def beat(sender: int, target: int, context: int) -> Heartbeat:
     return Heartbeat(NodeId(sender), NodeId(target), Term(1), Index(0), context)
+
+
+def append(index: int, data: bytes = b"") -> Append:
+    """Return an append of node 1 for node 2, behind entry *index*; without *data* it has no entry."""
+    entries = (Entry(Term(1), Index(index + 1), data),) if data else ()
+    return Append(NodeId(1), NodeId(2), Term(1), Index(index), Term(1), Index(0), entries)

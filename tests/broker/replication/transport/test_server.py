@@ -216,7 +216,7 @@ async def test_a_silent_peer_is_asked_whether_it_is_there(make_peer: MakePeer) -
     connection.close()
 
 
-@pytest.mark.parametrize("purpose", ["raft", "clients"])
+@pytest.mark.parametrize("purpose", ["raft", "log", "clients"])
 async def test_a_connection_takes_what_it_is_for_and_nothing_else(
     make_peer: MakePeer, purpose: Purpose
 ) -> None:

@@ -8,9 +8,8 @@ from orderlymq_broker.replication.transport.frameheaders import ForwardedConnect
 from orderlymq_broker.replication.transport.frames import FrameKind, encode_frame
 from orderlymq_broker.replication.transport.server import SILENT_TICKS_MAX
 from orderlymq_broker.settings import Address
-from orderlymq_raft import Append
-from orderlymq_raft.types import Entry, Index, NodeId, Term
-from tests.broker.replication.transport.peers import PATIENCE_S, MakePeer, Peer, beat
+from orderlymq_raft.types import NodeId
+from tests.broker.replication.transport.peers import PATIENCE_S, MakePeer, Peer, append, beat
 from tests.faultyproxy import DOWN, UP, FaultyProxy, faulty_proxy
 
 
@@ -19,6 +18,10 @@ def arrives(sender: Peer, receiver: Peer, purpose: Purpose, number: int) -> bool
     if purpose == "raft":
         sender.transport.send([beat(1, 2, number)])
         return any(getattr(each, "context", 0) == number for each in receiver.recorder.messages)
+    if purpose == "log":
+        if sender.transport._links[NodeId(2), purpose].is_up:
+            sender.transport.send([append(number)])
+        return append(number) in receiver.recorder.messages
     pieces = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(number))
     sender.transport.send_frame(NodeId(2), pieces)
     wanted = b"".join(pieces)
@@ -34,7 +37,7 @@ async def until_arrived(one: Peer, two: Peer, purpose: Purpose, number: int) -> 
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("purpose", ["raft", "clients"])
+@pytest.mark.parametrize("purpose", ["raft", "log", "clients"])
 async def test_a_link_that_a_proxy_keeps_without_its_other_side_is_made_again(
     make_peer: MakePeer, purpose: Purpose
 ) -> None:
@@ -57,7 +60,7 @@ async def test_links_that_are_heard_stay(make_peer: MakePeer) -> None:
     one, two, three = await make_peer(1), await make_peer(2), await make_peer(3)
     one.call(two, three)
     two.call(one)
-    for purpose in ("raft", "clients"):
+    for purpose in ("raft", "log", "clients"):
         await until_arrived(one, two, purpose, 1)
     await one.recorder.wait_for(lambda: one.transport.is_connected(NodeId(3)))
     one.recorder.events.clear()
@@ -69,7 +72,7 @@ async def test_links_that_are_heard_stay(make_peer: MakePeer) -> None:
     assert one.recorder.events == two.recorder.of_clients == []
 
 
-@pytest.mark.parametrize("purpose", ["raft", "clients"])
+@pytest.mark.parametrize("purpose", ["log", "clients"])
 async def test_link_stays_while_the_peers_word_about_it_waits_behind_its_bytes(
     make_peer: MakePeer, purpose: Purpose
 ) -> None:
@@ -78,7 +81,7 @@ async def test_link_stays_while_the_peers_word_about_it_waits_behind_its_bytes(
     async with faulty_proxy((two.address.host, two.address.port)) as slow:
         one.transport.set_peers({NodeId(2): _at(slow)})
         two.call(one)
-        for each in ("raft", "clients"):
+        for each in ("raft", "log", "clients"):
             await until_arrived(one, two, each, 1)
         two.recorder.events.clear()
         two.recorder.of_clients.clear()
@@ -99,10 +102,8 @@ def fill(sender: Peer, purpose: Purpose, count: int) -> None:
     """Send node 2 so many MiB."""
     data = bytes(1 << 20)
     for _ in range(count):
-        if purpose == "raft":
-            entries = (Entry(Term(1), Index(1), data),)
-            place = Index(0), Term(0), Index(0)
-            sender.transport.send([Append(NodeId(1), NodeId(2), Term(1), *place, entries)])
+        if purpose == "log":
+            sender.transport.send([append(0, data)])
         else:
             header = ForwardedConnection(1)
             sender.transport.send_frame(

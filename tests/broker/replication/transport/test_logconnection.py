@@ -1,0 +1,138 @@
+"""The connection for the log: nothing of raft waits behind entries, and who does not know of it needs none."""
+
+from orderlymq_broker.replication.transport.frames import encode_messages
+from orderlymq_broker.replication.transport.handshake import Identity
+from orderlymq_broker.replication.transport.links import dial
+from orderlymq_broker.settings import Address
+from orderlymq_raft import Message, TimeoutNow
+from orderlymq_raft.types import NodeId, Term
+from tests.broker.replication.transport.peers import KEY, MakePeer, Peer, append, beat
+from tests.faultyproxy import UP, faulty_proxy
+
+# Above the largest message that the settings permit by default.
+LARGE = bytes(8 << 20)
+
+
+async def until_up(one: Peer) -> None:
+    """Wait until *one* sends entries to node 2 on a connection of their own."""
+    await one.recorder.wait_for(lambda: one.transport._links[NodeId(2), "log"].is_up)
+
+
+async def test_a_heartbeat_waits_behind_no_entry(make_peer: MakePeer) -> None:
+    """Law: however long an entry is on its way, a peer hears that its leader is there."""
+    one, two = await make_peer(1), await make_peer(2)
+    async with faulty_proxy((two.address.host, two.address.port)) as slow:
+        one.transport.set_peers({NodeId(2): Address("127.0.0.1", slow.port)})
+        await until_up(one)
+        slow.piece, slow.delays_s[UP] = 1 << 16, 0.005
+
+        one.transport.send([append(0, LARGE), beat(1, 2, 1)])
+        one.transport.send([beat(1, 2, 2)])
+        await two.recorder.wait_for(lambda: append(0, LARGE) in two.recorder.messages)
+
+    assert two.recorder.messages == [beat(1, 2, 1), beat(1, 2, 2), append(0, LARGE)]
+
+
+async def test_what_goes_with_the_log_arrives_in_order(make_peer: MakePeer) -> None:
+    """Law: no question and no request to lead overtakes the entries that it is about."""
+    one, two = await make_peer(1), await make_peer(2)
+    async with faulty_proxy((two.address.host, two.address.port)) as slow:
+        one.transport.set_peers({NodeId(2): Address("127.0.0.1", slow.port)})
+        await until_up(one)
+        slow.delays_s[UP] = 0.001
+        asked = TimeoutNow(NodeId(1), NodeId(2), Term(1))
+
+        one.transport.send([append(0, LARGE), append(1), asked])
+        await two.recorder.wait_for(lambda: asked in two.recorder.messages)
+
+    assert two.recorder.messages == [append(0, LARGE), append(1), asked]
+
+
+async def test_entries_reach_a_peer_that_knows_no_connection_for_them(make_peer: MakePeer) -> None:
+    """Law: replicas are updated one after the other; an earlier version is not asked for what it refuses."""
+    one, two = await make_peer(1), await make_peer(2)
+    two.transport._process = b""  # as its greeting is
+    one.call(two)
+    await one.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    for index in range(9):
+        one.transport.send([append(index), beat(1, 2, index)])
+    await two.recorder.wait_for(lambda: len(two.recorder.messages) == 18)
+
+    assert not one.transport._links[NodeId(2), "log"].is_up
+    assert (two.transport.violations, two.transport.closes) == (0, 0)
+
+
+async def test_entries_go_to_no_process_that_has_not_said_whether_it_lost_its_log(
+    make_peer: MakePeer,
+) -> None:
+    """Law: a peer that began again, unnoticed so far, is known as such before it gets anything of the log."""
+    one, former = await make_peer(1), await make_peer(2)
+    async with faulty_proxy((former.address.host, former.address.port)) as way:
+        one.transport.set_peers({NodeId(2): Address("127.0.0.1", way.port)})
+        await until_up(one)
+        again = await make_peer(2, recovering=True)
+        way.target = again.address.host, again.address.port
+        way.cuts[UP] = 1
+        forgot_before: list[bool] = []
+
+        def taken(messages: list[Message]) -> None:
+            forgot_before.append("2 forgot" in one.recorder.events)
+
+        again.recorder.messages_received = taken  # type: ignore[method-assign] # notes when
+        one.transport.send([append(0, b"x")])
+        await one.recorder.wait_for(lambda: one.recorder.events == ["unreachable 2"])
+
+        def arrived() -> bool:
+            if one.transport._links[NodeId(2), "log"].is_up:
+                one.transport.send([append(0, b"x")])
+            return bool(forgot_before)
+
+        await one.recorder.wait_for(arrived)
+
+    assert forgot_before[0]
+    assert former.recorder.messages == []
+
+
+async def test_who_loses_the_connection_for_the_log_loses_no_leader(make_peer: MakePeer) -> None:
+    """It sends again what was dropped, and the peer has heard of no end."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await until_up(one)
+    two.recorder.events.clear()
+
+    incoming = two.transport._incoming[NodeId(1), "log"]
+    incoming.abort()
+    await one.recorder.wait_for(lambda: one.recorder.events == ["unreachable 2"])
+    await until_up(one)
+    one.transport.send([append(0, b"x")])
+    await two.recorder.wait_for(lambda: bool(two.recorder.messages))
+
+    assert two.recorder.events == []
+    assert one.recorder.events == ["unreachable 2"]
+
+
+async def test_both_end_with_the_connection_for_raft(make_peer: MakePeer) -> None:
+    """Law: none of a former process stays."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await until_up(one)
+    former = two.transport._incoming[NodeId(1), "log"]
+
+    two.transport._incoming[NodeId(1), "raft"].abort()
+    await two.recorder.wait_for(lambda: not former.is_open)
+    await two.recorder.wait_for(lambda: two.transport._incoming.get((NodeId(1), "log")) is not None)
+
+    assert one.recorder.events[0] == "unreachable 2"
+
+
+async def test_a_heartbeat_for_the_log_is_refused(make_peer: MakePeer) -> None:
+    """Law: what may come from a former process, there, is what counts from one as well."""
+    one = await make_peer(2)
+    caller = Identity("C", "g", NodeId(1), Address("127.0.0.1", 1), KEY)
+    connection = await dial(caller, NodeId(2), one.address, "log")
+
+    connection.send(encode_messages([append(0), beat(1, 2, 1)]))
+    await one.recorder.wait_for(lambda: one.transport.violations == 1)
+
+    assert one.recorder.messages == []
