@@ -172,7 +172,7 @@ def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Sl
             return False
         slices[low] = found = (term, entries)
     term, entries = found
-    if progress.state is ProgressState.PROBE and _is_large(entries):
+    if progress.state is ProgressState.PROBE and size_of(entries) > PROBE_BYTES_MAX:
         # Heartbeats overtake entries, and their answers probe again: what is large would leave again and again.
         _send_empty(state, peer, progress)
         progress.probe_sent = True
@@ -184,8 +184,9 @@ def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Sl
     return True
 
 
-def _is_large(entries: tuple[Entry, ...]) -> bool:
-    return sum([len(entry.data) for entry in entries]) > PROBE_BYTES_MAX
+def size_of(entries: tuple[Entry, ...]) -> int:
+    """Return the bytes of the entries' data."""
+    return sum([len(entry.data) for entry in entries])
 
 
 def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:

@@ -191,6 +191,7 @@ class PeerLink:
         on_lost: called when it is lost, but for `renew` and `cancel`.
         on_up: is set while the link is up and the peer takes another one for the log.
         unheard_ticks: ticks in which the peer said nothing, or that it does not hear it, since it was made or heard.
+        down_ticks: ticks since it was up.
     """
 
     def __init__(
@@ -210,6 +211,7 @@ class PeerLink:
         self._behind: PeerLink | None = None
         self._log: PeerLink | None = None
         self.unheard_ticks = 0
+        self.down_ticks = 0
         self._tls = tls
         self._plain = False
         self._identity = identity
@@ -241,7 +243,12 @@ class PeerLink:
     @property
     def is_slow(self) -> bool:
         """Return whether much of what was sent waits for the peer to read."""
-        return self._connection is not None and self._connection.backlog_bytes > SLOW_BACKLOG
+        return self.backlog_bytes > SLOW_BACKLOG
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Return what waits for the peer to read."""
+        return 0 if self._connection is None else self._connection.backlog_bytes
 
     def context(self) -> ssl.SSLContext | None:
         """Return what the peer is called with, None for plain."""

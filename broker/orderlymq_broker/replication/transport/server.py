@@ -53,6 +53,7 @@ from orderlymq_broker.replication.transport.pendinghandshakes import (
 )
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message, TimeoutNow
+from orderlymq_raft.replication import PROBE_BYTES_MAX, size_of
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.closelog import CloseLog
@@ -84,6 +85,8 @@ _OF_THE_LOG: Final = (Append, TimeoutNow)
 _Link: TypeAlias = tuple[NodeId, Purpose]
 # A proxy or sidecar between replicas acknowledges everything, also while it has lost its other side: no kernel notices.
 SILENT_TICKS_MAX: Final = 3
+# Something between the replicas may let no further connection through: then the log goes with raft.
+LOG_DOWN_TICKS_MAX: Final = 5
 
 
 class Receiver(Protocol):
@@ -257,11 +260,30 @@ class Transport:
             by_way.setdefault((message.target, purpose), []).append(message)
         for (node, purpose), batch in by_way.items():
             link = self._links.get((node, purpose))
-            if link is not None and purpose == "log" and not link.is_up:
-                # The peer is of an earlier version, or has just been reached.
-                link = self._links[node, "raft"]
-            if link is not None:
+            if link is None:
+                continue
+            if purpose == "raft" or link.is_up:
                 link.send_messages(batch)
+            elif some := self._without_log(node, batch):
+                self._links[node, "raft"].send_messages(some)
+
+    def _without_log(self, node: NodeId, messages: list[Message]) -> list[Message]:
+        """Return what of the log goes on the connection for raft meanwhile: no more than heartbeats may wait for.
+
+        All of it goes there to a peer of an earlier version, and where the one for the log cannot be had for seconds.
+        """
+        raft, log = self._links[node, "raft"], self._links[node, "log"]
+        if not raft.process or log.down_ticks > LOG_DOWN_TICKS_MAX:
+            return messages
+        room = 0 if raft.backlog_bytes > PROBE_BYTES_MAX else PROBE_BYTES_MAX
+        kept = [
+            each
+            for each in messages
+            if not (isinstance(each, Append) and size_of(each.entries) > room)
+        ]
+        if len(kept) < len(messages):
+            self._receiver.peer_unreachable(node, "log")
+        return kept
 
     def tick(self, wall_ms: int) -> None:
         """Show peers a time of day, and make links again on which a peer hears nothing; to be called each second.
@@ -269,6 +291,7 @@ class Transport:
         Ticks are counted, not seconds: a process that stood still reads first what has come meanwhile.
         """
         for way, link in self._links.items():
+            link.down_ticks = 0 if link.is_up else link.down_ticks + 1
             incoming = self._incoming.get(way)
             if incoming is not None:
                 incoming.silent_ticks += 1
@@ -431,8 +454,11 @@ class Transport:
             link.retry_now()
 
     def _lost(self, node: NodeId, purpose: Purpose) -> None:
-        if purpose != "log":  # whoever still speaks for raft is there
+        if purpose != "log":
             self._receiver.peer_lost(node, purpose)
+        elif (node, "raft") not in self._incoming:
+            # Appends that still waited here were taken as signs of life after that for raft had ended.
+            self._receiver.peer_lost(node, "raft")
 
     def _receive(self, node: NodeId, purpose: Purpose, frame: Frame) -> None:
         if frame.kind not in _KINDS[purpose]:

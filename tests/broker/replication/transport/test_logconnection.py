@@ -3,6 +3,7 @@
 from orderlymq_broker.replication.transport.frames import encode_messages
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.links import dial
+from orderlymq_broker.replication.transport.server import LOG_DOWN_TICKS_MAX
 from orderlymq_broker.settings import Address
 from orderlymq_raft import Message, TimeoutNow
 from orderlymq_raft.types import NodeId, Term
@@ -136,3 +137,42 @@ async def test_a_heartbeat_for_the_log_is_refused(make_peer: MakePeer) -> None:
     await one.recorder.wait_for(lambda: one.transport.violations == 1)
 
     assert one.recorder.messages == []
+
+
+async def test_a_heartbeat_waits_behind_no_entry_while_the_connection_for_the_log_is_made_again(
+    make_peer: MakePeer,
+) -> None:
+    """Law: what is large waits for its own connection, for some seconds; what is small goes on that for raft."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await until_up(one)
+    log = one.transport._links[NodeId(2), "log"]
+    log.renew()
+
+    one.transport.send([append(0, LARGE), append(1, b"x"), beat(1, 2, 1)])
+    dropped = list(one.recorder.events)
+    await two.recorder.wait_for(lambda: len(two.recorder.messages) == 2)
+    log.renew()
+    log.down_ticks = LOG_DOWN_TICKS_MAX + 1
+    one.transport.send([append(0, LARGE)])
+    await two.recorder.wait_for(lambda: len(two.recorder.messages) == 3)
+
+    assert dropped == ["unreachable 2"]
+    assert two.recorder.messages == [append(1, b"x"), beat(1, 2, 1), append(0, LARGE)]
+
+
+async def test_what_still_waited_for_the_log_hides_no_end_of_a_peer(make_peer: MakePeer) -> None:
+    """Law: the last word of who has ended is that it has ended, whichever connection is read to its end last."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await until_up(one)
+    await two.recorder.wait_for(lambda: (NodeId(1), "log") in two.transport._incoming)
+    two.recorder.events.clear()
+
+    incoming = dict(two.transport._incoming)
+    one.transport.set_peers({})
+    incoming[NodeId(1), "raft"].abort()
+    await two.recorder.wait_for(lambda: (NodeId(1), "log") not in two.transport._incoming)
+
+    assert two.recorder.events[-1] == "lost 1"
+    assert two.recorder.events.count("lost 1") == 2
