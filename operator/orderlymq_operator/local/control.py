@@ -80,16 +80,17 @@ class ControlServer:
         async def apply(found: Sequence[manifests.Manifest], prune: bool) -> dict[str, Any]:
             return {"actions": await self._supervisor.apply(found, prune=prune)}
 
-        return await self._change(request, apply)
+        failed = "the manifests are not accepted, and the cluster runs on"
+        return await self._change(request, apply, failed)
 
     async def _post_plan(self, request: web.Request) -> web.Response:
         async def plan(found: Sequence[manifests.Manifest], prune: bool) -> dict[str, Any]:
             return report_of(await self._supervisor.forecast(found, prune=prune))
 
-        return await self._change(request, plan)
+        return await self._change(request, plan, "there is no plan")
 
-    async def _change(self, request: web.Request, work: _Work) -> web.Response:
-        """Answer a request about manifests, with the errors that both kinds have."""
+    async def _change(self, request: web.Request, work: _Work, failed: str) -> web.Response:
+        """Answer a request about manifests, with the errors that both kinds have; *failed* says what this machine does not do."""
         body = await request.json()
         try:
             # In a thread: thousands of documents take seconds, in which brokers may end.
@@ -103,8 +104,7 @@ class ControlServer:
             texts = [str(refusal) for refusal in error.refusals]
             return web.json_response({"refusals": texts}, status=409)
         except OSError as error:
-            text = f"the manifests are not accepted, and the cluster runs on: {error}"
-            return web.json_response({"error": text}, status=507)
+            return web.json_response({"error": f"{failed}: {error}"}, status=507)
 
     async def _post_down(self, request: web.Request) -> web.Response:
         self._supervisor.stop()
