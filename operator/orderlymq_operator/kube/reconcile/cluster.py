@@ -24,6 +24,7 @@ from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.kube.api import (
     Api,
     ApiError,
+    ConflictError,
     NotReadError,
     RetryLaterError,
     by_what_is_kept,
@@ -184,21 +185,17 @@ class ClusterReconciler:
                 self._listed.pop(key, None)
 
     async def _list_rivals(self, key: ClusterKey) -> frozenset[str]:
-        """List the kinds of parts that leave until no list shows another such part; return the UIDs of those parts.
+        """List the kinds of parts that leave; return the UIDs of those parts.
 
-        Another object may have taken the name over, in a namespace whose watch is behind.
+        Another object may have taken the name over, in a namespace whose watch is behind. What only these lists show to leave is
+        unsure in this pass, and the next one lists for it.
         """
-        listed: dict[str, str] = {}
-        while leaving := {
-            item.uid: item.kind
-            for item in self.inventory.parts(key)
-            if leaves(item) and item.uid not in listed
-        }:
-            for kind in set(leaving.values()):
-                self.inventory.invalidate(kind)
+        leaving = {item.uid: item.kind for item in self.inventory.parts(key) if leaves(item)}
+        for kind in set(leaving.values()):
+            self.inventory.invalidate(kind)
+        if leaving:
             await self.inventory.refresh(key)
-            listed |= leaving
-        return frozenset(listed)
+        return frozenset(leaving)
 
     def _is_unsure(self, cluster: Cluster, item: Item) -> bool:
         """Return whether an object that is not known may declare the same as a part that leaves.
@@ -225,7 +222,7 @@ class ClusterReconciler:
         steps = (*key, "steps")
         try:
             pause_s = await self._steps(item)
-        except RetryLaterError as error:
+        except (ConflictError, RetryLaterError) as error:
             if self._failures.stays(steps, error):
                 await self._write_problem(item, error.condition, str(error))
             raise

@@ -8,7 +8,7 @@ import pytest
 
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S
-from orderlymq_operator.kube.resources import PARTS, Json, Resource
+from orderlymq_operator.kube.resources import PARTS, TOPICS, Json, Resource
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -145,6 +145,36 @@ async def test_what_leaves_while_others_are_listed_is_decided_by_a_list_that_fol
     assert answers > 2
     assert resource.kind in tables.kinds
     assert not is_held(small, resource)
+
+
+async def test_a_reconcile_begins_however_fast_others_leave(small: SmallCluster) -> None:
+    """Law: each list may show another Topic that leaves; the reconcile lists once and leaves that one to the next."""
+    tables = Tables(small)
+    lists = shown = 0
+    request = ("GET", TOPICS.path(OTHER))
+
+    async def leave() -> None:
+        nonlocal lists, shown
+        lists += small.server.asked[-1] == request
+        if shown < 20:
+            shown += 1
+            made = custom("Topic", f"t{shown}", spec=SPECS["Topic"], **LEAVING)
+            small.reconciler.inventory.shown(TOPICS, small.server.put(TOPICS, made), gone=False)
+
+    show_leaving(small, TOPICS)
+    small.server.slow = leave
+    pause_s = await small.reconciler.reconcile(KEY)
+
+    assert lists == 2  # before and after the list is made up
+    assert "Topic" not in tables.kinds
+    assert pause_s is not None
+    while shown < 20:
+        await small.reconciler.reconcile(KEY)
+    await reconcile(small)
+    for number in range(1, 21):
+        left = small.server.find(TOPICS, NAMESPACE, f"t{number}")
+        assert left is not None
+        assert FINALIZER not in left["metadata"]["finalizers"]
 
 
 @EACH
