@@ -8,7 +8,7 @@ while waits for a person, whose change wakes the worker anyway.
 from collections.abc import Hashable
 from typing import Final
 
-from orderlymq_operator.kube.api import ApiError, RetryLaterError
+from orderlymq_operator.kube.api import ApiError, ConflictError, RetryLaterError
 
 FIRST_S: Final = 1.0
 MAX_S: Final = 15.0
@@ -45,10 +45,10 @@ class Failures:
         self._same: dict[Hashable, tuple[str, int]] = {}
 
     def stays(self, key: Hashable, error: ApiError) -> bool:
-        """Return whether an error does not pass: the API server has refused, or answered 500 so often."""
-        if not isinstance(error, RetryLaterError):
+        """Return whether an error does not pass: the API server has refused, or answered 409 or 500 so often."""
+        if not isinstance(error, ConflictError | RetryLaterError):
             return True
-        if error.status != 500:  # others say by themselves that they pass
+        if error.status not in (409, 500):  # others say by themselves that they pass
             return False
         text = str(error)
         before, times = self._same.get(key, ("", 0))

@@ -224,18 +224,21 @@ async def test_pods_that_two_budgets_select_are_named_until_one_budget_goes(
 
 
 @pytest.mark.parametrize(
-    "begin",
+    ("status", "begin"),
     [
-        f"POST {PODS.path(NAMESPACE, 'demo-0-0', 'eviction')}",
-        f"GET {PODS.path(NAMESPACE)}",
-        f"GET {SECRETS.path(NAMESPACE)}",
+        (500, f"POST {PODS.path(NAMESPACE, 'demo-0-0', 'eviction')}"),
+        (500, f"GET {PODS.path(NAMESPACE)}"),
+        (500, f"GET {SECRETS.path(NAMESPACE)}"),
+        (500, f"PATCH {STATEFUL_SETS.path(NAMESPACE)}"),
+        (409, f"GET {PODS.path(NAMESPACE)}"),
+        (409, f"PATCH {STATEFUL_SETS.path(NAMESPACE)}"),
     ],
 )
 async def test_a_failure_of_the_api_server_that_stays_is_said_wherever_it_comes(
-    small: SmallCluster, begin: str
+    small: SmallCluster, status: int, begin: str
 ) -> None:
     """Law: what passes by itself is no news; what an API server answers again and again is a person's to know."""
-    small.server.refused[begin] = (500, "no such thing as a free lunch")
+    small.server.refused[begin] = (status, "no such thing as a free lunch")
     small.change(**EDIT)
 
     reasons, writes = await refusals(small, 7)
