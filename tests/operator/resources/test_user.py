@@ -53,6 +53,21 @@ def test_a_secret_stands_beside_the_manifest(tmp_path: Path) -> None:
     assert read_secret(found) is None
 
 
+@pytest.mark.parametrize("path", ["certs/../ca.secret", "./certs/../ca.secret", ".//./ca.secret"])
+def test_a_path_names_the_file_that_the_system_opens(tmp_path: Path, path: str) -> None:
+    """Law: a folder before `..` may be a link to another place; `./` at the beginning is nothing."""
+    (tmp_path / "real" / "certs").mkdir(parents=True)
+    (tmp_path / "certs").symlink_to("real/certs")
+    (tmp_path / "real" / "ca.secret").write_text("of the link")
+    (tmp_path / "ca.secret").write_text("of the manifest")
+
+    found = user(MANIFEST.replace("writer.secret", path), str(tmp_path / "users.yaml"))
+
+    assert read_secret(found) == (tmp_path / path).read_text()
+    assert found.spec.secret_from is not None
+    assert found.spec.secret_from.file == str(tmp_path / path)
+
+
 def test_a_link_to_a_secret_is_followed_when_it_is_read(tmp_path: Path) -> None:
     """Law: who renews a secret or a certificate points the link to the next file."""
     for number in (1, 2):

@@ -393,13 +393,16 @@ def _beside_manifest(user: User, file: str) -> User:
 def _beside(path: str, file: str) -> str:
     """Return the absolute form of *path*, which *file* names.
 
-    A link stays one: tools that renew certificates and secrets point it to the next file.
+    A link stays one: tools that renew certificates and secrets point it to the next file. So does a folder before `..`, which
+    may be a link to another place.
 
     Raises:
         _PathError: the folder of *file* has a name that no text can carry.
     """
     folder = os.path.realpath(os.path.dirname(file) or ".")
-    found = os.path.normpath(os.path.join(folder, path))
+    while path.startswith("./"):
+        path = path[2:].lstrip("/")
+    found = os.path.join(folder, path)
     if not _is_text(found):
         raise _PathError(f"the path {found!a} is not UTF-8; move the files to another folder")
     return found
