@@ -61,6 +61,7 @@ from orderlymq_operator.resources.kinds import (
     User,
 )
 from orderlymq_operator.resources.user import NO_SECRET
+from orderlymq_protocol.body.config import TOPIC_ATTRIBUTES
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 __all__ = ["TEMPLATE", "plan", "plan_accepted"]
@@ -221,15 +222,23 @@ def _topic(
             for server in servers
         ):
             yield PutOrderConfig(name, text)
-    # Tools give them to a topic where it stands. A raft group that got it later has none; those of one that has some stay.
-    common = next((each.attributes for _, each in sorted(existing.items()) if each.attributes), ())
     for group, queues in sorted(layout.items()):
-        own = existing[group].attributes if group in existing else ()
-        config = replace(topic_config(topic, queues), attributes=own or common)
+        own = existing[group].attributes if group in existing else _given_elsewhere(existing)
+        config = replace(topic_config(topic, queues), attributes=own)
         if group not in existing:
             yield CreateTopic(name, group, config)
         elif existing[group] != config:
             yield UpdateTopic(name, group, config)
+
+
+def _given_elsewhere(existing: Mapping[str, TopicConfig]) -> tuple[tuple[str, str], ...]:
+    """Return the attributes with which a topic begins in another raft group: those that tools gave it where it stands.
+
+    One that only an earlier broker took is left out: no broker takes it any more. Later each raft group keeps its own, so
+    that a person can take one away.
+    """
+    given = next((each.attributes for _, each in sorted(existing.items()) if each.attributes), ())
+    return tuple((key, value) for key, value in given if value in TOPIC_ATTRIBUTES.get(key, ()))
 
 
 def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:

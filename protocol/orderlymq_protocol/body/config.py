@@ -18,7 +18,28 @@ PERM_READ: Final = 0x4
 # A bit that RocketMQ names and no client reads.
 PERM_PRIORITY: Final = 0x8
 SINGLE_TAG: Final = "SINGLE_TAG"
+MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
+# A topic with it that is not ordered still answers repeated sends from the window.
+DEDUP_ATTRIBUTE: Final = "duplicate.window"
+# 5.x's tools ask for order by this, and leave the older flag out.
+TYPE_IN_ORDER: Final = "FIFO"
 
+#: The values that an attribute of a topic may get: those a broker honours, and those that say what it does anyway.
+TOPIC_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
+    DEDUP_ATTRIBUTE: ("true", "false"),
+    MESSAGE_TYPE_ATTRIBUTE: (
+        "UNSPECIFIED",
+        "NORMAL",
+        TYPE_IN_ORDER,
+        "DELAY",
+        "TRANSACTION",
+        "MIXED",
+    ),
+    "cleanup.policy": ("DELETE",),
+    # The messages of a batch have offsets of their own here: all that BatchCQ shows to a client.
+    "queue.type": ("SimpleCQ", "BatchCQ"),
+    "reserve.time": ("-1",),
+}
 
 #: Queues of a topic on one broker: each is a row in answers and an index in clients. RocketMQ's own largest has 1024.
 QUEUES_MAX: Final = 16_384

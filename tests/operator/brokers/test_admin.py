@@ -189,7 +189,7 @@ async def test_a_switch_gives_a_raft_group_every_field_of_the_topic(
 ) -> None:
     """Law: a raft group that gets a topic by an expansion has no default in it. Only ordered topics switch.
 
-    Attributes follow when the expansion has ended: `plan` updates a raft group that has none.
+    Attributes of RocketMQ 5 do not follow by a switch: no manifest names them.
     """
     if field in ("order", "attributes"):
         return

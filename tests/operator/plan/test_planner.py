@@ -72,25 +72,28 @@ def test_the_queue_list_of_an_ordered_topic_is_published_before_its_queues_exist
 
 
 def test_attributes_that_a_tool_gave_a_topic_follow_it_to_a_raft_group_that_gets_it_later() -> None:
-    """Law: queues of one topic behave alike; what a raft group has of its own stays, and nothing is taken away."""
+    """Law: a raft group begins with what brokers take of them, and keeps its own: a person takes one away group by group."""
     wanted = desired(topic(type="Normal", queues=16), groups=2)
     world = World()
     world.settle(desired(topic(type="Normal"), groups=1))
     world.settle(desired(topic(type="Normal"), groups=2))
-    told = (("message.type", "MIXED"),)
+    told = (
+        ("cleanup.policy", "COMPACTION"),
+        ("message.type", "MIXED"),
+    )  # an earlier broker took both
     table = world.groups["demo-0"].topics
     table["orders"] = replace(table["orders"], attributes=told)
 
     made = _work(world.settle(wanted))
     later = world.groups["demo-1"].topics
-    later["orders"] = replace(later["orders"], attributes=())
-    filled = _work(world.settle(wanted))
-    later["orders"] = replace(later["orders"], attributes=(("message.type", "NORMAL"),))
-
-    config = TopicConfig(8, 6, order=False, attributes=told)
+    config = TopicConfig(8, 6, order=False, attributes=told[1:])
     assert made == [CreateTopic("orders", "demo-1", config)]
-    assert filled == [UpdateTopic("orders", "demo-1", config)]
-    assert world.settle(wanted) == []
+    for own in ((), (("message.type", "NORMAL"),)):
+        later["orders"] = replace(config, attributes=own)
+        assert world.settle(wanted) == []
+        later["orders"] = replace(later["orders"], permission=4)
+        changed = replace(config, attributes=own)
+        assert _work(world.settle(wanted)) == [UpdateTopic("orders", "demo-1", changed)]
 
 
 def test_a_group_with_a_start_position_waits_for_its_topics() -> None:

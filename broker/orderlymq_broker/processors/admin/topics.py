@@ -17,7 +17,7 @@ from orderlymq_broker.core.responses import answer_list, change, check_unchangin
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
 from orderlymq_broker.state.removals import refuse_fewer
-from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic
+from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
@@ -27,11 +27,14 @@ from orderlymq_protocol.body.catalogue import (
     TopicOffset,
 )
 from orderlymq_protocol.body.config import (
+    MESSAGE_TYPE_ATTRIBUTE,
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
     QUEUES_MAX,
     SINGLE_TAG,
+    TOPIC_ATTRIBUTES,
+    TYPE_IN_ORDER,
 )
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
@@ -50,20 +53,6 @@ from orderlymq_protocol.plurals import counted
 TOPICS_AT_ONCE_MAX: Final = 256
 
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
-
-_MESSAGE_TYPE: Final = "message.type"
-# 5.x's tools ask for order by this, and leave the older flag out.
-_IN_ORDER: Final = "FIFO"
-
-# The values that an attribute may get: those the broker honours, and those that say what it does anyway.
-_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
-    DEDUP_ATTRIBUTE: ("true", "false"),
-    _MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", _IN_ORDER, "DELAY", "TRANSACTION", "MIXED"),
-    "cleanup.policy": ("DELETE",),
-    # The messages of a batch have offsets of their own here: all that BatchCQ shows to a client.
-    "queue.type": ("SimpleCQ", "BatchCQ"),
-    "reserve.time": ("-1",),
-}
 
 
 class TopicAdministration:
@@ -246,14 +235,14 @@ class TopicAdministration:
             self._check_change(present, config)
             order = order or present.config.order
             kept = dict(present.config.attributes)
-        merged = merge_attributes(f"topic[{name}]", kept, attributes, _ATTRIBUTES)
+        merged = merge_attributes(f"topic[{name}]", kept, attributes, TOPIC_ATTRIBUTES)
 
         return TopicSet(
             name,
             config.read_queue_nums,
             config.write_queue_nums,
             config.perm,
-            order or merged.get(_MESSAGE_TYPE) == _IN_ORDER,
+            order or merged.get(MESSAGE_TYPE_ATTRIBUTE) == TYPE_IN_ORDER,
             config.topic_sys_flag,
             config.topic_filter_type,
             merged,

@@ -18,16 +18,13 @@ from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.state.topics.rows import TopicRow
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_key
-from orderlymq_protocol.body.config import PERM_READ, PERM_WRITE
+from orderlymq_protocol.body.config import DEDUP_ATTRIBUTE, PERM_READ, PERM_WRITE
 from orderlymq_protocol.names import (
     TIMER_TOPIC,
     UNSENDABLE_TOPICS,
     is_dlq_topic,
     is_retry_topic,
 )
-
-# Attribute of a topic that is not ordered and still answers repeated sends from the window.
-DEDUP_ATTRIBUTE: Final = "duplicate.window"
 
 _TOPIC_COUNTERS: Final = "topics"
 _GROUP_COUNTERS: Final = "groups"

@@ -235,8 +235,6 @@ def _setting_change(field: str, group: str, was: Any, now: Any) -> str:
             return f"is marked as {'ordered' if now else 'not ordered'} again on {group}"
         case "permission":
             was, now = _permission(was), _permission(now)
-        case "attributes":
-            return f"gets the attributes that it has elsewhere on {group}"
     return f"its {field} on {group} changes from {was} to {now}"
 
 
