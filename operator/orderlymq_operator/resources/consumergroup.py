@@ -17,7 +17,6 @@ from orderlymq_operator.resources.meta import (
     ObjectMeta,
     Status,
     WireName,
-    rule,
     rules,
     set_once,
 )
@@ -102,12 +101,6 @@ class ConsumerGroupSpec(Model):
     lane_key_property: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
         default=SHARDING_KEY,
         description="Property of a message whose value is its key, with concurrency Key; printable characters.",
-        json_schema_extra=rules(
-            rule(
-                r"self.matches('^( |[^\\p{C}\\p{Z}])+$')",
-                "laneKeyProperty is no name of a property: choose printable characters",
-            )
-        ),
     )
     start_from: Literal["Client", "Latest", "Earliest"] = Field(
         default="Client",

@@ -91,8 +91,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
             raise ValueError(f"{what} {name!r} is there twice; remove one")
 
 
-SAME: Final = rule("self == oldSelf", "this field cannot be changed once it is set")
-IMMUTABLE: Final = rules(SAME)
+IMMUTABLE: Final = rules(rule("self == oldSelf", "this field cannot be changed once it is set"))
 
 
 class Model(BaseModel):

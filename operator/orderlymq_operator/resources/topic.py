@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
-    SAME,
     ApiVersion,
     ClusterRef,
     Model,
@@ -47,11 +46,6 @@ _OWN_PREFIXES: Final = (
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPIC_PREFIX.upper(),
 )
-_OWN_NAMES: Final = ", ".join(f"'{name}'" for name in sorted(SYSTEM_TOPICS))
-_NOT_OWN: Final = rule(
-    f"!self.matches('^({'|'.join(_OWN_PREFIXES)})') && !(self in [{_OWN_NAMES}])",
-    "brokers keep this name for themselves; choose another topicName",
-)
 
 
 def is_brokers_own(name: str) -> bool:
@@ -69,7 +63,7 @@ class TopicSpec(Model):
         default=None,
         description="Name that clients use; metadata.name when absent. None that brokers keep for themselves, as "
         "`%DLQ%...`, `%RETRY%...`, `rmq_sys_...` and TBW102.",
-        json_schema_extra=rules(SAME, _NOT_OWN),
+        json_schema_extra=IMMUTABLE,
     )
     type: Literal["Ordered", "Normal", "Delay", "Transaction"] = Field(
         default="Ordered",

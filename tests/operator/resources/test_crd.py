@@ -87,7 +87,6 @@ _GUARDED = {
     "ConsumerGroup.spec",
     "ConsumerGroup.spec.clusterRef",
     "ConsumerGroup.spec.groupName",
-    "ConsumerGroup.spec.laneKeyProperty",
     "ConsumerGroup.spec.ordering",
     "User.spec",
     "User.spec.accessKey",
