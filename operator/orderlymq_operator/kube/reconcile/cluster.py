@@ -428,12 +428,7 @@ class ClusterReconciler:
         accepted = cluster.spec
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         cluster, tls_waits = with_tls_step(cluster, live)
-        key = (item.namespace, item.name)
-        is_unsure = partial(self._is_unsure, cluster)
-        # The loop serves others meanwhile: thousands of Topics take long.
-        state = await beside_loop(
-            lambda: desired_state(cluster, self.inventory.parts(key), is_unsure)
-        )
+        state = await self._wanted_by(cluster, (item.namespace, item.name))
         state.desired = groupremoval.with_standing_groups(state.desired, live)
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
@@ -494,6 +489,13 @@ class ClusterReconciler:
         elif missing or uncertified:
             found.problem = ConditionReport("False", "SecretMissing", missing or uncertified)
         return Scope(item, cluster, state, live, backend, found, backup_id)
+
+    async def _wanted_by(self, cluster: Cluster, key: ClusterKey) -> DesiredState:
+        """Return what a Cluster and its parts want; the loop serves others meanwhile: thousands of Topics take long."""
+        is_unsure = partial(self._is_unsure, cluster)
+        return await beside_loop(
+            lambda: desired_state(cluster, self.inventory.parts(key), is_unsure)
+        )
 
     async def _certified(
         self, item: Item, live: Live, state: DesiredState, *, restores: bool
