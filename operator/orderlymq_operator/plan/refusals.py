@@ -10,9 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from orderlymq_operator.plan.actions import Observed, Refuse, TopicConfig
 from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.plan.placement import parse_order_text
-from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, Topic
-from orderlymq_operator.resources.topic import is_brokers_own
-from orderlymq_protocol.names import reply_topic
+from orderlymq_operator.resources.kinds import (
+    Cluster,
+    ConsumerGroup,
+    Desired,
+    Topic,
+    is_brokers_own,
+)
 from orderlymq_protocol.plurals import counted
 
 
@@ -189,9 +193,7 @@ def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
 def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[Refuse]:
     """Refuse a topic that exists in the brokers as something else, or that they would not make."""
     existing = topic_layout(topic.topic_name, observed)
-    # Brokers have topics called after their cluster and their groups.
-    after = {cluster.metadata.name, reply_topic(cluster.metadata.name), *cluster.group_names}
-    if is_brokers_own(topic.topic_name) or topic.topic_name in after:
+    if is_brokers_own(topic.topic_name, cluster):
         reason = f"brokers keep the name {topic.topic_name!r} for themselves"
         yield Refuse(
             "Topic", topic.metadata.name, "spec.topicName", reason, "choose another topicName"

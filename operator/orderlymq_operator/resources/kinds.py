@@ -17,6 +17,13 @@ from orderlymq_operator.resources.meta import Condition, ObjectMeta
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 from orderlymq_operator.resources.topic import Topic
 from orderlymq_operator.resources.user import User
+from orderlymq_protocol.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    reply_topic,
+)
 
 __all__ = [
     "KINDS",
@@ -34,6 +41,7 @@ __all__ = [
     "User",
     "Using",
     "declared_name",
+    "is_brokers_own",
     "is_deleted_with",
     "resources_of",
 ]
@@ -55,6 +63,13 @@ USING: Final = frozenset({"Pipeline", "Backup", "ScheduledBackup"})
 
 # The field that holds the name which clients use, by kind; the others have none.
 NAME_FIELDS: Final = {"Topic": "topic_name", "ConsumerGroup": "group_name", "User": "access_key"}
+# Topics of these names brokers make, read and delete by themselves.
+_OWN_PREFIXES: Final = (
+    RETRY_PREFIX,
+    DLQ_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPIC_PREFIX.upper(),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +117,15 @@ def declared_name(resource: Resource) -> str:
     """Return the name that clients use."""
     field = NAME_FIELDS.get(resource.kind)
     return str(getattr(resource, field)) if field else resource.metadata.name
+
+
+def is_brokers_own(topic: str, cluster: Cluster) -> bool:
+    """Return whether brokers keep a topic's name for themselves: for retries, dead letters, or their own work.
+
+    They have topics called after their cluster and their groups, too.
+    """
+    after = {cluster.metadata.name, reply_topic(cluster.metadata.name), *cluster.group_names}
+    return topic in SYSTEM_TOPICS or topic in after or topic.startswith(_OWN_PREFIXES)
 
 
 def is_deleted_with(resource: Resource) -> bool:

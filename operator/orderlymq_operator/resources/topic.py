@@ -24,12 +24,6 @@ from orderlymq_operator.resources.meta import (
 )
 from orderlymq_operator.resources.quantities import Duration
 from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX
-from orderlymq_protocol.names import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPICS,
-)
 
 QueueChangePolicy = Literal["Reject", "Expand", "DrainAndSwitch"]
 PERMISSION_BITS: Final = {"ReadOnly": 4, "WriteOnly": 2, "ReadWrite": 6}
@@ -39,18 +33,6 @@ _DRAIN_MIN: Final = Duration("2s")
 _EXPANSION_MAX: Final = Duration(f"{EXPANSION_MS_MAX // 3_600_000}h")
 _DRAIN_RANGE: Final = f"drainTimeout is {_DRAIN_MIN} to {_EXPANSION_MAX}"
 _PROPAGATION_RANGE: Final = f"routePropagationTime is at most {_EXPANSION_MAX}"
-# Topics of these names brokers make, read and delete by themselves.
-_OWN_PREFIXES: Final = (
-    RETRY_PREFIX,
-    DLQ_PREFIX,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPIC_PREFIX.upper(),
-)
-
-
-def is_brokers_own(name: str) -> bool:
-    """Return whether brokers keep a topic's name for themselves: for retries, dead letters, or their own work."""
-    return name in SYSTEM_TOPICS or name.startswith(_OWN_PREFIXES)
 
 
 class TopicSpec(Model):

@@ -4,8 +4,8 @@ Desired state of one Cluster, from its custom resources: what it has, what is re
 Pure. Rules: an object of a namespace that the Cluster does not allow wants nothing, holds no name and deletes nothing. Of
 two objects that declare the same name the older one wins, and the other one reports Conflict. An object that is being
 deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for, unless another
-object declared that first, or one that is not known may do so. One that was refused from its beginning has no finalizer, so
-it is not waited for.
+object declared that first, one that is not known may do so, or brokers keep the name for themselves. One that was refused
+from its beginning has no finalizer, so it is not waited for.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,6 +20,7 @@ from orderlymq_operator.resources.kinds import (
     NAME_FIELDS,
     Cluster,
     Desired,
+    is_brokers_own,
     is_deleted_with,
 )
 
@@ -95,6 +96,8 @@ def desired_state(
     for item in state.leaving:
         # Another object may have taken the name over: then nothing is deleted.
         if not deletes(item) or (item.kind, item.declared) in claimed or _was_refused(item):
+            continue
+        if item.kind == "Topic" and is_brokers_own(item.declared, cluster):
             continue
         if is_unsure(item):
             state.unsure.add(item.uid)

@@ -32,6 +32,7 @@ from orderlymq_operator.resources.kinds import (
     User,
     Using,
     declared_name,
+    is_brokers_own,
     is_deleted_with,
 )
 from orderlymq_operator.resources.manifests import yamlsource
@@ -210,7 +211,12 @@ def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
         return desired
     return replace(
         desired,
-        deleted_topics=_gone(present.topics, present.deleted_topics, desired.topics),
+        # What brokers keep for themselves is no manifest's to delete, although an earlier version accepted one.
+        deleted_topics=frozenset(
+            name
+            for name in _gone(present.topics, present.deleted_topics, desired.topics)
+            if not is_brokers_own(name, desired.cluster)
+        ),
         deleted_consumer_groups=_gone(
             present.consumer_groups, present.deleted_consumer_groups, desired.consumer_groups
         ),

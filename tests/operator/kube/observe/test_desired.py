@@ -91,6 +91,21 @@ def test_what_another_object_declares_is_not_deleted(reason: str, deleted: set[s
     assert desired_state(cluster(), [gone]).desired.deleted_topics == deleted
 
 
+@pytest.mark.parametrize(
+    "name", ["%DLQ%billing", "%RETRY%billing", "TBW102", "demo", "demo-0", "demo_REPLY_TOPIC"]
+)
+def test_a_topic_of_the_brokers_own_is_not_deleted_with_an_object_of_its_name(name: str) -> None:
+    """Law: what the planner refuses to make it does not take away; an earlier version accepted such an object."""
+    told = {"conditions": [{"type": "Ready", "status": "False", "reason": "ResourceConflict"}]}
+    for status in ({}, told):
+        gone = item("Topic", "gone", spec={"topicName": name, **DELETE}, status=status, **LEAVING)
+
+        state = desired_state(cluster(), [gone])
+
+        assert state.desired.deleted_topics == set()
+        assert state.leaving == [gone]
+
+
 def test_who_needs_a_finalizer() -> None:
     """Only what is deleted in the brokers; a Cluster never does."""
     topic = item("Topic", "a").manifest

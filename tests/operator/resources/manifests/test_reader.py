@@ -1,5 +1,6 @@
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -293,6 +294,18 @@ def test_only_a_pruned_topic_with_policy_delete_is_deleted_and_remembered() -> N
 
     assert once.deleted_topics == twice.deleted_topics == frozenset({"drop"})
     assert back.deleted_topics == frozenset()
+
+
+@pytest.mark.parametrize("name", ["%DLQ%billing", "%RETRY%billing", "TBW102", "demo", "demo-0"])
+def test_a_topic_of_the_brokers_own_is_not_deleted_with_a_manifest_of_its_name(name: str) -> None:
+    """Law: an earlier version accepted such a manifest, and may have been about to delete the topic."""
+    before = desired(topic("drop", topicName=name, deletionPolicy="Delete"), topic("keep"))
+    about = replace(desired(topic("keep")), deleted_topics=frozenset({name}))
+
+    for each in (before, about):
+        after = combine(_manifests(each.cluster, topic("keep")), each, prune=True)
+
+        assert after == desired(topic("keep"))
 
 
 def test_the_examples_for_kubernetes_are_manifests() -> None:
