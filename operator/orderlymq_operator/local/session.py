@@ -28,7 +28,7 @@ from orderlymq_operator.local.restoration import (
 from orderlymq_operator.local.secrets import unusable_files
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.plan.actions import Observed
-from orderlymq_operator.plan.refusals import refusals
+from orderlymq_operator.plan.refusals import of_change, refusals
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests.reader import Manifest, OtherClusterError, combine
 
@@ -86,8 +86,8 @@ def _desired(manifests: Sequence[Manifest], before: State | None) -> Desired:
         desired = combine(manifests, before.desired)
     except OtherClusterError as error:
         raise RefusedError(str(error)) from error
-    refused = refusals(desired, Observed(accepted=before.desired))
-    if refused:
+    found = refusals(desired, Observed(accepted=before.desired))
+    if refused := of_change(found, desired, before.desired):
         raise RefusedError("\n".join(str(refusal) for refusal in refused))
     return desired
 

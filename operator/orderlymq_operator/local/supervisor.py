@@ -39,7 +39,8 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
-from orderlymq_operator.plan.planner import plan, plan_accepted
+from orderlymq_operator.plan.planner import plan_accepted
+from orderlymq_operator.plan.refusals import of_change
 from orderlymq_operator.plan.settings import live_changes
 from orderlymq_operator.resources.cluster.cluster import Tls
 from orderlymq_operator.resources.kinds import Desired, declared_name
@@ -350,9 +351,9 @@ class Supervisor:
         async with self._turn_for_change():
             desired = await asyncio.to_thread(combine, manifests, self.desired, prune=prune)
             observed = await self._running_backend().observe()
-            actions = await asyncio.to_thread(plan, desired, observed)
+            actions, refused = await asyncio.to_thread(plan_accepted, desired, observed)
             refusals = await asyncio.to_thread(self._unusable, desired, manifests)
-            refusals += [action for action in actions if isinstance(action, Refuse)]
+            refusals += of_change(refused, desired, self.desired)
             if refusals:
                 raise RefusedChange(refusals)
             lives = [text for _, text in live_changes(self.desired.cluster, desired.cluster)]

@@ -1,11 +1,11 @@
 """
 Which changes of a running cluster are refused, why, and what to do instead.
 
-Rule: the whole change is judged before anything is touched; one refusal refuses all of it. The new manifests are compared
+Rule: the whole change is judged before anything is touched; one refusal of what changes refuses all of it. The new manifests are compared
 with the previous ones field by field, and with what the brokers have, because a client or a tool may have made a topic.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from orderlymq_operator.plan.actions import Observed, Refuse, TopicConfig
 from orderlymq_operator.plan.guard import unconfirmed
@@ -44,6 +44,23 @@ def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
     for group in desired.consumer_groups:
         found += _unusable(group)
     return found
+
+
+def of_change(refused: Sequence[Refuse], desired: Desired, before: Desired | None) -> list[Refuse]:
+    """Return which of *refused* refuse the change from *before* to *desired*.
+
+    A Topic or ConsumerGroup that was accepted as it is refuses none: brokers have changed since, or an earlier version accepted
+    what this one does not. `plan_accepted` leaves it alone and plans the rest.
+    """
+    if before is None:
+        return list(refused)
+    accepted = {(each.kind, each.metadata.name): each.spec for each in before.resources()}
+    same = {
+        (each.kind, each.metadata.name)
+        for each in (*desired.topics, *desired.consumer_groups)
+        if accepted.get((each.kind, each.metadata.name)) == each.spec
+    }
+    return [refusal for refusal in refused if (refusal.kind, refusal.name) not in same]
 
 
 def _cluster_changes(old: Cluster, new: Cluster) -> Iterator[Refuse]:

@@ -13,6 +13,7 @@ from orderlymq_operator.plan.forecast.consequences import consequences
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.ideal import IdealCluster
 from orderlymq_operator.plan.planner import plan, plan_accepted
+from orderlymq_operator.plan.refusals import of_change
 from orderlymq_operator.resources.kinds import Desired
 
 # More than a cluster of GROUPS_MAX groups of one replica needs, which restart one after the other.
@@ -25,11 +26,12 @@ def forecast(desired: Desired, observed: Observed, *, whole: bool = True) -> For
     Args:
         desired: what is to be.
         observed: what is, with what was accepted before.
-        whole: whether one refusal refuses everything; otherwise only its object is left alone.
+        whole: whether one refusal of what changes refuses everything; otherwise only its object is left alone.
     """
     _, refused = plan_accepted(desired, observed)
-    if refused and (whole or any(refusal.kind == "Cluster" for refusal in refused)):
-        return Forecast(refusals=tuple(refused))
+    told = of_change(refused, desired, observed.accepted) if whole else refused
+    if told and (whole or any(refusal.kind == "Cluster" for refusal in told)):
+        return Forecast(refusals=tuple(told))
     out = {(refusal.kind, refusal.name) for refusal in refused}
     kept = replace(
         desired,
@@ -44,7 +46,7 @@ def forecast(desired: Desired, observed: Observed, *, whole: bool = True) -> For
     return Forecast(
         resources=tuple(consequences(kept, before, steps)),
         steps=tuple(steps),
-        refusals=tuple(refused),
+        refusals=tuple(told),
         complete=complete,
     )
 

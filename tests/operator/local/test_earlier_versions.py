@@ -1,0 +1,110 @@
+"""A local cluster whose manifests an earlier version accepted, and this one refuses."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from orderlymq_operator.local import session
+from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.errors import RefusedError
+from orderlymq_operator.local.supervisor import Supervisor
+from orderlymq_operator.resources.manifests.reader import combine, parse
+from tests.operator.local.manifests import normal_topic, text
+from tests.operator.local.supervision import running, shared_of, until
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.usefixtures("stub_brokers"),
+    pytest.mark.timeout(60),
+]
+BAD_LANES = """
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: ConsumerGroup
+metadata: {name: lanes}
+spec: {clusterRef: {name: demo}, concurrency: Key, laneKeyProperty: "a\\x01b"}
+"""
+
+
+def own_topic(name: str, *, called: str = "own", queues: int = 1) -> str:
+    """Return one more document: a topic whose name brokers keep for themselves."""
+    return f"""
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: Topic
+metadata: {{name: {called}}}
+spec:
+  clusterRef: {{name: demo}}
+  topicName: "{name}"
+  type: Normal
+  queues: {queues}
+  deletionPolicy: Delete
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["%DLQ%billing", "%RETRY%billing", "TBW102", "demo", "demo-0", "demo_REPLY_TOPIC"]
+)
+def test_what_an_earlier_version_accepted_keeps_no_cluster_from_its_start(
+    directory: DataDirectory, ports: int, name: str
+) -> None:
+    """Law: a Topic that this version refuses stays as it is; one that is new or changed is refused."""
+    old = parse(text(ports, extra=own_topic(name)), "test.yaml")
+    lanes = parse(text(ports, extra=own_topic(name) + BAD_LANES), "test.yaml")
+    stored = combine(lanes, None)
+    directory.create()
+    directory.save(State(stored))
+
+    for found in ([], old, lanes):
+        with session.prepared(directory, found) as state:
+            assert state.desired == stored
+    changed = parse(text(ports, extra=own_topic(name, queues=2)), "test.yaml")
+    more = parse(text(ports, extra=own_topic("SELF_TEST_TOPIC", called="more")), "test.yaml")
+    for found, why in ((changed, name), (more, "SELF_TEST_TOPIC")):
+        with (
+            pytest.raises(RefusedError, match=f"brokers keep the name '{why}'"),
+            session.prepared(directory, found),
+        ):
+            pass
+
+
+async def test_what_an_earlier_version_accepted_is_left_alone_until_it_is_pruned(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: its condition says why, other changes go on, and the brokers' own topic stays when the manifest goes."""
+    plain = text(ports, replicas=1)
+    async with running(directory, ports, replicas=1):
+        pass
+    state = directory.load()
+    assert state is not None
+    shared = shared_of(directory)
+    shared["topics"]["%DLQ%billing"] = {**shared["topics"]["orders"], "order": False}
+    (directory.path / "replicas/demo-0.shared").write_text(json.dumps(shared))
+    old = plain + own_topic("%DLQ%billing") + BAD_LANES
+    directory.save(replace(state, desired=combine(parse(old, "test.yaml"), None)))
+    with session.prepared(directory, []) as state:
+        supervisor = Supervisor(directory, state)
+        task = asyncio.create_task(supervisor.run())
+        try:
+
+            def reasons() -> dict[str, str]:
+                return {item["name"]: item["reason"] for item in supervisor.snapshot()["resources"]}
+
+            await until(lambda: reasons().get("orders") == "Synced")
+            refused = {name for name, why in reasons().items() if why == "ResourceConflict"}
+            more = parse(old + normal_topic(4), "test.yaml")
+            said = await supervisor.forecast(more, prune=False)
+            await supervisor.apply(more, prune=False)
+            await until(lambda: "clicks" in shared_of(directory)["topics"])
+            await supervisor.apply(parse(plain, "test.yaml"), prune=True)
+            await until(lambda: supervisor.settled)
+        finally:
+            supervisor.stop()
+            await task
+
+    assert refused == {"own", "lanes"}
+    assert said.refusals == ()
+    assert [each.subject.name for each in said.resources if each.effects] == ["clicks"]
+    assert "%DLQ%billing" in shared_of(directory)["topics"]
