@@ -57,8 +57,9 @@ def of_change(refused: Sequence[Refuse], desired: Desired, before: Desired | Non
     accepted = {(each.kind, each.metadata.name): each.spec for each in before.resources()}
     same = {
         (each.kind, each.metadata.name)
-        for each in (*desired.topics, *desired.consumer_groups)
-        if accepted.get((each.kind, each.metadata.name)) == each.spec
+        for each in desired.resources()
+        if each.kind in ("Topic", "ConsumerGroup")
+        and accepted.get((each.kind, each.metadata.name)) == each.spec
     }
     return [refusal for refusal in refused if (refusal.kind, refusal.name) not in same]
 
