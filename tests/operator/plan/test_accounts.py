@@ -124,8 +124,11 @@ def test_a_raft_group_that_joins_under_a_rotation_gets_no_queues_before_its_end(
     world = _world(orders=TopicConfig(8, 6, order=False))
     wanted = _wanted(topic(type="Normal", queues=16))
     known = user_config(WRITER, SECRET)
+    rotation = WRITER.spec.secret_rotation.model_copy(update={"overlap_seconds": 0})
+    spec = WRITER.spec.model_copy(update={"secret_rotation": rotation})
+    at_once = replace(wanted, users=(WRITER.model_copy(update={"spec": spec}),))
 
-    def planned(*former_until_ms: int) -> list[Action]:
+    def planned(*former_until_ms: int, wanted: Desired = wanted) -> list[Action]:
         observed = world.observed()
         groups = {
             name: replace(group, users={"shop-writer": replace(known, former_until_ms=until_ms)})
@@ -144,9 +147,12 @@ def test_a_raft_group_that_joins_under_a_rotation_gets_no_queues_before_its_end(
         [CreateTopic("orders", "demo-1", TopicConfig(8, 6, order=False))],
     ]
     assert (
-        "demo-1 gets queues when the former secret of account shop-writer, which it does not know, has ended"
+        "demo-1 gets queues when the former secret of account shop-writer, which it does not know, has ended; "
+        "spec.secretRotation.overlapSeconds 0 of its User ends it now"
         in {each.condition.message for each in waiting if isinstance(each, ReportCondition)}
     )
+    ends = _of(SetUser, planned(9_000, 0, wanted=at_once))
+    assert "demo-0" in {each.group for each in ends if isinstance(each, SetUser)}
 
 
 def test_nothing_waits_for_accounts_that_nobody_has() -> None:
