@@ -10,7 +10,8 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
-from orderlymq_broker.state.topics.topics import DEDUP_ATTRIBUTE, Topic, Versioned
+from orderlymq_broker.state.topics.topics import Topic, Versioned
+from orderlymq_protocol.body.config import DEDUP_ATTRIBUTE
 from orderlymq_protocol.names import TIMER_TOPIC
 from tests.broker.state.entries import WALL_MS, Replica
 
