@@ -109,6 +109,8 @@ class StreamSpec(PipelineSpec):
         """What the checkpoint is about: a pipeline with other values would lack all that was read before it."""
         fields = {to_camel(name): getattr(self, name, None) for name in _BOUND}
         given = {name: str(value) for name, value in fields.items() if value is not None}
+        if (catalog := getattr(self, "catalog", None)) is not None:
+            given["catalog"] = catalog.name
         return {"type": self.type, "source.topic": self.source.topic, **given}
 
     @property

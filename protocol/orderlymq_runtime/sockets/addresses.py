@@ -10,6 +10,7 @@ def split_address(address: str) -> tuple[str, int]:
         ValueError: It is not of this form.
     """
     host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     is_number = port.isascii() and port.isdigit() and len(port) <= len("65535")
     if not colon or not host or not is_number or int(port) > 65_535:
         raise ValueError(f"{address[:300]!r} is not host:port")
@@ -17,7 +18,7 @@ def split_address(address: str) -> tuple[str, int]:
         host.encode("idna")  # as a look-up does
     except UnicodeError as error:
         raise ValueError(f"{address[:300]!r} is not host:port: {error}") from error
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)
 
 
 def join_address(host: str, port: int) -> str:

@@ -254,7 +254,9 @@ async def test_a_look_up_that_was_given_up_ends_unheard() -> None:
     assert reported == []
 
 
-@pytest.mark.parametrize("address", ["", "127.0.0.1", "host:", ":1", "host:99999", "host:x"])
+@pytest.mark.parametrize(
+    "address", ["", "127.0.0.1", "host:", ":1", "[]:1", "host:99999", "host:x"]
+)
 async def test_an_address_that_is_none_fails_like_one_that_refuses(address: str) -> None:
     """Law: what comes from a route or a user is answered with an error of the call."""
     client = RemotingClient()

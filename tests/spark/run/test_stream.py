@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Any, cast
 
 import pytest
 from prometheus_client import REGISTRY
@@ -253,14 +253,19 @@ def test_the_lag_grows_while_a_batch_lasts(
             {"type": "replay", "target": "a", "target_bootstrap": "127.0.0.1:2"},
             "targetBootstrap",
         ),
+        (
+            {"format": "iceberg", "table": "lake.orders", "catalog": {"name": "one"}},
+            {"format": "iceberg", "table": "lake.orders", "catalog": {"name": "two"}},
+            "catalog",
+        ),
     ],
 )
 def test_the_checkpoint_of_another_pipeline_is_refused(
-    tmp_path: Path, old: dict[str, str], new: dict[str, str], name: str
+    tmp_path: Path, old: dict[str, Any], new: dict[str, Any], name: str
 ) -> None:
     """It would begin where that one stands, so its own place would lack all before; the other one still goes on."""
 
-    def run(values: dict[str, str], called: str) -> Status:
+    def run(values: dict[str, Any], called: str) -> Status:
         more = {"type": "archive", **values}
         source = Source(topic=more.pop("topic", "orders"), bootstrap="127.0.0.1:1")
         model = ReplaySpec if more["type"] == "replay" else ArchiveSpec

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from orderlymq_broker.core.bodylimits import read_heartbeat
+from orderlymq_broker.core.bodylimits import BODY_SIZE_MAX, read_heartbeat
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
@@ -234,7 +234,7 @@ class AccessControl:
         try:
             stamp = verified(request, [secret.encode() for secret in secrets])
         except SignatureRefused as refused:
-            self._wrong.count(request, peer, now.monotonic_ms)
+            self._count_wrong(request, peer, now)
             raise self._signature_refusal(str(refused)) from refused
         # Before it is remembered: only administrators use up the memory of all.
         self._check_permissions(request, account)
@@ -256,6 +256,12 @@ class AccessControl:
         if peer.connection not in self.admitted:
             self._wrong.check(request, peer, now.monotonic_ms)
 
+    def _count_wrong(self, request: RemotingCommand, peer: Peer, now: Now) -> None:
+        """Take note of a wrong signature; a large one makes a stranger of its connection again."""
+        self._wrong.count(request, peer, now.monotonic_ms)
+        if len(request.body) > BODY_SIZE_MAX:
+            self.admitted.discard(peer.connection)
+
     def _judge(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
         """Check RocketMQ's signature and what the account may do; return its access key, empty where none is needed."""
         if self._is_white(peer):
@@ -270,7 +276,7 @@ class AccessControl:
         if not is_near:
             self._check_size(request, peer, now)
         if not is_near and not self._is_signed_by(account, request, now.wall_ms):
-            self._wrong.count(request, peer, now.monotonic_ms)
+            self._count_wrong(request, peer, now)
             _deny(f"Check signature failed for accessKey={access_key}; its secret is another")
         self._check_permissions(request, account)
 

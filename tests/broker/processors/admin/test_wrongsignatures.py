@@ -78,6 +78,15 @@ def test_who_shows_a_right_signature_is_served_beside_a_stranger(guarded: Shell)
     assert send(guarded, LARGE, SECRET, 5)[0] == 0
 
 
+def test_a_right_signature_vouches_for_no_wrong_ones(guarded: Shell) -> None:
+    """A connection that was admitted and guesses then is a stranger's from its first wrong large request on."""
+    assert send(guarded, b"small", SECRET, 2)[0] == 0
+    remarks = [send(guarded, LARGE, "guessed", 2)[1] for _ in range(20)]
+
+    assert sum(WRONG in remark for remark in remarks) <= BYTES_PER_S // len(LARGE) + 1
+    assert BUSY in remarks[-1]
+
+
 def test_a_message_that_nobody_may_send_is_not_judged(guarded: Shell) -> None:
     """It is refused as it is with a right signature."""
     body = b"x" * (guarded.settings.storage.body_size_max + 1)
