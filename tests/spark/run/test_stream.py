@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Any, cast
+from typing import Any, cast
 
 import pytest
 from prometheus_client import REGISTRY
