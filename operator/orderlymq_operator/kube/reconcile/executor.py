@@ -25,40 +25,45 @@ _AT_ONCE: Final = 32
 async def execute(
     backend: KubeBackend, actions: Sequence[Action], metrics: OperatorMetrics
 ) -> tuple[list[Exception], int]:
-    """Carry out *actions*; return what failed, and how many were done that were more than reports."""
+    """Carry out *actions*; return what failed, and how many were done that were more than reports.
+
+    What failed or is held is named in the order of the plan: a status that names the first says the same each time.
+    """
     lanes: dict[Lane, list[Action]] = {}
     for action in actions:
         if isinstance(action, ReportCondition):
             backend.reports[action.subject] = action.condition
         else:
             lanes.setdefault(lane_of(action), []).append(action)
-    failed: list[Exception] = []
+    failed: dict[Lane, Exception] = {}
+    held: dict[Lane, str] = {}
     done = 0
 
-    async def perform(lane: Sequence[Action]) -> None:
+    async def perform(lane: Lane) -> None:
         nonlocal done
-        for action in lane:
+        for action in lanes[lane]:
             must_have_read()
             try:
                 backend.api.must_lead()
                 await backend.perform(action)
             except EvictionRefusedError as refused:
-                backend.held.append(str(refused))  # no failure: it is tried again later
+                held[lane] = str(refused)  # no failure: it is tried again later
                 return
             except (AdminError, ApiError) as error:
-                backend.failed[lane_of(action)] = str(error)
+                backend.failed[lane] = str(error)
                 _log.info("%s: %s", action, error)
-                failed.append(error)
+                failed[lane] = error
                 return
             _log.info("did %s", action)
             metrics.actions.labels(type(action).__name__).inc()
             done += 1
 
-    waiting = iter(lanes.values())
+    waiting = iter(lanes)
 
     async def perform_next() -> None:
         for lane in waiting:
             await perform(lane)
 
     await asyncio.gather(*(perform_next() for _ in range(min(_AT_ONCE, len(lanes)))))
-    return failed, done
+    backend.held += [held[lane] for lane in lanes if lane in held]
+    return [failed[lane] for lane in lanes if lane in failed], done
