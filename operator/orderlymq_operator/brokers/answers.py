@@ -82,7 +82,9 @@ class GroupMember:
 
 def topics(body: bytes) -> dict[str, TopicConfig]:
     """Return the topics by name."""
-    told = orjson.loads(body)["topicConfigTable"]
+    read = orjson.loads(body)
+    table = configbodies.TopicConfigTable.from_json_value(read).topic_config_table
+    told = read["topicConfigTable"]
     return {
         name: TopicConfig(
             max(each.read_queue_nums, each.write_queue_nums),
@@ -90,7 +92,7 @@ def topics(body: bytes) -> dict[str, TopicConfig]:
             each.order,
             tuple(sorted((told[name].get("attributes") or {}).items())),
         )
-        for name, each in configbodies.TopicConfigTable.from_json(body).topic_config_table.items()
+        for name, each in table.items()
     }
 
 
