@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from tests.ports import free_row
+from tests.runtime.certificates import make_authority, make_certificate
 
 MANIFEST = """
 apiVersion: orderlymq.io/v1alpha1
@@ -249,3 +250,16 @@ class LocalCluster:
         status = self.leader(group)
         os.kill(status["pid"], signal.SIGKILL)
         return int(status["node"])
+
+
+def secured_cluster(directory: Path, mode: str, **more: Any) -> LocalCluster:
+    """Return a cluster, not up yet, that speaks TLS as *mode* says; its commands do, too."""
+    files = make_certificate(make_authority(directory), "server")
+    tls = {
+        "mode": mode,
+        "certificateFile": str(files.certificate),
+        "keyFile": str(files.key),
+        "caFile": str(files.ca),
+    }
+    environment = {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": str(files.ca)}
+    return LocalCluster(directory, tls=json.dumps(tls), environment=environment, **more)

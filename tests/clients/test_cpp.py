@@ -159,19 +159,24 @@ def test_cpps_share_queues_take_those_of_the_killed_and_go_where_a_reset_sends_t
 @pytest.mark.long
 def test_order_and_messages_of_cpp_survive_the_leader(cluster: LocalCluster, cpp: Cpp) -> None:
     """A send whose answer is lost with the leader may stand twice: the client gives each try an id of its own."""
+    check_a_lost_leader(cluster, cpp, timeout_s=2 * PULL_TIME_OUT_S)
+
+
+def check_a_lost_leader(cluster: LocalCluster, start: Cpp, *, timeout_s: float) -> None:
+    """Assert that order and messages survive the leader, for a client whose repeated sends may stand twice."""
     topic = cluster.topic()
     group = cluster.group(topic)
 
     with (
-        cpp("consume", topic=topic, group=group, seconds=120) as consumer,
-        cpp("send", topic=topic, count=400, keys=12, pause=5, retry=True) as sender,
+        start("consume", topic=topic, group=group, seconds=170) as consumer,
+        start("send", topic=topic, count=400, keys=12, pause=5, retry=True) as sender,
     ):
         sender.heard("ack", 100)
         cluster.kill_leader()
         sent = sender.finish()
         consumer.until(
             lambda program: len(set(bodies(program.of("done")))) == 400,
-            timeout_s=2 * PULL_TIME_OUT_S,
+            timeout_s=timeout_s,
         )
         got = consumer.stop()
 

@@ -15,9 +15,8 @@ import pytest
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import CreateTopicHeader
 from orderlymq_runtime.remoting.client import RemotingClient
-from tests.clients.localcluster import LocalCluster
+from tests.clients.localcluster import LocalCluster, secured_cluster
 from tests.clients.programs import Event, Go, Program
-from tests.runtime.certificates import make_authority, make_certificate
 
 pytestmark = [pytest.mark.go, pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -426,16 +425,8 @@ MODES = {"orderly": "Ordered", "concurrently": "Concurrent"}
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster with accounts, traces and TLS for who wants it."""
     folder = tmp_path_factory.mktemp("guarded")
-    files = make_certificate(make_authority(folder), "server")
-    tls = {
-        "mode": "Permissive",
-        "certificateFile": str(files.certificate),
-        "keyFile": str(files.key),
-        "caFile": str(files.ca),
-    }
     config = {"aclEnable": "true", "traceTopicEnable": "true"}
-    cluster = LocalCluster(folder, replicas=1, config=config, tls=json.dumps(tls))
-    cluster.environment = {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": str(files.ca)}
+    cluster = secured_cluster(folder, "Permissive", config=config, replicas=1)
     cluster.up()
     cluster.user("writer", "sesame", defaultTopicPermission="PUB")
     cluster.user("reader", "sesame", defaultTopicPermission="SUB", defaultGroupPermission="SUB")

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from orderlymq.oracle.verdict import judge
-from tests.clients.localcluster import LocalCluster
+from tests.clients.localcluster import LocalCluster, secured_cluster
 from tests.clients.programs import Event, Java
 from tests.clients.test_java import history
-from tests.runtime.certificates import make_authority, make_certificate
 
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -21,20 +20,12 @@ ACCOUNT = {"ak": "shopper", "sk": SECRET}
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("strict")
-    files = make_certificate(make_authority(folder), "server")
-    tls = {
-        "mode": "Enforcing",
-        "certificateFile": str(files.certificate),
-        "keyFile": str(files.key),
-        "caFile": str(files.ca),
-    }
     rules = {
         "aclEnable": "true",
         "autoCreateTopicEnable": "false",
         "signedAdministration": "true",
     }
-    cluster = LocalCluster(folder, tls=json.dumps(tls), config=rules)
-    cluster.environment = {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": str(files.ca)}
+    cluster = secured_cluster(folder, "Enforcing", config=rules)
     cluster.up()
     yield cluster
     cluster.down()

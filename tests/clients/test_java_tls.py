@@ -1,13 +1,11 @@
 """Apache's Java client speaks TLS with us, on the port that plain clients use."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
-from tests.clients.localcluster import LocalCluster
+from tests.clients.localcluster import LocalCluster, secured_cluster
 from tests.clients.programs import Event, Java
-from tests.runtime.certificates import make_authority, make_certificate
 
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -17,15 +15,7 @@ def secured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("secured")
-    files = make_certificate(make_authority(folder), "server")
-    tls = {
-        "mode": request.param,
-        "certificateFile": str(files.certificate),
-        "keyFile": str(files.key),
-        "caFile": str(files.ca),
-    }
-    cluster = LocalCluster(folder, tls=json.dumps(tls))
-    cluster.environment = {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": str(files.ca)}
+    cluster = secured_cluster(folder, request.param)
     cluster.up()
     yield cluster
     cluster.down()

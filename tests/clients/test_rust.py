@@ -1,16 +1,15 @@
 """The crate `rocketmq-client-rust`: push in order and concurrently, lite pull, transactions, all kinds of sends; 390 crates are compiled first."""
 
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from orderlymq.oracle.verdict import Defect, judge
-from tests.clients.localcluster import LocalCluster
+from orderlymq.oracle.verdict import judge
+from tests.clients.localcluster import LocalCluster, secured_cluster
 from tests.clients.programs import Event, Program, bodies, options
+from tests.clients.test_cpp import check_a_lost_leader
 from tests.clients.test_java import by_queue, history
 from tests.clients.test_node import named, of
-from tests.runtime.certificates import make_authority, make_certificate
 
 pytestmark = [
     pytest.mark.rust,
@@ -193,41 +192,14 @@ def test_rusts_share_queues_and_take_those_of_the_killed(cluster: LocalCluster, 
 
 def test_order_and_messages_of_rust_survive_the_leader(cluster: LocalCluster, rust: Rust) -> None:
     """A send whose answer is lost with the leader may stand twice: the client takes messages by value, so the next try is another one."""
-    topic = cluster.topic()
-    group = cluster.group(topic)
-
-    with (
-        rust("consume", topic=topic, group=group, seconds=170) as consumer,
-        rust("send", topic=topic, count=400, keys=12, pause=5, retry=True) as sender,
-    ):
-        sender.heard("ack", 100)
-        cluster.kill_leader()
-        sent = sender.finish()
-        consumer.until(
-            lambda program: len(set(bodies(program.of("done")))) == 400,
-            timeout_s=3 * PULL_TIME_OUT_S,
-        )
-        got = consumer.stop()
-
-    verdict = judge(history(topic, sent, {"c1": got}))
-    assert {finding.defect for finding in verdict.findings} <= {Defect.DUPLICATED}
-    assert verdict.counts["acknowledged"] == 400
+    check_a_lost_leader(cluster, rust, timeout_s=3 * PULL_TIME_OUT_S)
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster with accounts, and TLS for who wants it."""
     folder = tmp_path_factory.mktemp("guarded")
-    files = make_certificate(make_authority(folder), "server")
-    tls = {
-        "mode": "Permissive",
-        "certificateFile": str(files.certificate),
-        "keyFile": str(files.key),
-        "caFile": str(files.ca),
-    }
-    config = {"aclEnable": "true"}
-    cluster = LocalCluster(folder, config=config, replicas=1, tls=json.dumps(tls))
-    cluster.environment = {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": str(files.ca)}
+    cluster = secured_cluster(folder, "Permissive", config={"aclEnable": "true"}, replicas=1)
     cluster.up()
     cluster.user("writer", SECRET, defaultTopicPermission="PUB")
     cluster.user("reader", SECRET, defaultTopicPermission="SUB", defaultGroupPermission="SUB")

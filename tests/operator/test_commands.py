@@ -190,16 +190,21 @@ def test_up_without_a_file_needs_a_directory_with_a_cluster(directory: DataDirec
     assert (result.exit_code, "orderlymq up -f FILE" in result.stderr) == (4, True)
 
 
-def test_what_cannot_come_up_is_said_after_the_time_out(
-    directory: DataDirectory, manifest: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A broker that dies at its start: exit code 1, the reason, and where the logs are."""
+@pytest.fixture
+def dying_broker(stub_brokers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let each broker end when it starts, in place of the stand-in."""
     package = tmp_path / "stubs" / "orderlymq_broker"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "__main__.py").write_text("raise SystemExit('no disk')")
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
 
+
+@pytest.mark.usefixtures("dying_broker")
+def test_what_cannot_come_up_is_said_after_the_time_out(
+    directory: DataDirectory, manifest: Path
+) -> None:
+    """A broker that dies at its start: exit code 1, the reason, and where the logs are."""
     result = _run(
         "up", "-f", str(manifest), "--detach", "--data-dir", str(directory), "--timeout", "10"
     )
@@ -210,15 +215,11 @@ def test_what_cannot_come_up_is_said_after_the_time_out(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("dying_broker")
 def test_ctrl_c_while_a_start_is_waited_for_says_what_goes_on(
-    directory: DataDirectory, manifest: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    directory: DataDirectory, manifest: Path
 ) -> None:
     """Law: code 130, the process that goes on, and how to stop it."""
-    package = tmp_path / "stubs" / "orderlymq_broker"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "__main__.py").write_text("raise SystemExit('no disk')")
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
     command = [sys.executable, "-c", _CODE, "up", "-f", str(manifest), "--detach"]
     command += ["--data-dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -19,6 +19,12 @@ def made(resource: Resource, uid: str = "one") -> Json:
     return custom(resource.kind, "demo", uid=uid)
 
 
+def known(inventory: Inventory, resource: Resource) -> Item:
+    item = inventory.item(resource.kind, KEY)
+    assert item is not None
+    return item
+
+
 def facts(number: int) -> Json:
     return {"restored": {"backupId": str(number)}, "phase": "Complete"}
 
@@ -34,8 +40,7 @@ async def test_a_status_reaches_no_object_that_was_made_again_under_the_name(
     async with server.serving() as api:
         inventory = Inventory(api, (NAMESPACE,), told.append)
         await inventory.refresh()
-        item = inventory.item(resource.kind, KEY)
-        assert item is not None
+        item = known(inventory, resource)
         server.drop(resource, *KEY)
         again = server.put(resource, made(resource, "two"))
         if is_shown:
@@ -44,9 +49,7 @@ async def test_a_status_reaches_no_object_that_was_made_again_under_the_name(
         await StatusWriter(api, inventory, OperatorMetrics()).write(item, READY, facts(1))
 
     assert (server.find(resource, *KEY) or {})["status"] == {}
-    known = inventory.item(resource.kind, KEY)
-    assert known is not None
-    assert known.uid == "two"
+    assert known(inventory, resource).uid == "two"
     assert [each.uid for each in told] == ([] if is_shown else ["two"])
 
 
@@ -58,8 +61,7 @@ async def test_a_status_of_an_object_that_is_gone_is_dropped(resource: Resource)
     async with server.serving() as api:
         inventory = Inventory(api, (NAMESPACE,))
         await inventory.refresh()
-        item = inventory.item(resource.kind, KEY)
-        assert item is not None
+        item = known(inventory, resource)
         server.drop(resource, *KEY)
         await StatusWriter(api, inventory, OperatorMetrics()).write(item, READY, facts(1))
         await inventory.refresh()
@@ -77,8 +79,7 @@ async def test_who_has_changed_meanwhile_gets_its_status_and_is_looked_at(
     async with server.serving() as api:
         inventory = Inventory(api, (NAMESPACE,), told.append)
         await inventory.refresh()
-        item = inventory.item(resource.kind, KEY)
-        assert item is not None
+        item = known(inventory, resource)
         changed = {**made(resource), "spec": {"clusterRef": {"name": "other"}}}
         server.put(resource, changed)
         told.clear()
@@ -98,8 +99,7 @@ async def test_statuses_cost_one_request_each() -> None:
     async with server.serving() as api:
         inventory = Inventory(api, (NAMESPACE,), told.append)
         await inventory.refresh()
-        item = inventory.item(resource.kind, KEY)
-        assert item is not None
+        item = known(inventory, resource)
         writer = StatusWriter(api, inventory, OperatorMetrics())
         server.asked.clear()
         told.clear()
