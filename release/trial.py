@@ -47,7 +47,7 @@ TRIALS: Final = {
         },
     ),
     "orderlymq-server": Trial(
-        "import orderlymq_broker.app, orderlymq_nameserver.app, orderlymq_operator.local.supervisor",
+        "import orderlymq_broker.app, orderlymq_nameserver.app, orderlymq_operator.local.supervisor; from orderlymq.testing import Cluster",
         ("up", "apply", "doctor"),
     ),
     "orderlymq-operator": Trial("import orderlymq_operator.kube.app"),

@@ -30,7 +30,16 @@ FOR_SERVERS = {
     "orderlymq_runtime/pages/trafficmetrics.py",
 }
 OPTIONAL = {
-    "orderlymq": {"fastavro", "faststream", "opentelemetry", "pydantic", "taskiq", "zstandard"},
+    # The test kit is named here and comes with the server.
+    "orderlymq": {
+        "fastavro",
+        "faststream",
+        "opentelemetry",
+        "orderlymq_testing",
+        "pydantic",
+        "taskiq",
+        "zstandard",
+    },
     "orderlymq-server": {
         "obstore",
         "pytest",

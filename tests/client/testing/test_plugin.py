@@ -23,8 +23,8 @@ from orderlymq import (
     blocking,
 )
 from orderlymq.oracle.verdict import Defect, Kind
+from orderlymq.testing import Cluster
 from orderlymq_nameserver.processor import HOLD_MAX_MS
-from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 
 __all__ = ["orderlymq_cluster"]
