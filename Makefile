@@ -165,6 +165,10 @@ bench-tls: $(VENV)/.dev ## Measure what TLS between replicas costs, into docs/ex
 bench-console: $(VENV)/.dev ## Measure what the console costs a leader and how long its pages take, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.console $(if $(QUICK),--topics 1000 --groups 500 --seconds 5,--write docs/explanation/benchmarks.md) $(ARGS)
 
+.PHONY: bench-growth
+bench-growth: $(VENV)/.dev ## Measure what a message costs as one thing grows by decades, into docs/explanation/growth.md; QUICK=1 only prints
+	@$(BIN)/python -m bench.growth $(if $(QUICK),--quick,--write docs/explanation/growth.md) $(ARGS)
+
 .PHONY: bench-operator
 bench-operator: $(VENV)/.dev ## Measure the operator at an API server alone, with 10,000 Topics and pods; needs etcd and kube-apiserver on the PATH
 	@$(BIN)/python -m bench.apiload $(ARGS)
