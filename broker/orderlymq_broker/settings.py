@@ -59,6 +59,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     election_ms: Annotated[int, msgspec.Meta(le=ELECTION_MS_MAX)] = 200
     append_size_max: Positive = 1 << 20
     inflight_appends_max: Positive = 64
+    # Half of what a connection holds back for a peer that does not read: the window of the last term may wait there, too.
+    inflight_size_max: Annotated[int, msgspec.Meta(gt=0, le=32 << 20)] = 16 << 20
     uncommitted_size_max: Positive = 64 << 20  # beyond it sends are refused with code 2
     entries_kept: Count = 20_000  # compaction leaves this many entries for followers that lag
     snapshot_chunk_size: Positive = 1 << 20

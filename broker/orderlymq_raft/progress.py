@@ -2,7 +2,7 @@
 A leader's knowledge about each peer, and how much it may send to it.
 
 A peer is *probed* with one append at a time until its log is known to meet the leader's;
-then entries *replicate* in a pipeline, as many appends ahead as the window allows; a peer
+then entries *replicate* in a pipeline, as many appends and bytes ahead as the window allows; a peer
 that needs what was compacted away waits for a *snapshot*. Appends are built in replication.py.
 """
 
@@ -32,12 +32,14 @@ class Progress:
 
     next: Index
     inflight_max: int
+    inflight_bytes_max: int
     match: Index = NO_INDEX
     state: ProgressState = ProgressState.PROBE
     # An append was sent while probing; the next one waits for an answer or a heartbeat's.
     probe_sent: bool = False
-    # Last index of every append that is under way while replicating, oldest first.
-    inflight: deque[Index] = field(default_factory=deque)
+    # Last index and bytes of every append that is under way while replicating, oldest first.
+    inflight: deque[tuple[Index, int]] = field(default_factory=deque)
+    inflight_bytes: int = 0
     # What the peer is being sent while in state SNAPSHOT.
     snapshot: SnapshotMeta | None = None
     # Heard since the leader last asked itself whether a majority is there; `is_alive` is what to ask.
@@ -78,22 +80,27 @@ class Progress:
             # With a part of the log it could not even take part in the election of a group that begins.
             return False
         if self.state is ProgressState.REPLICATE:
-            return len(self.inflight) < self.inflight_max
+            # The last one may pass the bound: an entry of any size must leave some time.
+            return (
+                len(self.inflight) < self.inflight_max
+                and self.inflight_bytes < self.inflight_bytes_max
+            )
         return self.state is ProgressState.PROBE and not self.probe_sent
 
-    def sent(self, last_index: Index) -> None:
-        """Note that an append with entries up to *last_index* has left."""
+    def sent(self, last_index: Index, size_bytes: int) -> None:
+        """Note that an append with entries up to *last_index*, so large in all, has left."""
         if self.state is ProgressState.REPLICATE:
             self.next = Index(last_index + 1)
-            self.inflight.append(last_index)
+            self.inflight.append((last_index, size_bytes))
+            self.inflight_bytes += size_bytes
         else:
             self.probe_sent = True
 
     def acknowledge(self, index: Index) -> bool:
         """Note that the peer has everything up to *index*; return whether that is news."""
         inflight = self.inflight
-        while inflight and inflight[0] <= index:
-            inflight.popleft()
+        while inflight and inflight[0][0] <= index:
+            self.inflight_bytes -= inflight.popleft()[1]
         if index <= self.match:
             return False
         self.match = index
@@ -153,13 +160,15 @@ class Progress:
         """Assert the invariants."""
         assert 0 <= self.match < self.next, "next must lie behind match"
         assert len(self.inflight) <= self.inflight_max, "more appends under way than allowed"
+        assert self.inflight_bytes == sum(size for _, size in self.inflight), "each byte once"
         assert list(self.inflight) == sorted(self.inflight), "appends leave in order"
         assert (self.snapshot is not None) == (self.state is ProgressState.SNAPSHOT), "one of both"
         assert not self.inflight or self.state is ProgressState.REPLICATE, "only pipelines fly"
-        assert not self.inflight or self.inflight[-1] < self.next, "sent lies before next"
+        assert not self.inflight or self.inflight[-1][0] < self.next, "sent lies before next"
 
     def _reset(self, state: ProgressState) -> None:
         self.state = state
         self.probe_sent = False
         self.inflight.clear()
+        self.inflight_bytes = 0
         self.snapshot = None

@@ -27,7 +27,7 @@ from orderlymq_raft.types import NO_INDEX, Entry, Index, NodeId, Term
 # What a new leader begins with has no more, so that it costs no further round trip.
 PROBE_BYTES_MAX: Final = 64 * 1024
 
-_Slices = dict[Index, tuple[Term, tuple[Entry, ...]]]
+_Slices = dict[Index, tuple[Term, tuple[Entry, ...], int]]
 
 
 def flush(state: RaftState) -> None:
@@ -170,16 +170,16 @@ def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Sl
         except Compacted:
             _send_snapshot(state, peer, progress)
             return False
-        slices[low] = found = (term, entries)
-    term, entries = found
-    if progress.state is ProgressState.PROBE and size_of(entries) > PROBE_BYTES_MAX:
+        slices[low] = found = (term, entries, size_of(entries))
+    term, entries, size = found
+    if progress.state is ProgressState.PROBE and size > PROBE_BYTES_MAX:
         # Heartbeats overtake entries, and their answers probe again: what is large would leave again and again.
         _send_empty(state, peer, progress)
         progress.probe_sent = True
         return False
     commit = _may_know(state, progress)
     state.now.append(Append(state.id, peer, state.term, Index(low - 1), term, commit, entries))
-    progress.sent(entries[-1].index)
+    progress.sent(entries[-1].index, size)
     progress.sent_commit = commit
     return True
 

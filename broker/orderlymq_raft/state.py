@@ -227,6 +227,7 @@ class RaftState:
         progress = Progress(
             next=first,
             inflight_max=self.config.inflight_appends_max,
+            inflight_bytes_max=self.config.inflight_bytes_max,
             # A full election time-out to answer in, before it counts as gone.
             recently_active=True,
         )

@@ -13,6 +13,7 @@ from orderlymq_raft import Config, NodeId
         ({"election_ticks": 4, "heartbeat_ticks": 2}, "more than twice"),
         ({"lease_reads": True, "check_quorum": False}, "needs check_quorum"),
         ({"inflight_appends_max": 0}, "at least one append"),
+        ({"inflight_bytes_max": 0}, "at least one append"),
         ({"entries_per_append_bytes_max": 0}, "at least one append"),
     ],
 )
@@ -29,6 +30,7 @@ def test_the_least_of_everything_is_taken() -> None:
         election_ticks=3,
         heartbeat_ticks=1,
         inflight_appends_max=1,
+        inflight_bytes_max=1,
         entries_per_append_bytes_max=1,
     )
 

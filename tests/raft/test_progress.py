@@ -4,20 +4,24 @@ from orderlymq_raft import Index, Membership, ProgressState, SnapshotMeta, Term
 from orderlymq_raft.progress import Progress
 
 
-def replicating(match: int, *sent: int) -> Progress:
-    progress = Progress(next=Index(match + 1), inflight_max=2, match=Index(match))
+def probing(next_: int, match: int = 0, *, bytes_max: int = 100) -> Progress:
+    return Progress(Index(next_), inflight_max=2, inflight_bytes_max=bytes_max, match=Index(match))
+
+
+def replicating(match: int, *sent: int, size: int = 1, bytes_max: int = 100) -> Progress:
+    progress = probing(match + 1, match, bytes_max=bytes_max)
     progress.become_replicate()
     for index in sent:
-        progress.sent(Index(index))
+        progress.sent(Index(index), size)
     return progress
 
 
 def test_a_probe_waits_for_its_answer() -> None:
     """One append at a time until the logs are known to meet."""
-    progress = Progress(next=Index(5), inflight_max=2)
+    progress = probing(5)
     before = progress.may_send()
 
-    progress.sent(Index(7))
+    progress.sent(Index(7), 1)
 
     assert (before, progress.may_send(), progress.next) == (True, False, 5)
 
@@ -30,6 +34,39 @@ def test_a_pipeline_runs_ahead_up_to_its_window() -> None:
     progress.acknowledge(Index(9))
 
     assert (full, progress.may_send(), progress.match, progress.next) == (False, True, 9, 10)
+    progress.check()
+
+
+def test_what_is_under_way_is_bounded_by_its_bytes() -> None:
+    """Law: large appends do not fill a slow link for as long as many small ones may."""
+    progress = replicating(4, 6, size=60, bytes_max=60)
+    full = progress.may_send()
+
+    progress.acknowledge(Index(6))
+
+    assert (full, progress.may_send(), progress.inflight_bytes) == (False, True, 0)
+    progress.check()
+
+
+def test_an_append_beyond_the_bound_leaves() -> None:
+    """Law: an entry of any size gets through, and nothing beside it."""
+    progress = replicating(4, bytes_max=60)
+    alone = progress.may_send()
+
+    progress.sent(Index(5), 1_000)
+
+    assert (alone, progress.may_send()) == (True, False)
+    progress.check()
+
+
+def test_what_starts_over_has_the_whole_window() -> None:
+    """Law: what was lost is under way no more."""
+    progress = replicating(4, 6, size=60, bytes_max=60)
+
+    progress.become_probe()
+    progress.become_replicate()
+
+    assert (progress.may_send(), progress.inflight_bytes) == (True, 0)
     progress.check()
 
 
@@ -56,7 +93,7 @@ def test_a_refusal_in_the_pipeline_starts_over_behind_what_is_certain() -> None:
 def test_old_refusals_mean_nothing() -> None:
     """Neither one of what was acknowledged since, nor one of an earlier probe."""
     pipeline = replicating(4, 6)
-    probe = Progress(next=Index(9), inflight_max=2)
+    probe = probing(9)
 
     assert not pipeline.reject(Index(3), Index(1))
     assert not probe.reject(Index(3), Index(1))
@@ -74,9 +111,9 @@ def test_a_peer_that_denies_what_it_acknowledged_counts_for_nothing() -> None:
 
 def test_a_probe_goes_back_at_least_one_step_and_never_behind_match() -> None:
     """Whatever the hint says, probing ends."""
-    far = Progress(next=Index(9), inflight_max=2, match=Index(3))
+    far = probing(9, match=3)
     far.reject(Index(8), Index(8))
-    near = Progress(next=Index(9), inflight_max=2, match=Index(3))
+    near = probing(9, match=3)
     near.reject(Index(8), Index(1))
 
     assert (far.next, near.next) == (8, 4)
@@ -128,7 +165,7 @@ def test_who_is_sent_a_snapshot_denies_nothing() -> None:
 
 def test_a_pipeline_begins_behind_what_is_certain() -> None:
     """Whatever probing has sent ahead."""
-    progress = Progress(next=Index(9), inflight_max=2, match=Index(3))
+    progress = probing(9, match=3)
 
     progress.become_replicate()
 
@@ -137,7 +174,8 @@ def test_a_pipeline_begins_behind_what_is_certain() -> None:
 
 def test_an_answer_of_a_peer_that_lost_its_log_counts_for_no_round() -> None:
     """Law: neither for a commit nor for a read, until a round proves that it has voted for nobody else."""
-    progress = Progress(next=Index(9), inflight_max=2, match=Index(3), acked_round=5)
+    progress = probing(9, match=3)
+    progress.acked_round = 5
     counted = [(progress.counted_round, progress.counted_match)]
 
     progress.counts_from_round = 7

@@ -84,6 +84,22 @@ def test_an_answer_leaves_what_is_under_way_alone() -> None:
     ]
 
 
+def test_no_more_bytes_leave_than_may_be_under_way() -> None:
+    """Law: what is proposed meanwhile follows an answer, and the last that left may pass the bound."""
+    replica = solo(inflight_bytes_max=8, entries_per_append_bytes_max=1)
+    lead(replica)
+    say(replica, ack(replica, 1))
+    for size in (4, 4, 4, 20):
+        replica.node.propose(bytes(size))
+
+    steps = [work(replica), *(say(replica, ack(replica, index)) for index in (2, 3, 4))]
+
+    assert [
+        [each.entries[0].index for each in sent if isinstance(each, Append) and each.target == PEER]
+        for sent in steps
+    ] == [[2, 3], [4], [5], []]
+
+
 def test_a_target_is_asked_to_run_once() -> None:
     """Also when it has to get its log again: a second request could start a second election."""
     replica = leader()

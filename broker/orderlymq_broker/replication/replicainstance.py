@@ -154,6 +154,7 @@ def raft_config(node_id: int, settings: RaftSettings, promised_ms: int = 0) -> C
         promised_ticks=math.ceil(promised_ms / settings.tick_ms),
         entries_per_append_bytes_max=settings.append_size_max,
         inflight_appends_max=settings.inflight_appends_max,
+        inflight_bytes_max=settings.inflight_size_max,
         uncommitted_bytes_max=settings.uncommitted_size_max,
     )
 

@@ -57,6 +57,8 @@ class Chaos:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         rng = self.rng
+        # Not drawn, so that recorded seeds stay what they are.
+        self.inflight_bytes_max = (10_000, 30, 1)[seed % 3]
         self.lease_reads = rng.random() < 0.4
         self.check_quorum = self.lease_reads or rng.random() < 0.8
         self.pre_vote = rng.random() < 0.8
@@ -133,6 +135,7 @@ class Chaos:
             lease_reads=self.lease_reads,
             entries_per_append_bytes_max=rng.choice([1, 30, 10_000]),
             inflight_appends_max=rng.choice([1, 2, 8]),
+            inflight_bytes_max=self.inflight_bytes_max,
             uncommitted_bytes_max=200,
             committed_bytes_max=rng.choice([1, 40, 10_000]),
             eager_commit=rng.random() < 0.3,

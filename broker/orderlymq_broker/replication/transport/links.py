@@ -56,7 +56,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 # A peer that has called meanwhile listens and is near: 1.6 s where a round trip takes 400 ms. Clients of the links wait 3 s.
 ANSWER_S: Final = 1.6
 
-# 64 appends of 1 MiB may be in flight; more than that waiting in one socket is a peer that does
+# 16 MiB of entries may be in flight, and one entry more; several times that waiting in one socket is a peer that does
 # not read, and what it lacks is sent again when it does.
 BACKLOG_MAX: Final = 64 << 20
 # A tenth of a second of a 1 Gbit/s network, and room for the largest answers of other clients.
