@@ -35,7 +35,7 @@ class Progress:
     inflight_bytes_max: int
     match: Index = NO_INDEX
     state: ProgressState = ProgressState.PROBE
-    # An append was sent while probing; the next one waits for an answer or a heartbeat's.
+    # An append was sent while probing; the next one waits for an answer. Those of heartbeats only ask for it.
     probe_sent: bool = False
     # Last index and bytes of every append that is under way while replicating, oldest first.
     inflight: deque[tuple[Index, int]] = field(default_factory=deque)

@@ -89,7 +89,6 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
         progress.acked_round = message.context
         reads.settle(state)
 
-    progress.probe_sent = False
     if progress.match < state.log.last_index:
         state.append_wanted = True
         if _is_stuck(state, progress):
@@ -173,7 +172,7 @@ def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Sl
         slices[low] = found = (term, entries, size_of(entries))
     term, entries, size = found
     if progress.state is ProgressState.PROBE and size > PROBE_BYTES_MAX:
-        # Heartbeats overtake entries, and their answers probe again: what is large would leave again and again.
+        # Where the logs do not meet it would be in vain: it follows when the peer has said that it fits.
         _send_empty(state, peer, progress)
         progress.probe_sent = True
         return False
@@ -230,7 +229,8 @@ def _is_stuck(state: RaftState, progress: Progress) -> bool:
             # A whole heartbeat without an answer, though something is under way.
             return progress.match == progress.match_at_heartbeat
         case ProgressState.PROBE:
-            return progress.next > state.log.last_index
+            # Heartbeats overtake entries, so the probe may still be on its way: it leaves once, and is asked about.
+            return progress.probe_sent or progress.next > state.log.last_index
         case ProgressState.SNAPSHOT:
             # Finds out that the snapshot is there when the answer to it was lost.
             return progress.match == progress.match_at_heartbeat

@@ -168,6 +168,41 @@ def test_a_probe_goes_on_with_each_answer_to_a_heartbeat() -> None:
     assert [(type(each), each.target) for each in sent] == [(Append, OTHER)]
 
 
+def test_a_probe_is_repeated_without_its_entries() -> None:
+    """Law: on a slow link they are on their way while heartbeats are answered; what asks about them is small."""
+    replica = leader()
+    replica.node.report_unreachable(PEER)
+    replica.node.propose(b"a")
+    first = work(replica)
+    for _ in range(2):
+        beat(replica)
+
+    again = [*say(replica, answer(1)), *say(replica, answer(2))]
+
+    question = Append(ME, PEER, Term(1), Index(5), Term(1), Index(5))
+    assert [each for each in first if each.target == PEER] == [
+        Append(ME, PEER, Term(1), Index(5), Term(1), Index(5), (entry(6, 1, b"a"),))
+    ]
+    assert [each for each in again if each.target == PEER] == [question] * 2
+
+
+def test_what_a_probe_has_lost_follows_the_answer_to_its_question() -> None:
+    """Law: entries that were lost on their way to a peer that is probed leave again."""
+    replica = leader()
+    replica.node.report_unreachable(PEER)
+    replica.node.propose(b"a")
+    work(replica)
+    for round_ in (1, 2):
+        beat(replica)
+        say(replica, answer(round_))
+
+    sent = say(replica, ack(replica, 5))
+
+    assert [each for each in sent if each.target == PEER] == [
+        Append(ME, PEER, Term(1), Index(5), Term(1), Index(5), (entry(6, 1, b"a"),))
+    ]
+
+
 def test_a_leader_that_steps_down_sends_its_commit_index_to_all() -> None:
     """Nobody has to find it out after the election; the most complete voter is asked to run."""
     replica = leader()
