@@ -284,7 +284,7 @@ class BrokerProcess:
         self._compaction = Compaction(
             self.instance,
             settings.raft.entries_kept,
-            lambda: self._sender.index_needed,
+            lambda: self._peers.index_needed,
             self._clock.seconds,
             self._supervisor,
         )

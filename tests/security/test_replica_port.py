@@ -74,6 +74,9 @@ class Heard:
     def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
         self.events.append(f"stickiness of {node}")
 
+    def snapshot_shown(self, node: NodeId, index: int) -> None:
+        self.events.append(f"snapshot of {node}")
+
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         self.events.append(f"unreachable {node}")
 

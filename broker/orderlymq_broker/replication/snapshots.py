@@ -319,6 +319,9 @@ class SnapshotReceiver:
 
     One at a time: a newer offer ends an older one, whose sender has given up. A state of which everything has
     arrived is verified to the end and delivered, though.
+
+    Attributes:
+        takes_in: up to which entry the state goes that arrives or is adopted, 0 for none; its owner ends it once that has replaced the store.
     """
 
     def __init__(
@@ -332,6 +335,7 @@ class SnapshotReceiver:
         self._node = node
         self.directory = data_dir / INCOMING
         self._deliver = deliver
+        self.takes_in = 0
         self._task: asyncio.Task[None] | None = None
         self._is_verifying = False
         # A crash may have left a part, and this replica may never need a snapshot again.
@@ -366,11 +370,13 @@ class SnapshotReceiver:
         connection: FrameConnection,
         frames: "_Frames",
     ) -> None:
+        is_adopted = False
         try:
             if former is not None:
                 await asyncio.gather(former, return_exceptions=True)
             offer = _decode(await frames.next(FrameKind.SNAPSHOT_OFFER), Offer)
             message = self._message(sender, offer)
+            self.takes_in = message.meta.index
             await self._take(connection, frames, offer)
         except (OSError, StoreError, FrameCorrupt, TimeoutError) as error:
             _log.warning("the snapshot of node %d was not taken over: %s", sender, error)
@@ -382,7 +388,6 @@ class SnapshotReceiver:
                 await finish_in_thread(_remove, self.directory)
         else:
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
-            is_adopted = False
             try:
                 is_adopted = self._deliver(message, self.directory)
             except ProtocolViolation as error:
@@ -390,6 +395,8 @@ class SnapshotReceiver:
             if not is_adopted:
                 await finish_in_thread(_remove, self.directory)
         finally:
+            if not is_adopted:
+                self.takes_in = 0
             connection.close()
 
     def _message(self, sender: NodeId, offer: Offer) -> InstallSnapshot:

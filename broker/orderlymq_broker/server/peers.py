@@ -8,6 +8,7 @@ store there is nobody to hear, so nothing reaches the loop.
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.replicainstance import Instance
@@ -24,6 +25,11 @@ from orderlymq_raft import InstallSnapshot, Message
 from orderlymq_raft.types import NodeId
 
 _log = logging.getLogger(__name__)
+
+# As the leader that has sent a state (orderlymq_raft/node.py): a slow disk opens a large one within that.
+INSTALL_MAX_S: Final = 60.0
+# Within that the leader hears a replica that has put a state in place, and keeps what it lacks.
+HEARD_S: Final = 5.0
 
 
 class Peers:
@@ -45,6 +51,8 @@ class Peers:
         self._node_id = NodeId(settings.node_id)
         self._inbox = inbox
         self._outbox = outbox
+        # Up to which entry the states go that others take in, and until when what follows is kept.
+        self._taken_in: dict[NodeId, tuple[int, float]] = {}
 
     def connect(self, transport: Transport, receiver: SnapshotReceiver) -> None:
         """Send by *transport*, and let *receiver* take snapshots in."""
@@ -55,6 +63,7 @@ class Peers:
         """Speak for *instance* from now on, and call its members."""
         self._instance = instance
         self._sender = sender
+        self._receiver.takes_in = 0
         self.book = AddressBook.load(instance.store, self._settings.peers)
         self.call()
 
@@ -72,7 +81,7 @@ class Peers:
         Nobody says that the leader is another one, or that an entry which changed the membership is lost.
         """
         self.call()
-        self._transport.tick(self._clock.own_ms())
+        self._transport.tick(self._clock.own_ms(), self._receiver.takes_in)
 
     def learn(self, node: NodeId, address: Address) -> bool:
         """Note where *node* is called; return whether that is news."""
@@ -108,6 +117,28 @@ class Peers:
         if not self.is_swapping:
             self._instance.loop.note_stickiness(node, sticks_ms)
 
+    def snapshot_shown(self, node: NodeId, index: int) -> None:
+        """Keep what follows a state that *node* takes in: whoever leads next must have it."""
+        now = self._clock.seconds()
+        if index:
+            self._taken_in[node] = index, now + INSTALL_MAX_S
+        elif node in self._taken_in:
+            former, until = self._taken_in[node]
+            self._taken_in[node] = former, min(until, now + HEARD_S)
+
+    @property
+    def index_needed(self) -> int | None:
+        """Return the lowest index that a state ends at which this replica sends or a member takes in; its successors must stay."""
+        members, now = self._instance.node.memberships[-1].members, self._clock.seconds()
+        needed = [
+            index
+            for node, (index, until) in self._taken_in.items()
+            if node in members and now < until
+        ]
+        if self._sender.index_needed is not None:
+            needed.append(self._sender.index_needed)
+        return min(needed, default=None)
+
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Let raft send again what was dropped, or end the clients whose requests were."""
         if purpose == "clients":
@@ -122,7 +153,7 @@ class Peers:
 
     def peer_reached(self, node: NodeId) -> None:
         """Show a peer the time of day, and for how long this replica sticks, before it gets a vote or an answer."""
-        self._transport.show_clock(node, self._clock.own_ms())
+        self._transport.show_clock(node, self._clock.own_ms(), self._receiver.takes_in)
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         """Learn where a peer is called."""

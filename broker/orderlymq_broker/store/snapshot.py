@@ -10,7 +10,7 @@ Who asks for one: ``replication/snapshots.py``; what the directory looks like: `
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ class Manifest(msgspec.Struct, frozen=True):
         physical_end: where the bodies of entry *index* end.
     """
 
-    index: int
+    index: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     term: int
     membership: bytes
     physical_end: int

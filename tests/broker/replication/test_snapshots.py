@@ -371,6 +371,30 @@ def spoil(sending: Sending, *, number: int) -> None:
     FrameConnection.send = send  # type: ignore[method-assign] # the network's part
 
 
+async def test_a_replica_knows_up_to_where_the_state_goes_that_it_takes_in(
+    sending: Sending, receiving: Receiving
+) -> None:
+    """Law: from the offer until it has replaced the store, which its owner says; no longer when it is refused."""
+    shown: list[int] = []
+    prepare = receiving.receiver._prepare
+
+    def noted(offer: Any) -> tuple[int, ...]:
+        shown.append(receiving.receiver.takes_in)
+        return prepare(offer)
+
+    receiving.receiver._prepare = noted  # type: ignore[method-assign]
+    for adopts in (False, True):
+        receiving.adopts = adopts
+        receiving.arrived.clear()
+        shown.append(receiving.receiver.takes_in)
+        await sending.send(receiving.address)
+        await receiving.arrived.wait()
+        await receiving.receiver.close()
+        shown.append(receiving.receiver.takes_in)
+
+    assert shown == [0, 1, 0, 0, 1, 1]
+
+
 async def test_a_newer_offer_ends_an_older_one(
     sending: Sending, receiving: Receiving, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """Links between the replicas of a group: whoever must be answered is called."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -8,13 +9,18 @@ import pytest
 from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
+from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.forwarder import Inbox, Outbox
-from orderlymq_broker.server.peers import Peers
+from orderlymq_broker.server.peers import HEARD_S, INSTALL_MAX_S, Peers
 from orderlymq_broker.settings import Address
+from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_raft import AddLearner, MembershipChange, Message, PromoteLearner, RemoveNode
 from orderlymq_raft.types import NodeId
 from tests.broker.replication.simulation import Replica, SimulatedGroup
+
+# Nothing is sent or received.
+NOWHERE = Path("nowhere")
 
 
 class Links:
@@ -26,7 +32,7 @@ class Links:
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
         self.nodes = frozenset(peers)
 
-    def tick(self, wall_ms: int) -> None:
+    def tick(self, wall_ms: int, takes_in: int) -> None:
         pass
 
 
@@ -49,10 +55,21 @@ class LinkedGroup(SimulatedGroup):
             cast("Outbox", None),
         )
         links = Links()
-        peers.connect(cast("Transport", links), cast("SnapshotReceiver", None))
-        peers.watch(cast("Instance", replica), cast("SnapshotSender", None))
+        receiver = SnapshotReceiver(replica.id, NOWHERE, lambda message, directory: False)
+        peers.connect(cast("Transport", links), receiver)
+        peers.watch(cast("Instance", replica), self._sender(replica, peers))
         replica.on_membership = peers.call
         self.links[replica.id], self.peers[replica.id] = links, peers
+
+    def _sender(self, replica: Replica, peers: Peers) -> SnapshotSender:
+        return SnapshotSender(
+            Identity("C", "g", replica.id, Address("127.0.0.1", 1), bytes(32)),
+            cast("RocksStore", replica.store),
+            NOWHERE,
+            peers.snapshot_sent,
+            chunk_size=1,
+            failed=lambda error: None,
+        )
 
     def join(self, node: int) -> Replica:
         replica = super().join(node)
@@ -156,3 +173,38 @@ def test_a_member_that_left_is_not_called_while_a_leader_is_heard() -> None:
     group.change(leader, RemoveNode(gone.id))
 
     assert not any(gone.id in group.links[each].nodes for each in group.nodes)
+
+
+def test_what_follows_a_state_that_a_member_takes_in_stays_at_every_replica() -> None:
+    """Law: whoever leads when it is in its place can go on with entries, and no member that is gone holds the log."""
+    group = LinkedGroup()
+    one, two, away = sorted(group.replicas)
+    stranger = NodeId(9)
+    peers, clock = group.peers[one], group.replicas[one].clock
+    peers.snapshot_shown(stranger, 10)
+    free = peers.index_needed
+
+    peers.snapshot_shown(NodeId(two), 50)
+    peers.snapshot_shown(NodeId(away), 40)
+    taking_in = peers.index_needed
+    clock.at_s += INSTALL_MAX_S - 1
+    for _ in range(3):
+        peers.snapshot_shown(NodeId(two), 50)
+    still = peers.index_needed
+    clock.at_s += 1
+
+    assert (free, taking_in, still, peers.index_needed) == (None, 40, 40, 50)
+
+
+def test_what_follows_a_state_stays_until_its_receiver_was_heard() -> None:
+    """Law: it says that the state is in its place a moment before it answers the leader."""
+    group = LinkedGroup()
+    peers, clock = group.peers[1], group.replicas[1].clock
+    peers.snapshot_shown(NodeId(2), 50)
+    peers.snapshot_shown(NodeId(2), 0)
+    clock.at_s += HEARD_S - 1
+    peers.snapshot_shown(NodeId(2), 0)
+    before = peers.index_needed
+    clock.at_s += 1
+
+    assert (before, peers.index_needed) == (50, None)

@@ -73,12 +73,14 @@ class Clock(msgspec.Struct, frozen=True, array_like=True):
     """The sender's time of day in ms since 1970, until the year 9999, and whether it hears the receiver on the way back.
 
     *hears* is about the connection that the receiver makes for the same purpose. *sticks_ms* is how long the sender
-    sticks to a leader that it hears, at least; replicas of earlier versions do not send it.
+    sticks to a leader that it hears, at least. *takes_in* is the entry up to which the state goes that it receives, or puts
+    in the place of its own; 0 when there is none. Replicas of earlier versions send neither.
     """
 
     wall_ms: Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
     hears: bool
     sticks_ms: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    takes_in: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True):

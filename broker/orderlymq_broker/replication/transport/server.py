@@ -104,6 +104,9 @@ class Receiver(Protocol):
     def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
         """Note how long *node* sticks to a leader, 0 if it does not say; called before any message of its process."""
 
+    def snapshot_shown(self, node: NodeId, index: int) -> None:
+        """Note up to which entry the state goes that *node* takes in, 0 for none."""
+
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Note that what was sent to *node* for *purpose* was dropped."""
 
@@ -285,8 +288,8 @@ class Transport:
             self._receiver.peer_unreachable(node, "log")
         return kept
 
-    def tick(self, wall_ms: int) -> None:
-        """Show peers a time of day, and make links again on which a peer hears nothing; to be called each second.
+    def tick(self, wall_ms: int, takes_in: int = 0) -> None:
+        """Show peers a time of day and what state is taken in, and make links again on which a peer hears nothing; to be called each second.
 
         Ticks are counted, not seconds: a process that stood still reads first what has come meanwhile.
         """
@@ -295,7 +298,7 @@ class Transport:
             incoming = self._incoming.get(way)
             if incoming is not None:
                 incoming.silent_ticks += 1
-            if not self._show_clock(way, wall_ms) or incoming is None:
+            if not self._show_clock(way, wall_ms, takes_in) or incoming is None:
                 continue  # a peer that does not call says nothing
             # While bytes come, what it says about the link may wait behind others: then nothing is known.
             link.unheard_ticks += incoming.silent_ticks > 1
@@ -303,14 +306,14 @@ class Transport:
                 _log.warning("node %d does not hear the link for %s, which is made again", *way)
                 link.renew()
 
-    def show_clock(self, node: NodeId, wall_ms: int) -> None:
-        """Show one peer a time of day."""
-        self._show_clock((node, "raft"), wall_ms)
+    def show_clock(self, node: NodeId, wall_ms: int, takes_in: int = 0) -> None:
+        """Show one peer a time of day, and what state is taken in."""
+        self._show_clock((node, "raft"), wall_ms, takes_in)
 
-    def _show_clock(self, way: _Link, wall_ms: int) -> bool:
+    def _show_clock(self, way: _Link, wall_ms: int, takes_in: int) -> bool:
         incoming = self._incoming.get(way)
         hears = incoming is not None and incoming.silent_ticks <= SILENT_TICKS_MAX
-        clock = Clock(wall_ms, hears, self._sticks_ms)
+        clock = Clock(wall_ms, hears, self._sticks_ms, takes_in)
         return self._links[way].send_pieces(encode_frame(FrameKind.CLOCK, clock))
 
     def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
@@ -481,6 +484,7 @@ class Transport:
                 self._receiver.clock_received(node, clock.wall_ms)
             if purpose == "raft":
                 self._receiver.stickiness_received(node, clock.sticks_ms)
+                self._receiver.snapshot_shown(node, clock.takes_in)
         else:
             self._receiver.frame_received(node, frame)
 

@@ -29,6 +29,7 @@ class Recorder:
         self.violated = ""
         self.clocks: list[tuple[int, int]] = []
         self.stickiness: list[tuple[int, int]] = []
+        self.taken_in: list[tuple[int, int]] = []
         self.messages_before_clock: int | None = None
         self.on_reached: Callable[[NodeId], None] = lambda node: None
 
@@ -46,6 +47,9 @@ class Recorder:
 
     def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
         self.stickiness.append((node, sticks_ms))
+
+    def snapshot_shown(self, node: NodeId, index: int) -> None:
+        self.taken_in.append((node, index))
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         self._note(f"unreachable {node}", purpose)

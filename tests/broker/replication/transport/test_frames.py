@@ -142,7 +142,7 @@ def test_a_garbage_header_raises_one_error(header: bytes, payload: bytes) -> Non
             decode(Frame(FrameKind.RAFT, header, payload))
 
 
-def test_a_clock_of_an_earlier_version_says_nothing_of_stickiness() -> None:
+def test_a_clock_of_an_earlier_version_says_nothing_of_stickiness_and_snapshots() -> None:
     """Nor does one of this version disturb the earlier ones, which leave out what they do not know."""
 
     class Earlier(msgspec.Struct, array_like=True):
@@ -150,9 +150,9 @@ def test_a_clock_of_an_earlier_version_says_nothing_of_stickiness() -> None:
         hears: bool
 
     theirs = Frame(FrameKind.CLOCK, msgspec.msgpack.encode(Earlier(7, True)), b"")
-    ours = Frame(FrameKind.CLOCK, msgspec.msgpack.encode(Clock(7, True, 175)), b"")
+    ours = Frame(FrameKind.CLOCK, msgspec.msgpack.encode(Clock(7, True, 175, 50)), b"")
 
-    assert decode_header(theirs, Clock) == Clock(7, True, 0)
+    assert decode_header(theirs, Clock) == Clock(7, True, 0, 0)
     assert decode_header(ours, Earlier) == Earlier(7, True)
 
 

@@ -66,6 +66,19 @@ async def test_a_peer_learns_how_long_a_replica_sticks_before_it_reads_an_answer
     assert two.recorder.stickiness == [(1, 175)]
 
 
+async def test_peers_learn_what_state_a_replica_takes_in(make_peer: MakePeer) -> None:
+    """Law: they hear of it each second, for one of them may lead when it is in its place."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await one.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    for index in (50, 0):
+        one.transport.tick(7, index)
+    await two.recorder.wait_for(lambda: len(two.recorder.taken_in) == 2)
+
+    assert two.recorder.taken_in == [(1, 50), (1, 0)]
+
+
 async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
     """One connection each way; what was sent first comes first."""
     one, two = await make_peer(1), await make_peer(2)
