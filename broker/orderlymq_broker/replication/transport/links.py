@@ -191,7 +191,7 @@ class PeerLink:
         on_lost: called when it is lost, but for `renew` and `cancel`.
         on_up: is set while the link is up and the peer takes another one for the log.
         unheard_ticks: ticks in which the peer said nothing, or that it does not hear it, since it was made or heard.
-        down_ticks: ticks since it was up.
+        down_ticks: ticks since it was up, or since the one came up that it stands behind.
     """
 
     def __init__(
@@ -381,6 +381,8 @@ class PeerLink:
             self._owner.peer_wiped(self._node)
         self._connection = connection
         self.unheard_ticks = 0
+        if self._log is not None:
+            self._log.down_ticks = 0
         if self._purpose == "raft":
             self._owner.peer_reached(self._node)
         if connection.peer_process:

@@ -9,6 +9,7 @@ from orderlymq_raft import Message, TimeoutNow
 from orderlymq_raft.types import NodeId, Term
 from tests.broker.replication.transport.peers import KEY, MakePeer, Peer, append, beat
 from tests.faultyproxy import UP, faulty_proxy
+from tests.ports import free_ports
 
 # Above the largest message that the settings permit by default.
 LARGE = bytes(8 << 20)
@@ -159,6 +160,24 @@ async def test_a_heartbeat_waits_behind_no_entry_while_the_connection_for_the_lo
 
     assert dropped == ["unreachable 2"]
     assert two.recorder.messages == [append(1, b"x"), beat(1, 2, 1), append(0, LARGE)]
+
+
+async def test_a_peer_that_was_away_gets_nothing_large_before_its_connection_for_the_log(
+    make_peer: MakePeer,
+) -> None:
+    """Law: only while the connection for raft is up does it count that the one for the log is not."""
+    one, two = await make_peer(1), Peer(2, free_ports(1)[0])
+    one.call(two)
+    for _ in range(LOG_DOWN_TICKS_MAX + 2):
+        one.transport.tick(0)
+    one.recorder.on_reached = lambda node: one.transport.send([append(0, LARGE), beat(1, 2, 1)])
+
+    await two.listen()
+    await two.recorder.wait_for(lambda: bool(two.recorder.messages))
+    await two.transport.close()
+
+    assert two.recorder.messages == [beat(1, 2, 1)]
+    assert one.recorder.events[0] == "unreachable 2"
 
 
 async def test_what_still_waited_for_the_log_hides_no_end_of_a_peer(make_peer: MakePeer) -> None:
