@@ -100,6 +100,7 @@ class LeaderView:
         retrying: how many messages to retry topics, or to what waits for them, were proposed and are not applied.
         timers_ending: offsets of timers whose end was proposed and is not applied.
         taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.
+        operator_token: the greatest token of an operator that was proposed, applied or not.
     """
 
     def __init__(self) -> None:
@@ -113,6 +114,7 @@ class LeaderView:
         self.retrying: Counter[str] = Counter()
         self.timers_ending: set[int] = set()
         self.taken_back: dict[int, int] = {}
+        self.operator_token = 0
         self._turns: dict[int, int] = {}
 
     def first_send(self, identity: bytes, window: DedupWindow) -> First | None:

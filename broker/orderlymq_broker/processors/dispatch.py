@@ -14,6 +14,7 @@ from typing import Any, Final
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.operators import check_token, note_token
 from orderlymq_broker.core.requestcontext import (
     Context,
     CreateFirst,
@@ -22,7 +23,7 @@ from orderlymq_broker.core.requestcontext import (
     answer,
 )
 from orderlymq_broker.core.uncommitted import Creation, LeaderView, Waiter
-from orderlymq_broker.processors.admin.access import AccessControl
+from orderlymq_broker.processors.admin.access import AccessControl, is_of_operator
 from orderlymq_broker.processors.admin.processor import Administration
 from orderlymq_broker.processors.admin.rotation import SecretRotation
 from orderlymq_broker.processors.fetch.pull import PullProcessor
@@ -241,7 +242,9 @@ class BrokerCore:
         try:
             if creations == 0:
                 peer = self._admit(request, peer, now)
-            return handler(request, peer, now)
+            effects = handler(request, peer, now)
+            noted = self.note_operator(request)
+            return [*noted, *effects] if noted else effects
         except RequestRefused as refused:
             return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
@@ -264,7 +267,7 @@ class BrokerCore:
         quotas = self.context.quotas
         refusal = quotas.of_address(request, peer, now)
         if not refusal:
-            peer = self.access.admit(request, peer, now)
+            peer = self.admit(request, peer, now)
             account = self.context.state.access.accounts.get(peer.account) if peer.account else None
             if account is not None:
                 refusal = quotas.of_account(account.quota, request, peer, now)
@@ -272,6 +275,22 @@ class BrokerCore:
             self.context.counters["quota_refusals"] += 1
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, refusal)
         return peer
+
+    def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
+        """Return the sender with its account.
+
+        Raises:
+            RequestRefused: it may not ask for this, or is an operator that another one has followed.
+        """
+        peer = self.access.admit(request, peer, now)
+        if is_of_operator(request):
+            check_token(self.context, request.ext, now)
+
+        return peer
+
+    def note_operator(self, request: RemotingCommand) -> list[Effect]:
+        """Return what lets every replica know the operator of an admitted request, where it is a new one."""
+        return note_token(self.context, request.ext) if is_of_operator(request) else []
 
     def _create(self, names: Creation, records: Sequence[Record], waiter: Waiter) -> list[Effect]:
         """Propose what a request needs, after which it is served; others that need it come behind it, in their order."""

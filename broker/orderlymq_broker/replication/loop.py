@@ -112,9 +112,10 @@ class ReplicationLoop:
     def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
         """Return the answer to a request that its sender may not make, None for one that it may."""
         try:
-            self._core.access.admit(request, peer, self._ports.clock.now())
+            self._core.admit(request, peer, self._ports.clock.now())
         except RequestRefused as refused:
             return request.reply(refused.code, ext=refused.ext, remark=refused.remark)
+        self.submit(self._core.note_operator(request))
         return None
 
     def connection_closed(self, connection: int) -> None:

@@ -68,8 +68,8 @@ class Admin:
     """Administration of one cluster; its requests are signed where there is a key.
 
     Args:
-        operator_token: rises with every operator that takes over; rides with requests that free locks or
-            let topics grow, and brokers refuse one that is smaller than they have seen.
+        operator_token: rises with every operator that takes over; rides with every change, and brokers refuse one that
+            is smaller than they have seen. 0 for who is no operator.
         overtaken: is called with a greater token that a broker has seen.
         cluster_secret: signs changes at name servers.
         others: clients of processes that are spoken to otherwise, by address.
@@ -193,19 +193,31 @@ class Admin:
     async def expansion(
         self, address: str, topics: Collection[str]
     ) -> dict[str, ObservedExpansion]:
-        """Return how far the expansion of these topics is, and of every topic that expands at present."""
+        """Return how far the expansion of these topics is, and of every topic that expands at present.
+
+        What is read of the raft group after this no former operator changes any more.
+        """
         ext = {"topics": ",".join(sorted(topics))}
         command = request(RequestCode.ORDERLYMQ_QUEUE_EXPANSION, ext)
         greatest, found = await self._read(address, command, answers.expansions)
         if greatest > self.operator_token and self._overtaken is not None:
             self._overtaken(greatest)
+        elif greatest < self.operator_token:
+            # Refused: so are the changes, which say why.
+            with suppress(AdminError):
+                await self._end_predecessors(address)
         return found
+
+    async def _end_predecessors(self, address: str) -> None:
+        """Let a raft group refuse what former operators have sent and it has not received: a decision about nothing does it."""
+        ext = {"consumerGroup": "operator", "topic": ""}
+        await self._change(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, b"[]"))
 
     async def change_queues(
         self, address: str, step: FenceTopic | AbortExpansion | SwitchTopic | PublishTopic
     ) -> None:
         """Carry out one step of a topic's expansion on one raft group."""
-        ext = {"topic": step.topic, EXT_TOKEN: str(self.operator_token)}
+        ext = {"topic": step.topic}
         body = b""
         match step:
             case FenceTopic():
@@ -232,7 +244,7 @@ class Admin:
 
         A lock that was asked for from an address that is not in *ends* is of a living one, and makes the proof void.
         """
-        ext = {"clientId": client_id, "proof": proof, EXT_TOKEN: str(self.operator_token)}
+        ext = {"clientId": client_id, "proof": proof}
         ext["addresses"] = ",".join(sorted(ends))
         await self._operate(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
 
@@ -289,14 +301,12 @@ class Admin:
     async def set_assignment(self, address: str, step: SetAssignment) -> None:
         """Store who takes which queue of a topic, for members that ask."""
         ext = {"consumerGroup": step.consumer_group, "topic": step.topic}
-        ext[EXT_TOKEN] = str(self.operator_token)
         body = orjson.dumps(step.owners)
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, body))
 
     async def notify_members(self, address: str, group: str) -> None:
         """Ask the members of a consumer group to look again."""
         ext = {"consumerGroup": group, "action": "notify"}
-        ext[EXT_TOKEN] = str(self.operator_token)
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))
 
     async def route(self, address: str, topic: str) -> Mapping[str, int]:
@@ -389,7 +399,7 @@ class Admin:
         return _decoded(address, answer, decode)
 
     async def _operate(self, address: str, command: RemotingCommand) -> None:
-        """Change something under the operator's token."""
+        """Change what an operator alone changes."""
         try:
             await self._change(address, command)
         except AdminError:
@@ -401,7 +411,7 @@ class Admin:
     async def _tell_name_server(self, address: str, command: RemotingCommand) -> None:
         signer = self._name_server_signer
         if signer is None:
-            await self._change(address, command)
+            _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
             return
         try:
             answer = await invoke_signed(
@@ -412,6 +422,8 @@ class Admin:
         _check(address, answer)
 
     async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
+        if self.operator_token:
+            command.ext = {**command.ext, EXT_TOKEN: str(self.operator_token)}
         return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
 
     async def _invoke(

@@ -41,11 +41,13 @@ async def read_tables(
     grows = await beside_loop(expanding_topics, desired.topics)
     asked = {*grows, *expanding}
     try:
+        # First: what follows is what no former operator changes any more.
+        expansions = await admin.expansion(address, asked)
         return (
             await admin.topics(address),
             await admin.consumer_groups(address),
             await admin.users(address) if users else {},
-            await admin.expansion(address, asked),
+            expansions,
         )
     except AdminError:
         return SILENT

@@ -37,4 +37,4 @@ async def test_a_raft_group_is_asked_about_what_may_grow_and_what_grows_elsewher
         await read_tables(Admin(client), address, wanted, expanding)
     await client.close()
 
-    assert broker.asked[-1][:2] == (20506, {"topics": asked})
+    assert broker.asked[0][:2] == (20506, {"topics": asked})

@@ -42,6 +42,7 @@ from orderlymq_protocol.header.catalogue import (
     HeaderError,
     ViewMessageHeader,
 )
+from orderlymq_protocol.header.extensions import EXT_TOKEN
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import (
@@ -118,6 +119,9 @@ ADMIN_CODES: Final = (
     )
 )
 
+# What operators change. One that another has followed is refused where it names its token.
+_FENCED_CODES: Final = ADMIN_CODES | {RequestCode.UPDATE_CONSUMER_OFFSET}
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -175,8 +179,11 @@ class AccessControl:
         Raises:
             RequestRefused: with RocketMQ's code and a remark that names the reason.
         """
-        needs_proof = request.code in self._signed_codes or (
-            not self.enabled and self._operator is not None and _shows_accounts(request)
+        # Who could name a token would lock operators out.
+        needs_proof = (
+            request.code in self._signed_codes
+            or (bool(self._signed_codes) and is_of_operator(request))
+            or (not self.enabled and self._operator is not None and _shows_accounts(request))
         )
         if not self.enabled and not needs_proof:
             return peer
@@ -344,6 +351,11 @@ class AccessControl:
             return []
         stored = read_message(self._context.reader, physical)
         return [] if stored is None else [_topic(decode_record(stored).topic, SUB)]
+
+
+def is_of_operator(request: RemotingCommand) -> bool:
+    """Return whether a request changes something and names the token of the operator that wants it."""
+    return request.code in _FENCED_CODES and EXT_TOKEN in request.ext
 
 
 def signature(

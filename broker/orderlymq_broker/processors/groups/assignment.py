@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.operators import check_token
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.locks import check_client
-from orderlymq_broker.processors.topics.expansionrequests import check_token
 from orderlymq_broker.state.groups.members import since_ms
 from orderlymq_broker.state.records import AssignmentSet, MemberSeen
 from orderlymq_protocol.body import fastjson

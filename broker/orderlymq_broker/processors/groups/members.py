@@ -20,6 +20,7 @@ from orderlymq_broker.core.clientsessions import Session, TooMuchSaid
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces
 from orderlymq_broker.core.longwalks import walk
+from orderlymq_broker.core.operators import check_token
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.fetch.filter import check_expression, check_tags
@@ -29,7 +30,6 @@ from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic
 from orderlymq_broker.processors.groups.locks import check_client, releases
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.processors.topics.expansionrequests import check_token
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksReleased
 from orderlymq_broker.state.groups.members import size_of

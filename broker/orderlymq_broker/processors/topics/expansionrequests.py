@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.listings import filled
+from orderlymq_broker.core.operators import check_token
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_list, answer_when_applied, check_unchanging
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.integerranges import NO_TOKEN
 from orderlymq_broker.state.lanes.lane import LaneState
-from orderlymq_broker.state.machine import stale_operator
 from orderlymq_broker.state.records import Outcome, Record, Refused
 from orderlymq_broker.state.topics.expansionphases import (
     NO_QUEUE,
@@ -50,7 +50,6 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX, EXT_QUEUE_TOTAL, EXT_TOKEN
 from orderlymq_protocol.names import InvalidName, check_topic_name
-from orderlymq_protocol.operatortoken import token_max_at
 from orderlymq_protocol.plurals import counted
 
 # An operator counts one on from the greatest number that it sees on any raft group. A greater step than
@@ -402,28 +401,6 @@ class ExpansionProcessor:
             return answer(request, peer, body=fastjson.dumps(self._described(name, now)))
 
         return answer_when_applied(request, peer, records, then=then, ended=ended)
-
-
-def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
-    """Return the token of the operator that asks; who names none has the smallest, 0.
-
-    Raises:
-        RequestRefused: another operator has followed it, or no operator has such a token yet (1).
-    """
-    token = _number(ext, EXT_TOKEN) if EXT_TOKEN in ext else 0
-    greatest, maximum = context.state.operator_token, token_max_at(now.wall_ms)
-    if token > maximum:
-        context.counters["impossible_operators"] += 1
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR,
-            f"operatorToken {token} is greater than {maximum}, the greatest one that an operator can have "
-            f"at this broker's time; compare the clocks of operator and brokers",
-        )
-    if token < greatest:
-        context.counters["stale_operators"] += 1
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, stale_operator(token, greatest))
-
-    return token
 
 
 def _retry_text(topic: str, group: str, count: int) -> str:

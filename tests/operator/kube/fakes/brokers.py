@@ -18,7 +18,7 @@ from orderlymq_operator.resources.user import fingerprint
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.header.extensions import EXT_BYTES, EXT_CONNECTIONS, EXT_REQUESTS
+from orderlymq_protocol.header.extensions import EXT_BYTES, EXT_CONNECTIONS, EXT_REQUESTS, EXT_TOKEN
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
 from tests.operator.plan.foretold import Fact
@@ -50,6 +50,7 @@ class RaftGroup:
     led: int | None = None
     term: int = 0
     writable: bool = True
+    token: int = 0
     topics: dict[str, Json] = field(default_factory=dict)
     groups: dict[str, Json] = field(default_factory=dict)
     users: dict[str, Json] = field(default_factory=dict)
@@ -184,6 +185,12 @@ def _by_leader(group: RaftGroup, asked: RemotingCommand) -> RemotingCommand:
     answer = _ANSWERS.get(asked.code)
     if answer is None:
         return asked.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"{asked.code}")
+    token = int(asked.ext.get(EXT_TOKEN, group.token))
+    if token < group.token:
+        return asked.reply(
+            ResponseCode.SYSTEM_ERROR, remark=f"another operator has token {group.token}"
+        )
+    group.token = token
     told = answer(group, asked)
     if isinstance(told, ResponseCode):
         return asked.reply(told)
@@ -273,7 +280,8 @@ _ANSWERS: Final[
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: lambda group, _: {
         "accounts": list(group.users.values())
     },
-    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: lambda group, _: {"topics": []},
+    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: lambda group, _: {EXT_TOKEN: group.token, "topics": []},
+    RequestCode.ORDERLYMQ_SET_ASSIGNMENT: lambda group, _: None,
     RequestCode.ORDERLYMQ_LOCK_TABLE: lambda group, _: {"locks": []},
     RequestCode.ORDERLYMQ_LANES: lambda group, _: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda group, _: ResponseCode.CONSUMER_NOT_ONLINE,

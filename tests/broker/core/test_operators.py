@@ -1,0 +1,153 @@
+"""The token of an operator on requests that every tool may send, and on those about the process."""
+
+import pytest
+
+from orderlymq_broker.state.records import AssignmentSet, GroupSet, TopicDeleted, TopicSet
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.operatortoken import token_max_at
+from tests.broker.processors.driver import ALICE, Shell
+from tests.broker.processors.requests import create, send
+from tests.broker.replication.simulation import SimulatedGroup
+from tests.security.test_administration import Attacked
+
+_SET_TOPIC = {
+    "topic": "orders",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "4",
+}
+_SET_TOPIC |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "true"}
+# What an operator changes, and would undo if it came late.
+_CHANGES = [
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, _SET_TOPIC, b""),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, b""),
+    (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName": "billing"}'),
+    (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "billing", "cleanOffset": "true"}, b""),
+    (
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        {"accessKey": "reader", "secretKey": "another-one"},
+        b"",
+    ),
+    (RequestCode.DELETE_ACL_CONFIG, {"accessKey": "reader"}, b""),
+    (
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        {"consumerGroup": "billing", "topic": "orders", "queueId": "0", "commitOffset": "1"},
+        b"",
+    ),
+    (RequestCode.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n"),
+]
+
+
+def operate(
+    shell: Shell, token: int | None, code: int, ext: dict[str, str], body: bytes = b""
+) -> int:
+    named = {} if token is None else {"operatorToken": str(token)}
+    return shell.call(code, {**ext, **named}, body).code
+
+
+@pytest.fixture
+def operated() -> Shell:
+    """A broker whose operator is the one with token 7: it has made all that the requests are about."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
+    for code, ext, body in _CHANGES[:1] + _CHANGES[4:5]:
+        assert operate(shell, 7, code, ext, body) == 0
+    send(shell, "orders")
+    return shell
+
+
+@pytest.mark.parametrize(("code", "ext", "body"), _CHANGES)
+def test_what_a_former_operator_asks_for_comes_too_late(
+    operated: Shell, code: int, ext: dict[str, str], body: bytes
+) -> None:
+    """Law: what was sent by an operator that another one has followed changes nothing, on this leader and on the next."""
+    before = operated.state.digest()
+    assert operate(operated, 6, code, ext, body) == 1
+    assert operated.state.digest() == before
+
+    successor = operated.restart().lead()
+    assert operate(successor, 6, code, ext, body) == 1
+    assert operate(successor, 7, code, ext, body) == 0
+    successor.replay()
+
+
+@pytest.mark.parametrize(("code", "ext", "body"), _CHANGES)
+def test_who_has_no_token_is_served_as_ever(
+    operated: Shell, code: int, ext: dict[str, str], body: bytes
+) -> None:
+    """mqadmin and other people's tools name none."""
+    assert operate(operated, None, code, ext, body) == 0
+    assert operated.state.operator_token == 7
+
+
+def test_a_deletion_tells_every_replica_of_its_operator_before_it_deletes(operated: Shell) -> None:
+    """Law: replicas of every release read the same; so the token stands in a record that they all know, in the same entry."""
+    operated.proposed.clear()
+
+    assert operate(operated, 8, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}) == 0
+    assert operate(operated, 8, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}) == 0
+
+    assert operated.proposed == [AssignmentSet("", "", (), 8), TopicDeleted("orders")]
+    assert (operated.state.operator_token, operated.state.assignments.of_group("")) == (8, {})
+    operated.replay()
+
+
+def test_a_deletion_that_was_overtaken_in_one_turn_deletes_nothing(operated: Shell) -> None:
+    """Law: a greater token counts as soon as it is on its way into the log; no deletion stands behind it."""
+    newer = operated.submit(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, {**_SET_TOPIC, "operatorToken": "9"}
+    )
+    older = operated.submit(215, {"topic": "orders", "operatorToken": "8"})
+    operated.settle()
+
+    codes = [reply.code for each in (newer, older) if (reply := operated.reply_to(each))]
+    assert codes == [0, 1]
+    assert "orders" in operated.state.topics.by_name
+
+
+def test_a_proposal_that_was_lost_is_no_operator(operated: Shell) -> None:
+    """The token of a request that never came into the log refuses nobody."""
+    operated.submit(215, {"topic": "orders", "operatorToken": "9"})
+    operated.lose_proposals()
+
+    assert operate(operated, 8, RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "billing"}) == 0
+
+
+def test_a_token_that_no_operator_can_have_locks_nobody_out(operated: Shell) -> None:
+    """As where a token has always been read; also a text that is no number."""
+    for token in (str(token_max_at(operated.wall_ms) + 1), "-1", "", "9" * 5_000, "seven"):
+        refused = operated.call(215, {"topic": "orders", "operatorToken": token})
+        assert (refused.code, operated.state.operator_token) == (1, 7), token
+    assert operate(operated, 7, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}) == 0
+
+
+def test_only_who_proves_itself_may_name_a_token() -> None:
+    """Law: where operators have an account, no stranger locks them out by a request that strangers may send."""
+    attacked = Attacked()
+    ext = {"topic": "orders", "operatorToken": "500"}
+
+    reply = attacked.shell.call(215, ext)
+
+    assert (reply.code, attacked.shell.state.operator_token) == (1, 0)
+    assert "signature of version 2" in str(reply.remark)
+    assert attacked.judge_signed(attacked.signer(), 215, ext) is None
+    assert attacked.shell.call(215, {"topic": "orders"}).code == 0
+
+
+@pytest.mark.parametrize("code", [20503, 20504])
+def test_members_and_leaders_are_not_changed_by_a_former_operator(code: int) -> None:
+    """Law: the leader that serves refuses them, too. Their entries are raft's and name no token; a record of its own does."""
+    group = SimulatedGroup()
+    leader = group.elect()
+
+    def refused(token: int) -> str | None:
+        found = leader.loop.refusal(request(code, {"operatorToken": str(token)}), ALICE)
+        return None if found is None else found.remark
+
+    assert refused(7) is None
+    assert "operatorToken 6 is smaller than 7" in str(refused(6)), "also before it is applied"
+    group.pass_time(1.0)
+    assert [each.state.operator_token for each in group.replicas.values()] == [7, 7, 7]
+    assert "operatorToken 6 is smaller than 7" in str(refused(6))
+    assert leader.loop.refusal(request(code), ALICE) is None

@@ -1,0 +1,116 @@
+"""An operator that was followed by another one, and whose requests come late, at a real broker's core."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.state.records import AssignmentSet, GroupSet, TopicSet
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.tables import read_tables
+from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.client import RemotingClient
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.requests import create
+from tests.operator.examples import desired, topic
+from tests.operator.scripted import Scripted, serving
+
+
+@dataclass
+class Operated:
+    """A broker, and two operators of which the second has followed the first."""
+
+    shell: Shell
+    broker: Scripted
+    address: str
+    former: Admin
+    latter: Admin
+
+
+@asynccontextmanager
+async def operated() -> AsyncIterator[Operated]:
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
+
+    def answer(command: RemotingCommand) -> RemotingCommand:
+        reply = shell.call(command.code, dict(command.ext), command.body)
+        return command.reply(reply.code, ext=reply.ext, body=reply.body, remark=reply.remark)
+
+    every = dict.fromkeys([*shell.core.codes], answer)
+    client = RemotingClient()
+    async with serving(every) as (broker, address):
+        former, latter = (Admin(client, operator_token=token) for token in (7, 8))
+        yield Operated(shell, broker, address, former, latter)
+    await client.close()
+
+
+_USER = UserConfig(False, "DENY", "DENY", (), (), "", "f")
+_LATE: list[Callable[[Admin, str], Coroutine[Any, Any, None]]] = [
+    lambda admin, address: admin.delete_topic(address, "orders"),
+    lambda admin, address: admin.delete_group(address, "billing"),
+    lambda admin, address: admin.set_topic(address, "orders", TopicConfig(4, 4, order=True)),
+    lambda admin, address: admin.set_group(
+        address, "billing", GroupConfig(True, False, 3, 2, 7, "HoldKey")
+    ),
+    lambda admin, address: admin.set_user(address, "reader", "the-former-secret", _USER),
+    lambda admin, address: admin.seed_offset(address, "billing", "orders", 0, latest=True),
+    lambda admin, address: admin.set_writable(address, writable=False),
+]
+
+
+@pytest.mark.parametrize("late", _LATE)
+async def test_what_a_former_operator_has_sent_does_nothing_once_another_has_looked(
+    late: Callable[[Admin, str], Coroutine[Any, Any, None]],
+) -> None:
+    """Law: an operator relies on what it reads of a raft group, so its first look ends its predecessors there."""
+    async with operated() as world:
+        await read_tables(world.latter, world.address, desired(topic()), ())
+        before = world.shell.state.digest()
+
+        with pytest.raises(AdminError, match="operatorToken 7 is smaller than 8"):
+            await late(world.former, world.address)
+
+        assert world.shell.state.digest() == before
+        await late(world.latter, world.address)
+
+
+async def test_an_operator_ends_its_predecessors_before_it_reads_and_once() -> None:
+    """Law: what it reads first is the token; what the brokers write for it decides nothing."""
+    async with operated() as world:
+        for _ in range(2):
+            await read_tables(world.latter, world.address, desired(topic()), ())
+        codes = [code for code, *_ in world.broker.asked]
+
+        assert codes == [20506, 20507, 21, 201, 20506, 21, 201]
+        records = [each for each in world.shell.proposed if isinstance(each, AssignmentSet)]
+        assert [each.token for each in records] == [8, 8]
+        assert world.shell.state.assignments.of_group("operator") == {}
+
+
+async def test_an_operator_that_was_followed_learns_so_by_its_look_and_writes_nothing() -> None:
+    """Law: it lowers nobody's token."""
+    async with operated() as world:
+        seen: list[int] = []
+        late = Admin(RemotingClient(), operator_token=7, overtaken=seen.append)
+        await read_tables(world.latter, world.address, desired(topic()), ())
+        await read_tables(late, world.address, desired(topic()), ())
+
+        assert (seen, world.shell.state.operator_token) == ([8], 8)
+        assert [code for code, *_ in world.broker.asked].count(20507) == 1
+
+
+async def test_a_broker_that_believes_no_token_is_read_all_the_same() -> None:
+    """Law: where clocks differ too much the changes are refused, and say why; the look does not fail, nor does it ask for ever."""
+    async with operated() as world:
+        ahead = Admin(RemotingClient(), operator_token=1 << 30)
+        async with asyncio.timeout(5):
+            topics, *_ = await read_tables(ahead, world.address, desired(topic()), ())
+
+        assert topics is not None
+        assert "orders" in topics
+        with pytest.raises(AdminError, match="compare the clocks"):
+            await ahead.delete_topic(world.address, "orders")
