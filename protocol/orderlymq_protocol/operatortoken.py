@@ -3,9 +3,11 @@ The token of an operator: brokers refuse an operator with a smaller one than the
 
 The rule: a token is never below the seconds since 2026, and rises by one with each operator that takes over,
 which is less than once a second. So a token that is far above the time was made by nobody who operates, and
-brokers refuse it: stored, it would lock every operator out. Both sides compute it here.
+brokers refuse it: stored, it would lock every operator out. An operator that was given such a one, by a clock that
+was wrong, begins again at the time. Both sides compute it here.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 # 2026-01-01. The Lease of Kubernetes has 31 bits for it, which last until 2094.
@@ -22,3 +24,9 @@ def token_at(wall_s: float) -> int:
 def token_max_at(wall_ms: int) -> int:
     """Return the greatest token that a broker believes at this time."""
     return token_at(wall_ms / 1000) + AHEAD_S
+
+
+def token_after(former: Iterable[int], wall_s: float) -> int:
+    """Return the token of an operator that takes over at this time from those with *former* ones."""
+    maximum = token_max_at(int(wall_s * 1000))
+    return max([token_at(wall_s), *(1 + each for each in former if each < maximum)])

@@ -26,7 +26,7 @@ from orderlymq_operator.kube.competitors import (
     sentence,
 )
 from orderlymq_operator.kube.resources import LEASES, Json
-from orderlymq_protocol.operatortoken import token_at
+from orderlymq_protocol.operatortoken import token_after, token_max_at
 
 _log = logging.getLogger(__name__)
 
@@ -166,9 +166,11 @@ class Election:
         else:
             claims = not any(other.since < age_of(found) for other in before)
         transitions = int(((found or {}).get("spec") or {}).get("leaseTransitions") or 0)
-        if not keeps or (claims and not claimed) or self._is_overtaken:
-            tokens = [self._overtaken_by, *(each.transitions for each in others)]
-            transitions = max(transitions, token_at(time.time()), *tokens) + 1
+        # A clock that was wrong gave a token that no broker believes.
+        is_possible = transitions <= token_max_at(int(time.time() * 1000))
+        if not keeps or (claims and not claimed) or self._is_overtaken or not is_possible:
+            former = [transitions, *(each.transitions for each in others)]
+            transitions = max(token_after(former, time.time()), self._overtaken_by + 1)
         if not keeps:
             self.left = left_by(found, self._serves)
         made = self._lease(found, transitions, claims=claims)

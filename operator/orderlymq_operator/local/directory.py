@@ -40,7 +40,7 @@ from orderlymq_operator.resources.kinds import (
     User,
     resources_of,
 )
-from orderlymq_protocol.operatortoken import token_at
+from orderlymq_protocol.operatortoken import token_after
 from orderlymq_runtime.durablefiles import sync_path
 from orderlymq_runtime.security.clustersecret import ClusterSecretError, make_cluster_secret
 
@@ -132,7 +132,7 @@ class DataDirectory:
         """
         file = self.path / "operator.starts"
         text = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
-        number = max(int(text) + 1 if text.isdecimal() else 1, token_at(time.time()))
+        number = token_after([int(text)] if text.isdecimal() else [], time.time())
         write_file(file, f"{number}\n")
         return number
 

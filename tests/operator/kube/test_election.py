@@ -205,6 +205,29 @@ async def test_a_token_that_nobody_gave_costs_one_renewal(
     await _end(task)
 
 
+async def test_a_token_that_no_broker_believes_is_given_up(
+    api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a clock that was a day ahead locks nobody out: neither its next holder nor the present one, once it is put right."""
+    monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
+    first, led = _election(api, "a")
+    await _end(await _lead(first, led))
+    assert leases.lease is not None
+    leases.lease["spec"]["leaseTransitions"] = first.token + 86_400
+
+    second, led = _election(api, "b")
+    task = await _lead(second, led)
+    given = second.token
+    assert second._written is not None
+    second._written["spec"]["leaseTransitions"] = given + 86_400
+    writes = leases.writes
+    await _until(lambda: leases.writes > writes + 2)
+
+    assert first.token <= given < first.token + 60
+    assert (second.leads, second.token < given + 60) == (True, True)
+    await _end(task)
+
+
 async def test_who_cannot_see_other_operators_does_not_raise_its_token(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,17 @@ def test_a_damaged_note_of_the_supervisor_is_none(tmp_path: Path, content: bytes
     assert directory.count_start() >= first - 1
 
 
+def test_a_start_that_a_wrong_clock_counted_locks_no_supervisor_out(tmp_path: Path) -> None:
+    """Law: each start has a greater token than the ones before, as long as brokers believe it."""
+    directory = DataDirectory(tmp_path)
+    first = directory.count_start()
+    assert directory.count_start() > first
+
+    (tmp_path / "operator.starts").write_text(f"{first + 86_400}\n")
+
+    assert first <= directory.count_start() < first + 60
+
+
 def test_what_a_cluster_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
     """Logs hold accounts' secrets and messages; folders that were open before are closed."""
     (tmp_path / "open").mkdir()
