@@ -27,6 +27,7 @@ from orderlymq_operator.plan.actions import (
     PutOrderConfig,
     SwitchTopic,
     TopicConfig,
+    UpdateTopic,
     topic_config,
 )
 from orderlymq_operator.plan.placement import order_text, parse_order_text, spread
@@ -39,6 +40,7 @@ from orderlymq_operator.resources.topic import (
     QueueBarrier,
     TopicSpec,
 )
+from orderlymq_protocol.body.config import TOPIC_ATTRIBUTES
 from orderlymq_protocol.plurals import counted
 
 # With more than this to consume a fence would likely be in vain: writes stay open until the groups are nearer.
@@ -164,7 +166,36 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
     return plan if plan.status is not None else None
 
 
-def undeclared_steps(desired: Desired, observed: Observed) -> Iterator[ExpansionAction]:
+def with_attributes(
+    name: str, steps: Iterable[ExpansionAction], observed: Observed
+) -> Iterator[ExpansionAction | UpdateTopic]:
+    """Yield *steps*, and before a list is published what raft groups lack that the expansion brought in: the topic's attributes."""
+    existing = topic_layout(name, observed)
+    listed = published_layout(name, observed) or {}
+    given = given_elsewhere({group: existing[group] for group in listed if group in existing})
+    for step in steps:
+        if isinstance(step, PutOrderConfig):
+            for group, config in sorted(existing.items()):
+                expansion = observed.groups[group].expansion.get(name)
+                is_new = expansion is not None and expansion.phase == "switched"
+                if is_new and group not in listed and given and not config.attributes:
+                    yield UpdateTopic(name, group, replace(config, attributes=given))
+        yield step
+
+
+def given_elsewhere(existing: Mapping[str, TopicConfig]) -> tuple[tuple[str, str], ...]:
+    """Return the attributes with which a topic begins in another raft group: those that tools gave it where it stands.
+
+    One that only an earlier broker took is left out: no broker takes it any more. Later each raft group keeps its own, so
+    that a person can take one away.
+    """
+    given = next((each.attributes for _, each in sorted(existing.items()) if each.attributes), ())
+    return tuple((key, value) for key, value in given if value in TOPIC_ATTRIBUTES.get(key, ()))
+
+
+def undeclared_steps(
+    desired: Desired, observed: Observed
+) -> Iterator[ExpansionAction | UpdateTopic]:
     """Yield the next steps of expansions that no Topic asks for any more: a fence is lifted, what has switched is published.
 
     The caller has made sure that every raft group answers.
@@ -183,7 +214,7 @@ def undeclared_steps(desired: Desired, observed: Observed) -> Iterator[Expansion
             times["drain_timeout"].default.milliseconds,
             times["route_propagation_time"].default.milliseconds,
         )
-        yield from plan_expansion(request, world).actions
+        yield from with_attributes(name, plan_expansion(request, world).actions, observed)
 
 
 def _silent(name: str, world: ExpansionState, observed: Observed) -> list[str]:

@@ -44,8 +44,10 @@ from orderlymq_operator.plan.canary import canary_actions
 from orderlymq_operator.plan.expansion import (
     ExpansionPlan,
     expansion_reason,
+    given_elsewhere,
     topic_expansion,
     undeclared_steps,
+    with_attributes,
 )
 from orderlymq_operator.plan.leaders import leader_move
 from orderlymq_operator.plan.placement import order_text, spread
@@ -61,7 +63,6 @@ from orderlymq_operator.resources.kinds import (
     User,
 )
 from orderlymq_operator.resources.user import NO_SECRET
-from orderlymq_protocol.body.config import TOPIC_ATTRIBUTES
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 __all__ = ["TEMPLATE", "plan", "plan_accepted"]
@@ -207,7 +208,7 @@ def _topic(
     """Plan a topic; the caller has made sure that everybody answers."""
     name = topic.topic_name
     if expansion is not None and expansion.holds:
-        yield from expansion.actions
+        yield from with_attributes(name, expansion.actions, observed)
         return
     existing = topic_layout(name, observed)
     layout = wanted_layout(topic, desired, observed)
@@ -223,22 +224,12 @@ def _topic(
         ):
             yield PutOrderConfig(name, text)
     for group, queues in sorted(layout.items()):
-        own = existing[group].attributes if group in existing else _given_elsewhere(existing)
+        own = existing[group].attributes if group in existing else given_elsewhere(existing)
         config = replace(topic_config(topic, queues), attributes=own)
         if group not in existing:
             yield CreateTopic(name, group, config)
         elif existing[group] != config:
             yield UpdateTopic(name, group, config)
-
-
-def _given_elsewhere(existing: Mapping[str, TopicConfig]) -> tuple[tuple[str, str], ...]:
-    """Return the attributes with which a topic begins in another raft group: those that tools gave it where it stands.
-
-    One that only an earlier broker took is left out: no broker takes it any more. Later each raft group keeps its own, so
-    that a person can take one away.
-    """
-    given = next((each.attributes for _, each in sorted(existing.items()) if each.attributes), ())
-    return tuple((key, value) for key, value in given if value in TOPIC_ATTRIBUTES.get(key, ()))
 
 
 def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:

@@ -175,8 +175,10 @@ class RestlessWorld(World):
         broker = self._broker(action.group, action.topic)
         broker.perform(action, self.now_ms)
         if isinstance(action, SwitchTopic):
-            config = replace(action.config, queues=broker.writes)
-            self.groups[action.group].topics[action.topic] = config
+            topics = self.groups[action.group].topics
+            own = topics[action.topic].attributes if action.topic in topics else ()
+            config = replace(action.config, queues=broker.writes, attributes=own)
+            topics[action.topic] = config
 
     # -- what the world does
 

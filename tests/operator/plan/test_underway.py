@@ -1,6 +1,7 @@
 """Queue expansions that have begun, and whose manifest says something else by now."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -42,6 +43,36 @@ def test_an_expansion_that_has_begun_somewhere_is_led_on_when_its_policy_forbids
 
     assert {broker.total for broker in world.brokers.values()} == {12}
     assert [config["orders"] for config in world.lists.values()] == [NEW]
+
+
+@pytest.mark.parametrize("seed", [None, *range(8)])
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_attributes_that_a_tool_gave_a_topic_follow_an_expansion_to_further_raft_groups(
+    seed: int | None, is_declared: bool
+) -> None:
+    """Law: a raft group that an expansion brings in begins with what brokers take of them; later each keeps its own."""
+    told = (("cleanup.policy", "COMPACTION"), ("duplicate.window", "true"))
+    world = RestlessWorld()
+    world.settle(desired(topic(), groups=1))
+    world.settle(desired(topic(), groups=2))
+    table = world.groups["demo-0"].topics
+    table["orders"] = replace(table["orders"], attributes=told)
+    wanted = desired(GROWN, groups=2)
+    if seed is not None:
+        world.random = Random(seed)
+    if not is_declared:
+        _after(world, wanted, SwitchTopic)
+        wanted = desired(groups=2)
+
+    world.settle(wanted)
+    world.random = None
+
+    later = world.groups["demo-1"].topics
+    assert world.lists[0]["orders"] == "demo-0:8;demo-1:4"
+    assert table["orders"].attributes == told
+    assert later["orders"].attributes == told[1:]
+    later["orders"] = replace(later["orders"], attributes=())
+    assert world.settle(wanted) == []
 
 
 @pytest.mark.parametrize(

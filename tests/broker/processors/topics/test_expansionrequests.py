@@ -400,6 +400,22 @@ def test_an_expansion_that_makes_no_sense_is_refused(
     assert topic.state.expansions.by_topic == before
 
 
+def test_a_topic_gets_attributes_while_its_new_list_waits_to_be_published(topic: Shell) -> None:
+    """An operator gives them to a raft group that an expansion has brought in; the expansion goes on."""
+    assert change(topic, "fence").code == 0
+    assert change(topic, "switch").code == 0
+
+    config = {"topic": "orders", "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+    config |= {"readQueueNums": "8", "writeQueueNums": "8", "perm": "6", "topicSysFlag": "0"}
+    changes = {"order": "true", "attributes": "+duplicate.window=true,+message.type=FIFO"}
+    assert topic.call(17, {**config, **changes}).code == 0
+
+    assert phase(topic) == "switched"
+    assert change(topic, "publish").code == 0
+    found = topic.state.topics.by_name["orders"].config
+    assert (found.write_queues, found.attributes["duplicate.window"]) == (8, "true")
+
+
 def test_members_are_asked_to_look_again_when_the_list_changes(topic: Shell) -> None:
     """40 goes to the readers' members after fence and switch, so that they share the new queues."""
     topic.notified()
