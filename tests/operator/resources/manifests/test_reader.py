@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from orderlymq_operator.resources.manifests import yamlsource
 from orderlymq_operator.resources.manifests.reader import (
     Manifest,
     ManifestError,
@@ -322,6 +323,38 @@ def test_a_character_in_two_escapes_of_json_is_one() -> None:
     with pytest.raises(SourceError, match="half a character") as caught:
         list(documents('{\n"text": "\\ud83d"}'))
     assert caught.value.line == 2
+
+
+def test_libyaml_and_pyyaml_read_the_same_values_at_the_same_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: the fast scanner changes no manifest, and PyYAML's is its twin."""
+    texts = [path.read_text() for path in sorted(Path("examples").rglob("*.yaml"))]
+    texts += [
+        f"{_CLUSTER}spec: &one [a, {{b: *two}}]\n".replace("*two", "&two ~"),
+        "a: \U0001f600\n",
+    ]
+    fast = [list(documents(text)) for text in texts]
+    monkeypatch.setattr(yamlsource, "_Scanner", None)
+
+    assert [list(documents(text)) for text in texts] == fast
+    assert len(fast) > 20
+
+
+def test_a_manifest_that_is_fine_needs_no_slow_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: ten thousand topics are read in half a second and not in four."""
+    monkeypatch.delattr("yaml.SafeLoader")
+
+    assert [found.data for found in documents("a: 1\n---\n---\nb: [2]\n")] == [{"a": 1}, {"b": [2]}]
+
+
+def test_where_libyaml_refuses_a_text_no_document_is_read_twice() -> None:
+    """Law: each document comes once and in order, whichever scanner has read it."""
+    text = 'one: 1\n---\n---\ntwo: "\\ud83d\\ude00"\n---\nthree: 3\n'
+
+    found = [source.data for source in documents(text)]
+
+    assert found == [{"one": 1}, {"two": "\U0001f600"}, {"three": 3}]
 
 
 @pytest.mark.parametrize("text", ["[" * 5_000, "{a: " * 5_000, "- " * 5_000])
