@@ -12,6 +12,7 @@ import msgspec
 
 from orderlymq_protocol.brokerkeys import ELECTION_MS_MAX, LOCK_LEASE_MS_MIN
 from orderlymq_runtime.pages.token import PageTokenError
+from orderlymq_runtime.process.ending import SERVER_CLOSE_MAX_MS
 from orderlymq_runtime.remoting.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.security.tls import InternalTls, PeerTls, TlsError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
@@ -195,7 +196,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     storage: StorageSettings = StorageSettings()
     access: AccessSettings = AccessSettings()
     address_quotas: AddressQuotas = AddressQuotas()
-    shutdown_max_ms: Positive = 12_000  # from SIGTERM on; then the process ends, whatever hangs
+    shutdown_max_ms: Positive = SERVER_CLOSE_MAX_MS  # from SIGTERM on; then the process ends, whatever hangs
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
 

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from orderlymq_runtime.pages.token import PageTokenError
+from orderlymq_runtime.process.ending import SERVER_CLOSE_MAX_MS
 from orderlymq_runtime.remoting.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.security.tls import TlsError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
@@ -51,7 +52,7 @@ class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unkno
     allow_unsigned_registrations: bool = False
     listeners: OutsideListeners = msgspec.field(default_factory=list)
     outside_addresses: Path | None = None
-    shutdown_max_ms: int = 12_000
+    shutdown_max_ms: int = SERVER_CLOSE_MAX_MS
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["text", "json"] = "text"
 

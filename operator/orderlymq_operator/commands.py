@@ -35,7 +35,7 @@ from orderlymq_operator.local.errors import (
 )
 from orderlymq_operator.local.progress import Progress, last_event, summary
 from orderlymq_operator.local.restoration import BackupSource
-from orderlymq_operator.local.supervisor import Supervisor
+from orderlymq_operator.local.supervisor import CLOSE_MAX_S, Supervisor
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.report import report_of, text_of
 from orderlymq_operator.resources.manifests.reader import (
@@ -189,7 +189,8 @@ def up(
                 with_demo=with_demo,
                 with_console=with_console,
                 output=output,
-            )
+            ),
+            close_max_s=CLOSE_MAX_S,
         )
     raise click.exceptions.Exit(code)
 

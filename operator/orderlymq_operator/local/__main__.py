@@ -11,7 +11,7 @@ from pathlib import Path
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import LocalError
 from orderlymq_operator.local.session import inherited, prepared, supervise
-from orderlymq_operator.local.supervisor import Supervisor
+from orderlymq_operator.local.supervisor import CLOSE_MAX_S, Supervisor
 from orderlymq_runtime.process import logs, loop
 
 
@@ -33,7 +33,7 @@ def main() -> int:
             async def supervised() -> None:
                 await supervise(Supervisor(directory, state), directory)
 
-            return loop.run(supervised())
+            return loop.run(supervised(), close_max_s=CLOSE_MAX_S)
     except (LocalError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -20,6 +20,7 @@ import psutil
 
 from orderlymq_operator.local.directory import DataDirectory, write_file
 from orderlymq_operator.local.processes import Program
+from orderlymq_runtime.process.ending import FORCE_AFTER_S, SERVER_CLOSE_MAX_MS
 from orderlymq_runtime.process.procstat import PROC, STARTED, stat_fields
 
 _log = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ PROBE_TIMEOUT_S: Final = 1.0
 # Counted in probes and not by the clock, so that a laptop that slept does not kill everything.
 PROBES_FAILED_MAX: Final = 5
 START_GRACE_S: Final = 60.0  # opening a large store may take a while
-STOP_TIMEOUT_S: Final = 5.0
+# A process that hangs ends itself by then and says where. One that was paused needs a moment to go on.
+STOP_TIMEOUT_S: Final = SERVER_CLOSE_MAX_MS / 1000 + FORCE_AFTER_S + 1.0
 _LOG_SIZE_MAX: Final = 64 << 20  # a log that is larger is moved to NAME.log.1 at the next start
 _BOOT_ID: Final = PROC / "sys" / "kernel" / "random" / "boot_id"
 
@@ -159,10 +161,14 @@ class Keeper:
             # A probe that times out has used up its interval: silence is counted in whole seconds.
             await asyncio.sleep(max(0.0, next_probe - loop.time()))
             next_probe = loop.time() + PROBE_INTERVAL_S
+            if self._stopping.is_set():
+                return  # its pages may have closed, and `stop` knows how long the rest may take
             if await self._is_alive():
                 answered, failed = True, 0
                 continue
             failed += 1
+            if self._stopping.is_set():
+                return
             stuck = failed >= PROBES_FAILED_MAX if answered else loop.time() > deadline
             if stuck:
                 self._report(self.program.name, "does not answer /healthz and is killed")

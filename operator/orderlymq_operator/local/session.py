@@ -26,14 +26,15 @@ from orderlymq_operator.local.restoration import (
     restore_replicas,
 )
 from orderlymq_operator.local.secrets import unusable_files
-from orderlymq_operator.local.supervisor import Supervisor
+from orderlymq_operator.local.supervisor import CLOSE_MAX_S, Supervisor
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.plan.refusals import of_change, refusals
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests.reader import Manifest, OtherClusterError, combine
 
 _POLL_S: Final = 0.05
-DOWN_TIMEOUT_S: Final = 30.0
+# What is under way may end a process first.
+DOWN_TIMEOUT_S: Final = keeper.STOP_TIMEOUT_S + CLOSE_MAX_S
 
 
 @contextmanager

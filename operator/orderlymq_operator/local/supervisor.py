@@ -24,6 +24,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.keeper import STOP_TIMEOUT_S
 from orderlymq_operator.local.processes import tls_contexts, unusable_ports
 from orderlymq_operator.local.secrets import fingerprints, unusable_files
 from orderlymq_operator.plan.actions import (
@@ -59,6 +60,8 @@ _IDLE_S: Final = (
 _GROUPS_S: Final = 1.0  # between two reconciles of the consumer groups
 # A pass of many actions, as of a thousand topics, keeps the turn so long, and one action longer at most.
 _PASS_S: Final = 1.0
+# Followers, leaders and name servers end one after the other, behind a demo and a console.
+CLOSE_MAX_S: Final = 3 * STOP_TIMEOUT_S + 20.0
 _EVENTS_MAX: Final = 200
 _DOUBLINGS_MAX: Final = 6  # beyond it the pause is at its longest anyway
 

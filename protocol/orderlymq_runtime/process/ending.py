@@ -30,6 +30,9 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Before Kubernetes loses patience, which kills after 30 s and learns nothing.
 CLOSE_MAX_S: Final = 20.0
 
+# From SIGTERM to the end of a broker or name server by default (`shutdown_max_ms`).
+SERVER_CLOSE_MAX_MS: Final = 12_000
+
 # When even the watching thread cannot run, because a call keeps the interpreter, the kernel's clock ends it.
 FORCE_AFTER_S: Final = 1.0
 

@@ -12,21 +12,31 @@ import aiohttp
 import psutil
 import pytest
 
-from orderlymq_operator.local import keeper
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_nameserver.settings import NameServerSettings
+from orderlymq_operator.kube.objects import pods
+from orderlymq_operator.local import keeper, session, supervisor
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.keeper import Keeper
 from orderlymq_operator.local.processes import Program
+from orderlymq_runtime.process.ending import FORCE_AFTER_S
 
-# Serves /healthz on the port of its settings; code 7 when its settings say so; deaf to SIGTERM likewise.
+# Serves /healthz on the port of its settings; code 7 when its settings say so; deaf to SIGTERM, or slow, likewise.
 _PROGRAM = """
-import http.server, json, signal, sys
+import http.server, json, signal, sys, time
 settings = json.load(open(sys.argv[2]))
 if settings.get("die"):
     sys.exit(7)
 if settings.get("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 else:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    def end(*_):
+        if settings.get("slow"):
+            server.server_close()
+            time.sleep(1.5)
+        print("ended", flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
 class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -34,8 +44,9 @@ class Health(http.server.BaseHTTPRequestHandler):
         print("answered", flush=True)
     def log_message(self, *_):
         pass
+server = http.server.HTTPServer(("127.0.0.1", settings["port"]), Health)
 print("serving", flush=True)
-http.server.HTTPServer(("127.0.0.1", settings["port"]), Health).serve_forever()
+server.serve_forever()
 """
 
 
@@ -72,6 +83,9 @@ class Stage:
     def has_answered(self) -> bool:
         """Return whether a probe was answered, and another one: the first one's answer has arrived."""
         return self._log().count("answered") >= 2
+
+    def has_ended_in_order(self) -> bool:
+        return "ended" in self._log()
 
     def _log(self) -> str:
         log = self.directory.log("one")
@@ -182,6 +196,40 @@ async def test_a_process_that_is_deaf_to_sigterm_is_killed(stage: Stage) -> None
 
     assert kept.pid is None
     assert stage.reports == ["one did not end within 0.2 s and was killed"]
+
+
+async def test_a_process_that_ends_slowly_is_not_killed(stage: Stage) -> None:
+    """Law: a broker closes its pages first, and the probes that fail then kill nothing."""
+    kept = stage.keep(slow=True)
+    await stage.until(stage.has_answered)
+
+    await kept.stop()
+
+    assert (stage.has_ended_in_order(), stage.reports) == (True, [])
+
+
+def test_whoever_ends_a_server_waits_for_longer_than_its_end_may_take(tmp_path: Path) -> None:
+    """Law: a process that hangs says where it hangs, and a supervisor leaves no child behind."""
+    address = Address("127.0.0.1", 1)
+    servers = (
+        BrokerSettings(
+            cluster="demo",
+            group="demo-0",
+            node_id=1,
+            peers={},
+            address=address,
+            http=address,
+            data_dir=tmp_path,
+            name_servers=[],
+        ).shutdown_max_ms,
+        NameServerSettings().shutdown_max_ms,
+    )
+    end_max_s = max(servers) / 1000 + FORCE_AFTER_S
+
+    assert end_max_s < keeper.STOP_TIMEOUT_S
+    assert supervisor.CLOSE_MAX_S > 3 * keeper.STOP_TIMEOUT_S
+    assert session.DOWN_TIMEOUT_S > supervisor.CLOSE_MAX_S + FORCE_AFTER_S
+    assert end_max_s < pods.GRACE_S
 
 
 async def test_stopping_does_not_wait_for_a_restart_delay(

@@ -53,8 +53,8 @@ IDENTITY_KEY: Final = "secret"
 # What the Secret of a cluster's key pair holds, as Secrets of cert-manager do.
 TLS_KEYS: Final = ("tls.crt", "tls.key", "ca.crt")
 
-# A leader hands over, answers what waits and flushes; that takes less than three seconds.
-_GRACE_S: Final = 30
+# A leader hands over, answers what waits and flushes. A process that hangs ends itself long before (`SERVER_CLOSE_MAX_MS`).
+GRACE_S: Final = 30
 # A store is opened before anybody answers; a large one that crashed replays for minutes.
 _START_S: Final = 600
 _TOKEN_S: Final = 3607  # Kubernetes' own length for mounted tokens
@@ -403,7 +403,7 @@ def _pod(
         "automountServiceAccountToken": False,
         # One variable for every Service of the namespace makes the environment of a busy one too large.
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": _GRACE_S,
+        "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": pod_user(template.security_context),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *made],
