@@ -33,7 +33,7 @@ from orderlymq_operator.local.errors import (
     RefusedError,
     UnreachableError,
 )
-from orderlymq_operator.local.progress import Progress, last_event, summary
+from orderlymq_operator.local.progress import Progress, last_event, refused, summary
 from orderlymq_operator.local.restoration import BackupSource
 from orderlymq_operator.local.supervisor import CLOSE_MAX_S, Supervisor
 from orderlymq_operator.plan.forecast.effects import Forecast
@@ -343,11 +343,12 @@ def apply(
     with _going_on("what was asked may happen yet, and `orderlymq plan` shows what is left"):
         steps = client.apply(texts, prune=prune)
     with _going_on("the change is accepted and the supervisor goes on with it"):
-        _wait_until_settled(directory, timeout_s, output, after=before)
+        settled = _wait_until_settled(directory, timeout_s, output, after=before)
     if output == "json":
         print_json({"applied": True, "actions": steps})
     else:
-        click.echo("Applied." if steps else "Nothing to change.")
+        text = "Applied." if steps else "Nothing to change."
+        click.echo("\n".join([text, *refused(settled)]))
 
 
 @click.command()

@@ -85,4 +85,13 @@ def summary(snapshot: dict[str, Any]) -> str:
             word = "topics" if kind == "Topic" else "consumer groups"
             lines.append(f"  {word}: {', '.join(names)}")
     lines.append(f"  data and logs: {snapshot['dataDir']}")
-    return "\n".join(lines)
+    return "\n".join(lines + refused(snapshot))
+
+
+def refused(snapshot: dict[str, Any]) -> list[str]:
+    """Say what is refused and left alone while everything else is effective."""
+    return [
+        f"  left as it is: {item['message']}"
+        for item in snapshot["resources"]
+        if item["reason"] == "ResourceConflict"
+    ]

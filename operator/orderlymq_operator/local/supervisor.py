@@ -238,15 +238,15 @@ class Supervisor:
         self._failures = 0
         if work:
             return False
-        if refused:
-            return True
-        self._say_problem(None)
-        ready = all(
-            backend.conditions[Subject(resource.kind, resource.metadata.name)].status == "True"
-            for resource in self.desired.resources()
-        )
+        left = {Subject(refusal.kind, refusal.name) for refusal in refused}
+        wanted = [Subject(it.kind, it.metadata.name) for it in self.desired.resources()]
+        if Subject("Cluster", self.desired.cluster.metadata.name) in left:
+            return True  # nothing is planned without it
+        if not refused:
+            self._say_problem(None)
+        ready = all(backend.conditions[it].status == "True" for it in wanted if it not in left)
         if ready and not self.settled:
-            await self._settle()
+            await self._settle(refused)
         return ready
 
     async def _carry_out(self, actions: Sequence[Action]) -> bool:
@@ -326,7 +326,8 @@ class Supervisor:
         self._failed.pop(lane, None)
         return True
 
-    async def _settle(self) -> None:
+    async def _settle(self, refused: Sequence[Refuse]) -> None:
+        """Count the newest change as effective; what is *refused* was accepted once, and is left alone."""
         state = self._state
         desired = state.desired
         if desired.deleted_topics or desired.deleted_consumer_groups or desired.deleted_users:
@@ -340,7 +341,9 @@ class Supervisor:
             await self._directory.save_beside(replace(state, desired=kept))
             state.desired = kept
         self._settled_generation = self._generation
-        self.event("everything is as the manifests want it")
+        names = ", ".join(sorted({f"{refusal.kind} {refusal.name}" for refusal in refused}))
+        left = f", but what is refused: {names}" if names else ""
+        self.event(f"everything is as the manifests want it{left}")
 
     # -- changes -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from orderlymq_operator.local import session
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.errors import RefusedError
+from orderlymq_operator.local.progress import summary
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.resources.manifests.reader import combine, parse
 from tests.operator.local.manifests import normal_topic, text
@@ -73,7 +75,7 @@ def test_what_an_earlier_version_accepted_keeps_no_cluster_from_its_start(
 async def test_what_an_earlier_version_accepted_is_left_alone_until_it_is_pruned(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Law: its condition says why, other changes go on, and the brokers' own topic stays when the manifest goes."""
+    """Law: it keeps no start and no change waiting, and is named with the reason. The brokers' own topic stays when the manifest goes."""
     plain = text(ports, replicas=1)
     async with running(directory, ports, replicas=1):
         pass
@@ -92,12 +94,14 @@ async def test_what_an_earlier_version_accepted_is_left_alone_until_it_is_pruned
             def reasons() -> dict[str, str]:
                 return {item["name"]: item["reason"] for item in supervisor.snapshot()["resources"]}
 
-            await until(lambda: reasons().get("orders") == "Synced")
+            await until(lambda: supervisor.settled)
+            begun = summary(supervisor.snapshot())
             refused = {name for name, why in reasons().items() if why == "ResourceConflict"}
             more = parse(old + normal_topic(4), "test.yaml")
             said = await supervisor.forecast(more, prune=False)
             await supervisor.apply(more, prune=False)
-            await until(lambda: "clicks" in shared_of(directory)["topics"])
+            await until(lambda: supervisor.settled)
+            assert "clicks" in shared_of(directory)["topics"]
             await supervisor.apply(parse(plain, "test.yaml"), prune=True)
             await until(lambda: supervisor.settled)
         finally:
@@ -105,6 +109,10 @@ async def test_what_an_earlier_version_accepted_is_left_alone_until_it_is_pruned
             await task
 
     assert refused == {"own", "lanes"}
+    assert re.findall(r"left as it is: (\w+ '\w+'), ", begun) == [
+        "ConsumerGroup 'lanes'",
+        "Topic 'own'",
+    ]
     assert said.refusals == ()
     assert [each.subject.name for each in said.resources if each.effects] == ["clicks"]
     assert "%DLQ%billing" in shared_of(directory)["topics"]
