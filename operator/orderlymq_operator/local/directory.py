@@ -313,6 +313,16 @@ class DataDirectory:
         assert self._lock is not None, "only who holds the directory passes it on"
         return self._lock
 
+    def is_gone(self) -> bool:
+        """Return whether the directory that this process holds was deleted or moved."""
+        try:
+            found = self._lock_file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # it cannot be seen at the moment
+            return False
+        return not os.path.samestat(found, os.fstat(self.lock))
+
     @property
     def _lock_file(self) -> Path:
         return self.path / "supervisor.lock"

@@ -24,6 +24,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.errors import FailedError
 from orderlymq_operator.local.keeper import STOP_TIMEOUT_S
 from orderlymq_operator.local.processes import tls_contexts, unusable_ports
 from orderlymq_operator.local.secrets import fingerprints, unusable_files
@@ -124,7 +125,11 @@ class Supervisor:
         return self._settled_generation == self._generation
 
     async def run(self) -> None:
-        """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order."""
+        """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order.
+
+        Raises:
+            FailedError: the data directory was deleted or moved; the cluster has ended.
+        """
         client = RemotingClient(tls=self._tls_context)
         async with aiohttp.ClientSession() as session:
             admin = self._admin(client)
@@ -171,6 +176,12 @@ class Supervisor:
 
     async def _reconcile_until_stopped(self) -> None:
         while not self.stop_requested.is_set():
+            if self._directory.is_gone():
+                # Nothing that dies could begin again, and the next supervisor would find its ports taken.
+                raise FailedError(
+                    f"{self._directory} was deleted or moved, so its cluster was stopped; move it back and run `orderlymq up`, "
+                    "or begin a new cluster with `orderlymq up -f FILE`"
+                )
             async with self._turn:
                 calm = await self._pass_or_problem()
             # An action that fails again and again is tried more and more slowly.

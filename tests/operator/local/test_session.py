@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -12,6 +15,7 @@ import pytest
 
 from orderlymq_operator.local import keeper, session
 from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.errors import FailedError
 from orderlymq_operator.local.supervisor import Supervisor
 from tests.operator.examples import desired
 from tests.operator.local.manifests import manifests
@@ -73,6 +77,27 @@ def test_a_supervisor_is_ended_that_has_just_been_started(
 
     assert session.stop(directory) == {"supervisor": True, "orphans": []}
     assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("remove", [shutil.rmtree, lambda path: path.rename(f"{path}.away")])
+async def test_a_cluster_whose_directory_is_gone_ends(
+    directory: DataDirectory, ports: int, remove: Callable[[Path], object]
+) -> None:
+    """Law: no process stays that no command finds any more, and the ports are free."""
+    with session.prepared(directory, manifests(ports, replicas=1)) as state:
+        supervisor = Supervisor(directory, state)
+        task = asyncio.create_task(session.supervise(supervisor, directory))
+        await until(lambda: supervisor.settled)
+        pids = [json.loads(path.read_text())["pid"] for path in directory.run_records()]
+
+        with suppress(OSError):  # the broker writes into it
+            remove(directory.path)
+        directory.path.joinpath("supervisor.lock").unlink(missing_ok=True)
+
+        with pytest.raises(FailedError, match="was deleted or moved"):
+            await task
+    assert len(pids) == 2
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 async def test_a_file_that_cannot_be_deleted_keeps_no_process_alive(
