@@ -217,10 +217,10 @@ class ClusterAccess:
         """Return whether a group has members at any broker."""
         return bool(self.wait(lambda: self._admin.members(group)))
 
-    def append(self, queue: MessageQueue, copies: bytes) -> int | None:
-        """Append stored records of another cluster to a queue; return its end, None where it ends elsewhere and nothing is stored.
+    def append(self, queue: MessageQueue, copies: bytes) -> "Future[int | None]":
+        """Begin to append stored records of another cluster; the result is the queue's end, None where it ends elsewhere.
 
-        Raises:
+        Nothing is stored then. The result raises:
             SourceUnavailable: The broker was away longer than `retryTimeout`; they may be stored.
             OptionError: The brokers take no copies.
             BrokerError: They refuse these.
@@ -242,7 +242,7 @@ class ClusterAccess:
                 return None
             return int(check(answer, address).ext["queueOffset"])
 
-        return self.wait(ask)
+        return self.thread.submit(self._patiently(ask)).future
 
     def stored_at(self, queue: MessageQueue, offset: int) -> int | None:
         """Return the store time in milliseconds of the first message from an offset on; None when there is none."""

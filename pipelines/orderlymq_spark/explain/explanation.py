@@ -159,7 +159,7 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
             yield f"the ordered sink asks {spec.target} for each message and sends those that it does not have"
         case MirrorSpec():
             yield f"the end of each queue at {spec.target_bootstrap} says which message comes next; its last one is compared"
-            yield "what was pulled is appended as it is, one request after the other per queue, up to 8 queues at a time"
+            yield "what was pulled is appended as it is, up to 4 requests of a queue and 8 queues at a time"
             if spec.groups:
                 yield f"the offsets of {', '.join(spec.groups)} are written there, forwards, while a group has no members there"
         case CdcSpec():

@@ -1,9 +1,8 @@
 """
 Pipeline mirror: topics of one cluster at another one, offset by offset, with the offsets of groups.
 
-It starts no Spark: what it does is bound by one pull and one append after the other per queue, and a task of Spark would
-be tried again without knowing what became of the try before. The rules: the target's brokers store copies at the source's offsets
-or not at all, so whatever dies, and however many mirrors run by mistake, each queue is a prefix of its source; the target's
+It starts no Spark: what it does is bound by requests of each queue in order, and a task of Spark would be tried again
+without knowing what became of the try before. The rules: the target's brokers store copies at the source's offsets or not at all, so whatever dies, and however many mirrors run by mistake, each queue is a prefix of its source; the target's
 end says where to go on; the last copy is compared with its original before others are put behind it, and the source's topic with
 what `status.json` says of it, because a copy may have aged out. Offsets of groups follow the messages, only forwards, and
 only while the group has no members at the target.
@@ -16,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.process.ending import CLOSE_MAX_S
-from orderlymq_spark.cluster.access import ClusterAccess, access_to
+from orderlymq_spark.cluster.access import ClusterAccess, Fetched, access_to
 from orderlymq_spark.errors import DataLost, OptionError, SinkConflict
+from orderlymq_spark.jobs.mirror.appends import appended
 from orderlymq_spark.jobs.mirror.plan import (
     Bounds,
     Pairs,
@@ -331,17 +332,25 @@ class Mirror:
     def _copy(self, part: QueueRange, stop: threading.Event) -> int:
         """Copy a range, as far as the target's queue ends where it begins; return how many messages were copied."""
         copy, done = self._pairs[part.queue], part.start
-        for block in self.source.read(part):
-            if block.moved_to is not None:
+        read: list[Fetched] = []
+
+        def chunks() -> Iterator[bytes]:
+            for block in self.source.read(part):
+                read[:] = [block]
+                for chunk in block.chunks:
+                    if stop.is_set():
+                        return
+                    yield chunk
+
+        begin = partial(self._target.append, copy)
+        for end in appended(chunks(), begin, is_empty=self.ends[part.queue] == 0):
+            self._copied[copy] = self.ends[part.queue] = done = end
+        for block in read:
+            if block.moved_to is not None and block.next_offset == done:
                 raise DataLost(
                     f"{QueueRange(part.queue, done, block.moved_to)} aged out at the source before it was copied; delete the "
                     "target's topic and begin again"
                 )
-            for chunk in block.chunks:
-                end = None if stop.is_set() else self._target.append(copy, chunk)
-                if end is None:
-                    return done - part.start
-                self._copied[copy] = self.ends[part.queue] = done = end
         return done - part.start
 
 

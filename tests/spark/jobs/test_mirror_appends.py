@@ -1,0 +1,101 @@
+"""Appends of one queue, several under way: what they store is a prefix, whatever becomes of each."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import product
+
+import pytest
+
+from orderlymq_spark.jobs.mirror.appends import UNDER_WAY_MAX, appended
+
+_CHUNKS = [b"%d" % offset for offset in range(10)]
+
+
+@dataclass
+class Queue:
+    """A queue as a broker keeps it, which decides in the order of the requests and answers later.
+
+    A request whose offset is in *lost* is not stored, and fails.
+    """
+
+    lost: frozenset[int] = frozenset()
+    stored: list[int] = field(default_factory=list)
+    begun: int = 0
+    most: int = 0
+    answers: list["Future[int | None]"] = field(default_factory=list)
+
+    def begin(self, chunk: bytes) -> "Future[int | None]":
+        offset, answer = int(chunk), Later()
+        if offset in self.lost:
+            answer.outcome = ConnectionError("lost")
+        elif not self.stored or self.stored[-1] + 1 == offset:
+            self.stored.append(offset)
+            answer.outcome = offset + 1
+        self.answers.append(answer)
+        self.most = max(self.most, sum(not each.done() for each in self.answers))
+        return answer
+
+
+class Later(Future["int | None"]):
+    """An answer that comes when somebody waits for it."""
+
+    outcome: int | Exception | None = None
+
+    def result(self, timeout: float | None = None) -> int | None:
+        if isinstance(self.outcome, Exception):
+            self.set_exception(self.outcome)
+        else:
+            self.set_result(self.outcome)
+        return super().result(timeout)
+
+
+def test_a_queue_with_messages_gets_several_appends_at_a_time() -> None:
+    """Law: over a long link a round trip copies more than one request, and never more than the limit."""
+    queue = Queue(stored=[-1])
+
+    assert list(appended(_CHUNKS, queue.begin, is_empty=False)) == list(range(1, 11))
+    assert queue.most == UNDER_WAY_MAX
+
+
+def test_the_first_append_of_an_empty_queue_is_alone() -> None:
+    """Law: such a queue begins anywhere, so nothing may come before the first message."""
+    seen: list[int] = []
+    queue = Queue()
+    ends = appended(_CHUNKS, queue.begin, is_empty=True)
+
+    seen.append(next(ends))
+
+    assert (seen, queue.stored) == ([1], [0])
+    assert list(ends) == list(range(2, 11))
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_whatever_is_lost_a_queue_is_a_prefix(is_empty: bool) -> None:
+    """Law: of any requests that are lost, what is stored has no hole, and all that is reported is stored."""
+    for kept in product([True, False], repeat=6):
+        lost = frozenset(offset for offset, each in enumerate(kept) if not each)
+        queue = Queue(lost, stored=[] if is_empty else [-1])
+
+        reported = list(_until_failure(appended(_CHUNKS, queue.begin, is_empty=is_empty)))
+
+        whole = [offset for offset in queue.stored if offset >= 0]
+        assert whole == list(range(len(whole)))
+        assert len(whole) >= len(reported) == min(lost, default=10)
+        assert all(each.done() for each in queue.answers)
+
+
+def test_where_the_queue_ends_elsewhere_nothing_more_is_begun() -> None:
+    """Law: another mirror has gone on, and what is under way is given up."""
+    queue = Queue(stored=[4])
+
+    assert list(appended(_CHUNKS, queue.begin, is_empty=False)) == []
+    assert len(queue.answers) == UNDER_WAY_MAX
+    assert all(each.done() for each in queue.answers)
+
+
+def _until_failure(ends: Iterator[int]) -> Iterator[int]:
+    try:
+        yield from ends
+    except ConnectionError:
+        return
