@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from orderlymq_spark.datasource import OrderlyMQDataSource
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.options import as_texts
+from orderlymq_spark.options import START_FILE, as_texts
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
@@ -32,7 +32,7 @@ def read_stream(
     spark: SparkSession, checkpoint: str | Path | Location, **options: Any
 ) -> DataFrame:
     """Return topics as a stream that remembers beside its checkpoint where it began."""
-    start = {"startPath": location(checkpoint) / "orderlymq-start.json", **options}
+    start = {"startPath": location(checkpoint) / START_FILE, **options}
     register(spark)
     return spark.readStream.format("orderlymq").options(**as_texts(start)).load()
 

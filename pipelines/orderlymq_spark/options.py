@@ -72,6 +72,8 @@ SINK_OPTIONS: Final = {
     "batchBytes": "messages of a queue are sent together up to this size",
     "retryTimeout": SOURCE_OPTIONS["retryTimeout"],
 }
+# Beside a checkpoint: where its stream began.
+START_FILE: Final = "orderlymq-start.json"
 SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
 """What Spark itself puts among the options of a sink."""
 _AUTH: Final = tuple(

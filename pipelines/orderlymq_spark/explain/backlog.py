@@ -16,7 +16,7 @@ from orderlymq_spark.offsets import (
     ranges,
     split,
 )
-from orderlymq_spark.options import SourceOptions
+from orderlymq_spark.options import START_FILE, SourceOptions
 from orderlymq_spark.run.checkpoint import last_end
 from orderlymq_spark.source.bounds import chosen_queues, replaced_queues, resolve
 from orderlymq_spark.source.records import parse_records
@@ -25,7 +25,6 @@ from orderlymq_spark.tables.parquet import path_of, published
 
 _SAMPLE_ROWS: Final = 32
 _SAMPLE_QUEUES: Final = 8
-_START_FILE: Final = "orderlymq-start.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def of_archive(path: Location) -> Backlog:
 
 def _done(checkpoint: Location) -> Any:
     """Return where the last batch of a stream ends, or where the stream began; None where it never ran."""
-    ended, start = last_end(checkpoint / "spark"), checkpoint / _START_FILE
+    ended, start = last_end(checkpoint / "spark"), checkpoint / START_FILE
     return json.loads(start.read_text()) if ended is None and start.exists() else ended
 
 

@@ -7,6 +7,7 @@ a key keep the order of their queue. With `speed` batches wait until their store
 """
 
 import time
+from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame, Window
@@ -17,7 +18,7 @@ from orderlymq_protocol.plurals import counted
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import ordered, read_stream
-from orderlymq_spark.options import parse_source
+from orderlymq_spark.options import START_FILE, parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.source.bounds import check_one_list
@@ -40,9 +41,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         PipelineFailed: It grew meanwhile: nothing from behind the expansion is copied.
     """
     target = spec.target_connect
-    options = parse_source(
-        spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
-    )
+    options = parse_source(spec.source.all_options(startPath=str(spec.checkpoint / START_FILE)))
     source = access_to(options.connect)
     servers, others = (set(each.bootstrap.split(";")) for each in (target, options.connect))
     if servers & others and spec.target in source.topics(options.topics, options.pattern):
@@ -50,8 +49,6 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
             f"replay would copy {spec.target} into itself, for ever; give another target"
         )
     queues = len(access_to(target).route(spec.target).publish)
-    check_one_list(source, options)
-    session = spark()
     sink = {
         **target.to_options(),
         "topic": spec.target,
@@ -61,7 +58,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     pace = Pace(spec.speed) if spec.speed else None
 
     def make() -> DataStreamWriter:
-        frame = read_stream(session, spec.checkpoint, **read_options(spec))
+        frame = read_stream(spark(), spec.checkpoint, **read_options(spec))
         if spec.keys is not None:
             frame = frame.where(F.col("sharding_key").isin(spec.keys))
         # Without a key the queue is what has an order.
@@ -75,7 +72,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
 
         return frame.writeStream.foreachBatch(write)
 
-    status = run_stream(name, spec, make)
+    status = run_stream(name, spec, make, begin=partial(check_one_list, source, options))
     text = f"{counted(status.rows, 'message')} of {spec.source.topic} read in {counted(status.batches, 'batch', 'batches')} for {spec.target}"
     return Outcome(text, {"rows": status.rows, "batches": status.batches, "target": spec.target})
 

@@ -6,6 +6,7 @@ ends with the driver's container. Nothing heavy is imported until an address nee
 batch, in processes of their own.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Final
@@ -49,6 +50,18 @@ def location(given: str | Path | Location) -> Location:
     from orderlymq_spark.locations.objects import ObjectLocation  # noqa: PLC0415 - heavy
 
     return ObjectLocation(parts[1], parts[2], key)
+
+
+def canonical(given: str | Path | Location) -> str:
+    """Return the one spelling of a place: two with the same are one place. A mount under two names is known to nobody.
+
+    Raises:
+        OptionError: As `location`.
+    """
+    place = location(given)
+    if isinstance(place, LocalLocation):
+        return os.path.realpath(place)
+    return str(place).replace("s3a://", "s3://", 1)
 
 
 def _checked(given: object) -> Location:

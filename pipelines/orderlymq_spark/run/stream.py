@@ -22,9 +22,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.errors import CheckpointInUse
+from orderlymq_spark.locations.addresses import canonical
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import created_again, from_json, ids_in, to_json
-from orderlymq_spark.options import parse_source
+from orderlymq_spark.options import START_FILE, parse_source
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch, last_end
 from orderlymq_spark.run.lag import lag_behind
 from orderlymq_spark.run.status import Status, gauges_at, kept_status, show
@@ -111,12 +112,29 @@ def _check_about(spec: StreamSpec) -> None:
     """
     kept = kept_status(spec.checkpoint)
     before, now = kept.get("about") or spec.about, spec.about
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            raise CheckpointInUse(
-                f"the checkpoint {spec.checkpoint} is that of the pipeline {kept['name']}, whose {name} is "
-                f"{before.get(name, 'not set')} and not {now.get(name, 'absent')}; give this pipeline a checkpoint of its own"
-            )
+    names = sorted(before.keys() | now.keys())
+    other = next((it for it in names if _plain(it, before) != _plain(it, now)), None)
+    if other is None:
+        return
+    if last_batch(spec.checkpoint / "spark", "offsets") < 0:
+        # Nothing was read for what stood there, as of a wrong name: where that would have begun says nothing, either.
+        (spec.checkpoint / START_FILE).delete()
+        return
+    raise CheckpointInUse(
+        f"the checkpoint {spec.checkpoint} is that of the pipeline {kept['name']}, whose {other} is "
+        f"{before.get(other, 'not set')} and not {now.get(other, 'absent')}; give this pipeline a checkpoint of its own. Where both "
+        f"are names of one place, as of two mounts, write the present one into about of {spec.checkpoint / 'status.json'}"
+    )
+
+
+def _plain(name: str, about: Mapping[str, str]) -> str | None:
+    """Return a value of `about` in its one spelling, as far as it has one."""
+    value = about.get(name)
+    if value and name == "path":
+        return canonical(value)
+    if value and name == "targetBootstrap":
+        return ";".join(sorted(set(value.split(";"))))
+    return value
 
 
 def _run_query(

@@ -19,6 +19,7 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.errors import CheckpointInUse
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import to_json
+from orderlymq_spark.options import START_FILE
 from orderlymq_spark.run import stream
 from orderlymq_spark.run.status import Status
 from orderlymq_spark.run.stream import PipelineFailed, run_stream
@@ -275,12 +276,62 @@ def test_the_checkpoint_of_another_pipeline_is_refused(
         return run_stream(called, spec, lambda: writer)
 
     run(old, "first")
+    plan_a_batch(tmp_path / "one")
 
     with pytest.raises(
         CheckpointInUse, match=rf"the pipeline first, whose {name} is .* of its own"
     ):
         run(new, "second")
     assert run(old, "first").phase == "Finished"
+
+
+def plan_a_batch(checkpoint: Path) -> None:
+    """Leave what Spark does when it has planned its first batch."""
+    (checkpoint / "spark" / "offsets").mkdir(parents=True)
+    (checkpoint / "spark" / "offsets" / "0").write_text("v1\n{}\n{}")
+
+
+def finish(folder: Path, path: str, topic: str = "orders") -> Status:
+    """Run an archive whose checkpoint is *folder*, to its end."""
+    source = Source(topic=topic, bootstrap="127.0.0.1:1")
+    spec = ArchiveSpec(type="archive", source=source, checkpoint=location(folder), path=path)
+    writer = cast("DataStreamWriter", Writer(Late(repeat(False))))
+    return run_stream("orders-archive", spec, lambda: writer)
+
+
+def test_a_checkpoint_belongs_to_a_pipeline_from_the_first_batch_on(tmp_path: Path) -> None:
+    """Law: a first run that has read nothing, as of a wrong topic, keeps no corrected one away, nor says where it begins."""
+    finish(tmp_path, "/a", topic="ordres")
+    (tmp_path / START_FILE).write_text("{}")
+
+    assert finish(tmp_path, "/a").phase == "Finished"
+    assert not (tmp_path / START_FILE).exists()
+    (tmp_path / START_FILE).write_text("{}")
+    assert finish(tmp_path, "/a").phase == "Finished"
+    assert (tmp_path / START_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("s3a://lake/orders/", "s3://lake/orders"),
+        ("s3://lake/orders", "s3a://lake/orders"),
+        ("{}/orders/", "{}//./orders"),
+        ("{}/orders", "{}/link/orders"),
+    ],
+)
+def test_one_place_in_two_spellings_is_one_place(tmp_path: Path, old: str, new: str) -> None:
+    """Law: what can be known to be the same is no reason to refuse a checkpoint; of the rest the error says what to do."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    one = tmp_path / "one"
+    finish(one, old.format(tmp_path))
+    plan_a_batch(one)
+
+    assert finish(one, new.format(tmp_path)).phase == "Finished"
+    with pytest.raises(
+        CheckpointInUse, match=r"of two mounts, write .* into about of \S+/status\.json"
+    ):
+        finish(one, "/mnt/orders")
 
 
 def test_a_checkpoint_of_before_says_nothing_of_its_pipeline(tmp_path: Path) -> None:

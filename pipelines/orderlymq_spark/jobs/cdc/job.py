@@ -46,7 +46,7 @@ from orderlymq_spark.jobs.cdc.events import (
 )
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import NO_IDS, TopicIds
-from orderlymq_spark.options import parse_source
+from orderlymq_spark.options import START_FILE, parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.source.bounds import check_one_list
@@ -73,12 +73,12 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         SinkConflict: The table has the changes of a topic of this name that was created before.
         PipelineFailed: An event cannot be read, and there is no folder for errors.
     """
-    options = parse_source(
-        spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
-    )
-    check_one_list(access_to(options.connect), options)
-    session = spark()
+    options = parse_source(spec.source.all_options(startPath=str(spec.checkpoint / START_FILE)))
     tally = Tally(spec.checkpoint / "orderlymq-tally.json")
+
+    def begin() -> None:
+        check_one_list(access_to(options.connect), options)
+        tally.file.delete()
 
     def apply(frame: DataFrame, batch: int) -> None:
         # A Spark Connect server calls this in a process of its own, so it takes nothing along but plain values.
@@ -104,10 +104,10 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         tally.add(batch, table.num_rows, quiet, len(bad))
 
     def make() -> DataStreamWriter:
-        frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
+        frame = read_stream(spark(), spec.checkpoint, **spec.source.all_options())
         return frame.writeStream.foreachBatch(apply)
 
-    status = run_stream(name, spec, make, begin=tally.file.delete)
+    status = run_stream(name, spec, make, begin=begin)
     rows = live_rows(spec).num_rows if is_table(spec.path) else 0
     _, events, quiet, bad = tally.read()
     return Outcome(
