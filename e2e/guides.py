@@ -75,8 +75,7 @@ def tries_changes(space: Space, person: Person) -> None:
     plan = person.types("howto/plan", "kubectl orderlymq plan", code=_SOMETHING_WILL_HAPPEN)
     assert "Restarts: demo-0 restarts one replica at a time" in plan
     warned = person.types("howto/plan", "kubectl apply --dry-run=server")
-    if space.get("validatingadmissionpolicies"):  # from Kubernetes 1.30 on
-        assert "spec.config.tailCacheSize: a change restarts brokers" in warned
+    assert "spec.config.tailCacheSize: a change restarts brokers" in warned
     person.types("howto/plan", "kubectl annotate")
 
     assert "STATUS: pending-upgrade" in person.types("howto/upgrade", "helm upgrade")

@@ -29,7 +29,7 @@ _EXAMPLES: Final = (
     "pipelines/archive.yaml",
 )
 _ICON: Final = ROOT / "console" / "orderlymq_console" / "static" / "icon.svg"
-OLDEST_KUBERNETES: Final = "1.29.0"
+OLDEST_KUBERNETES: Final = "1.30.0"
 MODES: Final = {
     "OwnNamespace": True,
     "SingleNamespace": True,
@@ -86,7 +86,8 @@ Json = dict[str, Any]
 def render(helm: str = "helm") -> list[Json]:
     """Return what the chart makes, without hooks."""
     command = [helm, "template", PACKAGE, str(CHART), "--namespace", PACKAGE, "--no-hooks"]
-    command += _UNSET
+    # A bundle cannot contain admission policies.
+    command += ["--set", "changeWarnings.enabled=false", *_UNSET]
     done = subprocess.run(
         [*command, "--kube-version", OLDEST_KUBERNETES], capture_output=True, text=True, check=True
     )

@@ -279,7 +279,7 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rules_name_fields_as_every_api_server_knows_them(kind: str) -> None:
-    """Law: Kubernetes 1.29 knows a field whose name is a word of CEL's by its escaped name alone, and refuses the whole kind."""
+    """Law: an older Kubernetes knows a field whose name is a word of CEL's by its escaped name alone, and refuses the whole kind."""
     words = "in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return|var|void|while"
     for path, node in _nodes(crd.schema(kind)):
         for each in node.get("x-kubernetes-validations", ()):

@@ -8,7 +8,7 @@ import yaml
 from release.distributions import ROOT
 
 CHART: Final = ROOT / "charts" / "orderlymq"
-OLDEST_KUBERNETES: Final = "1.29.0"
+OLDEST_KUBERNETES: Final = "1.30.0"
 # Everything that a value switches on.
 ALL_ON: Final = {
     "image": {"repository": "registry.example/orderlymq", "tag": "1.2.3"},

@@ -308,6 +308,6 @@ def _news(
 def _is_of(item: Item, error: ApiError) -> bool:
     """Return whether a refusal concerns one object, which must not keep a whole Cluster waiting.
 
-    Its spec can break a rule that came after it (422, in Kubernetes before 1.30), and its namespace can have lost its Role.
+    Its spec can break a rule that came after it (422), and its namespace can have lost its Role.
     """
     return error.status == 422 or (error.status == 403 and item.kind != "Cluster")
