@@ -453,6 +453,8 @@ class _Queues:
                 self._commit(line, event)
             case Kind.DROPPED:
                 self._dropped[event.topic, event.queue].add(event.offset)
+            case Kind.DRAINED:
+                self._drained(event)
             case Kind.RESET if event.offset < 0:
                 line.committed = None
                 line.may_jump = True
@@ -520,6 +522,16 @@ class _Queues:
             return None
         why = f"delivered while offset {offset} is neither done nor dead-lettered"
         return Defect.OVERTAKEN, event, why, line.delivered[offset]
+
+    def _drained(self, event: Event) -> None:
+        """Find what no later delivery shows: the last message of a queue that was begun and not done."""
+        for (group, topic, queue), line in self._lines.items():
+            if (group, topic) != (event.group, event.topic) or line.may_jump:
+                continue
+            for offset in sorted(line.owed - self._dropped[topic, queue]):
+                delivery = line.delivered[offset]
+                why = "delivered, and neither done nor dead-lettered when the group had drained"
+                self._add(Defect.LOST, delivery, why, event)
 
     def _commit(self, line: _Line, event: Event) -> None:
         if line.committed is not None and event.offset < line.committed.offset:

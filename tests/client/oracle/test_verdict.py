@@ -459,6 +459,20 @@ def test_the_longest_gap_around_a_fault_is_measured() -> None:
     assert judge(history).ack_gap_ms == {"kill leader": 2000.0}
 
 
+def test_what_an_ordered_group_began_last_is_lost_unless_it_was_done() -> None:
+    """Law: a drained group is done with all that it was given, the last message of a queue, too: no later one shows it."""
+    begun = [*CLEAN[:7], deliver("b", 1)]
+    gone = Event(0, Kind.GONE, client="c1")
+    again = [deliver("b", 1, "c2", epoch=2), done("b", 1, "c2")]
+    forwards = replace(commit(2), kind=Kind.RESET)
+
+    assert defects([*begun, DRAINED]) == [Defect.LOST]
+    assert defects([*begun, gone, commit(2), DRAINED]) == [Defect.LOST]
+    assert defects([*begun, failed("b", 1), DRAINED]) == [Defect.LOST]
+    for end in (again, [dead("b", 1)], [forwards], [replace(forwards, offset=-1)]):
+        assert defects([*begun, gone, *end, DRAINED]) == []
+
+
 @given(data=st.data(), length=st.integers(2, 12))
 @settings(max_examples=100, deadline=None)
 def test_removing_any_delivery_but_the_first_is_noticed(data: st.DataObject, length: int) -> None:
