@@ -211,11 +211,8 @@ class OrderedConsumer(LockedQueues):
             state.delivered = ()
             return
         if not state.holds(now_ms):
-            if state.phase is Phase.LEAVING:
-                self._out.append(dropped_report(state.queue, messages))
-            else:
-                # If the lock comes back under the same epoch nobody else was here, and it counts.
-                state.stalled = event
+            # If the lock comes back under the same epoch nobody else was here, and it counts.
+            state.stalled = event
             return
         self._apply_result(state, event, now_ms)
 
@@ -407,6 +404,8 @@ class OrderedConsumer(LockedQueues):
         self._stop_pull(state)
         if state.is_busy or state.asking:
             return
+        if state.stalled is not None:
+            self._out.append(dropped_report(state.queue, state.delivered))
         locked = state.holds(now_ms)
         unlock = locked and self._rules.needs_lock
         del self._queues[state.queue]

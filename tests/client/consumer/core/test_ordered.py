@@ -1,5 +1,7 @@
 """The ordered consumer core, row by row of what ordered consumption means."""
 
+import pytest
+
 from orderlymq.consumer.core.events import (
     AskLocks,
     Closing,
@@ -308,6 +310,30 @@ def test_a_queue_that_comes_back_before_it_was_released_just_goes_on() -> None:
     script.done()
 
     assert script.delivered == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("result", "next_one"), [(OrderedResult.SUCCESS, 1), (OrderedResult.SUSPEND, 0)]
+)
+def test_a_queue_that_comes_back_without_its_lease_forgets_no_result(
+    result: OrderedResult, next_one: int
+) -> None:
+    """Law: what failed while its queue was leaving and the lease was over comes again before what follows it."""
+    script = Script()
+    script.running_at(0)
+    script.pulled(0, 1)
+    script.assign()
+    script.tick(14_999)  # the renewal has no answer
+    script.now = 15_001
+
+    script.done(result)
+    script.assign(QUEUE)
+    script.fail_locks()
+    script.tick(100)
+    script.grant()
+    script.tick(1_000)
+
+    assert script.delivered == [[0], [next_one]]
 
 
 def test_closing_finishes_what_runs_and_gives_everything_back() -> None:
