@@ -263,7 +263,8 @@ class OrderedConsumer(LockedQueues):
 
     def _commit(self, state: QueueState) -> None:
         offset = state.fetcher.cache.commit()
-        state.dead = set()
+        # Behind what was rolled back a dead letter stays taken.
+        state.dead = {each for each in state.dead if each >= offset}
         state.uncommitted = 0
         if offset >= 0:
             self._set_offset(state, offset)

@@ -65,14 +65,14 @@ class ProcessQueue:
         return found[: max(1, end)]
 
     def commit(self) -> int:
-        """Forget everything that was taken; return the offset to commit, NOTHING when none was."""
-        if not self._taken:
+        """Forget what was taken in front of all that waits; return the offset to commit, NOTHING when nothing was."""
+        end = bisect_left(self._taken, self._waiting[0]) if self._waiting else len(self._taken)
+        if not end:
             return NOTHING
-        last = self._taken[-1]
-        for offset in self._taken:
+        done, self._taken = self._taken[:end], self._taken[end:]
+        for offset in done:
             self._forget(offset)
-        self._taken = []
-        return last + 1
+        return done[-1] + 1
 
     def rollback(self, keep: Collection[int] = ()) -> None:
         """Make everything taken wait again, except the offsets in *keep* (dead letters)."""

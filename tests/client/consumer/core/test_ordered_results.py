@@ -215,3 +215,22 @@ def test_without_auto_commit_a_dead_letter_stays_uncommitted_and_is_not_rolled_b
 
     assert script.delivered == [[0], [1], [1]]
     assert script.committed == [2]
+
+
+def test_a_commit_after_a_rollback_ends_before_what_waits_again() -> None:
+    """Law: a dead letter behind it takes no message that was rolled back along; it is not delivered again either."""
+    script = Script(OrderedRules(reconsume_max=0))
+    script.running_at(0)
+    script.pulled(0, 1, 2, 3)
+    for _ in range(2):
+        script.done(auto_commit=False)
+    script.done(OrderedResult.SUSPEND, auto_commit=False)
+    script.copied()
+    script.done(OrderedResult.ROLLBACK, auto_commit=False)
+    script.tick(1_000)
+
+    for _ in range(3):
+        script.done(OrderedResult.COMMIT, auto_commit=False)
+
+    assert script.delivered == [[0], [1], [2], [3], [0], [1], [3]]
+    assert script.committed == [1, 3, 4]
