@@ -106,7 +106,7 @@ class GroupAdministration:
     """Serves what administrators ask about consumer groups.
 
     Args:
-        flush: returns the gathered offset commits as records, which must go before a deletion.
+        flush: returns the gathered offset commits as records, which must go before a change or deletion: a group by key takes none.
         retries: knows what waits to be tried again.
     """
 
@@ -158,7 +158,11 @@ class GroupAdministration:
         changing.update(names)
 
         return change(
-            self._context, records, request, peer, ended=lambda: count_down(changing, names)
+            self._context,
+            [*self._flush(), *records],
+            request,
+            peer,
+            ended=lambda: count_down(changing, names),
         )
 
     def _judge(self, body: object, only: frozenset[str] | None = None) -> list[Record]:

@@ -7,7 +7,18 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.names import retry_topic
 from tests.broker.processors.driver import TOOL, Shell
-from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, change, lanes, lead, produce
+from tests.broker.processors.lanes.member import (
+    GROUP,
+    TOPIC,
+    Member,
+    change,
+    committed,
+    join,
+    lanes,
+    lead,
+    peer_of,
+    produce,
+)
 from tests.broker.processors.requests import create, properties, send, send_ext
 
 RETRIES = retry_topic(GROUP)
@@ -71,6 +82,20 @@ def test_a_retry_that_is_lost_keeps_no_change_waiting(way: str) -> None:
     shell.lose_proposals()
 
     assert change(shell, concurrency="Key").code == 0
+
+
+def test_lanes_begin_at_what_was_committed_a_moment_before_the_change() -> None:
+    """An offset that nobody waits for is gathered, and a group by key takes none: it stands before the change in the log."""
+    shell = by_queue()
+    join(shell, "a")
+    offset = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
+    shell.submit(15, offset, peer=peer_of("a"), oneway=True)
+
+    assert change(shell, concurrency="Key").code == 0
+
+    shell.pass_time(1_000)
+    assert committed(shell) == 1
+    assert Member(shell).fetch() == ()
 
 
 def test_a_group_by_key_gets_nothing_by_its_retry_topic() -> None:
