@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -186,6 +187,35 @@ async def test_a_message_that_nobody_reports_is_not_said_to_be_consumed(
     row = await of_group(reader, Answers({}), "shipping", message(offset))
 
     assert part in row.state
+
+
+@pytest.mark.parametrize(
+    ("table", "properties", "waits"),
+    [
+        (LaneTable("Key"), {}, False),
+        (LaneTable("Key"), {"__SHARDINGKEY": "k"}, False),
+        (LaneTable("Key", lane_key_property="order"), {}, False),
+        (LaneTable("Key", lane_key_property="order"), {"__SHARDINGKEY": "o1"}, False),
+        (LaneTable("Key", lane_key_property="order"), {"order": "o1"}, True),
+    ],
+)
+async def test_a_message_waits_behind_those_of_its_own_lane(
+    reader: Readings, table: LaneTable, properties: dict[str, str], waits: bool
+) -> None:
+    """One without a key waits for nothing, and the lanes of a group may go by another property than the sharding key."""
+    parked = [
+        LaneShown("orders", "broker-a", 0, number, key, "parked", number, 1)
+        for number, key in ((7, ""), (8, "o1"))
+    ]
+    reader.answers |= {"locks": {}, "lanes": replace(table, lanes=tuple(parked)), "parked": []}
+    found = message(9)
+    found.properties |= properties
+
+    row = await of_group(reader, Answers({}), "shipping", found)
+
+    expected = "Its key is parked since offset 8; it waits behind that message."
+    assert (row.state == expected) is waits
+    assert waits or row.state.startswith("The group consumes by key.")
 
 
 def watched(**found: object) -> StatusReport:

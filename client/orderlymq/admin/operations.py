@@ -58,6 +58,7 @@ from orderlymq_protocol.header.catalogue import (
     WipeWritePermOfBrokerHeader,
 )
 from orderlymq_protocol.header.lanes import LanesHeader
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 _CHANGE_TIMEOUT_S: Final = 5.0
 
@@ -144,6 +145,7 @@ class Operations(AdminCalls):
             BY_KEY if any(each.concurrency == BY_KEY for each in tables) else BY_QUEUE,
             tuple(row for each in tables for row in each.queues),
             tuple(row for each in tables for row in each.lanes),
+            next((t.lane_key_property for t in tables if t.concurrency == BY_KEY), SHARDING_KEY),
         )
 
     # -- transactions

@@ -31,7 +31,7 @@ from orderlymq_protocol.plurals import counted
 #: Each group costs some requests to every broker group.
 GROUPS_MAX: Final = 20
 _TIMEOUT_S: Final = 5.0
-_ANY_LANE: Final = (
+ANY_LANE: Final = (
     "The group consumes by key. The message is not committed; its lane may have done it already."
 )
 
@@ -118,13 +118,13 @@ async def of_group(
     statuses: Answers[StatusReport],
     group: str,
     found: ReceivedMessage,
-    lane: str = _ANY_LANE,
+    lane: str = ANY_LANE,
 ) -> MessageGroup:
     """Return where a message is for one group; *lane* is what is said of one that a group by key has not committed."""
     parts = await group_parts(reader, group)
     committed = _committed(parts, found.queue)
     link = group_link(group)
-    parked = ""
+    parked, lane_key = "", _lane_key(parts, found)
     for row in standing(statuses, group, parts):
         here = (row.topic, row.broker_group, row.queue)
         if here != (found.topic, found.queue.broker_name, found.queue.queue_id):
@@ -143,7 +143,7 @@ async def of_group(
                 since_ms=row.since_ms,
                 link=link,
             )
-        elif row.kind == "lane" and row.key == found.key and _begins(row, found):
+        elif row.kind == "lane" and lane_key and row.key == lane_key and _begins(row, found):
             state = (
                 f"Its key is {row.state} since offset {row.offset}; it waits behind that message."
             )
@@ -177,6 +177,14 @@ async def of_group(
         event="" if last is None else f"came back for try {last.reconsume_times + 1}",
         link=link,
     )
+
+
+def _lane_key(parts: Parts, found: ReceivedMessage) -> str:
+    """Return the key of a message's lane; empty for one that is its own lane, and where the group consumes by queue."""
+    names = {
+        table.lane_key_property for _, table in parts.lanes.known() if table.concurrency == BY_KEY
+    }
+    return next((found.properties.get(name, "") for name in names), "")
 
 
 def _begins(row: Standstill, found: ReceivedMessage) -> bool:

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 from orderlymq_protocol.body.declaration import JsonModel, ModelError
 from orderlymq_protocol.integers import Int, Long
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 BY_KEY: Final = "Key"
 BY_QUEUE: Final = "Queue"
@@ -248,8 +249,13 @@ class LaneShown(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LaneTable(JsonModel):
-    """State of a group's lanes on one broker (code 20514); *lanes* are the oldest in trouble, the rest is counted."""
+    """State of a group's lanes on one broker (code 20514); *lanes* are the oldest in trouble, the rest is counted.
+
+    Attributes:
+        lane_key_property: the property of a message that is the key of its lane.
+    """
 
     concurrency: str = BY_QUEUE
     queues: tuple[QueueLanes, ...] = ()
     lanes: tuple[LaneShown, ...] = ()
+    lane_key_property: str = SHARDING_KEY

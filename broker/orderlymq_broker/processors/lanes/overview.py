@@ -24,6 +24,7 @@ from orderlymq_protocol.body import lanes as wire
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.lanes import LanesHeader
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 # Lanes that one answer names.
 SHOWN_MAX: Final = 256
@@ -94,6 +95,7 @@ class LaneOverview:
             wire.BY_QUEUE if config is None else config.concurrency,
             tuple(self._queue(queue, count) for queue in queues),
             tuple(self._shown(queue, lane) for queue, lane in shown[:SHOWN_MAX]),
+            SHARDING_KEY if config is None else config.lane_key_property,
         )
 
         return answer(request, peer, body=table.to_json())
