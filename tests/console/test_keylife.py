@@ -19,6 +19,7 @@ from orderlymq_console.app import Console
 from orderlymq_console.cluster import Answers
 from orderlymq_console.collector import Reading
 from orderlymq_console.pages.keylife import MESSAGES_MAX, lane_state, standstills
+from orderlymq_console.pages.message import ANY_LANE
 from orderlymq_console.settings import ConsoleSettings
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import LaneShown
@@ -129,6 +130,13 @@ def test_a_lane_shows_what_becomes_of_a_message_that_its_group_has_not_committed
     each = GroupAndKey("billing", None, 5, following, None, None, True, shown)
 
     assert lane_state(each, message(offset)).startswith(text)
+
+
+def test_a_message_is_not_said_to_be_completed_where_lanes_go_by_another_property() -> None:
+    """What the sharding key's messages wait for is unknown then."""
+    each = GroupAndKey("billing", None, 5, None, None, None, True, lane_property="order")
+
+    assert lane_state(each, message(6)) == ANY_LANE
 
 
 def test_a_queue_that_stands_still_is_an_event_of_the_keys_in_it() -> None:

@@ -18,6 +18,7 @@ from orderlymq.message import Message
 from orderlymq.producer.selectors import by_hash
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 READ_MAX: Final = 1_000
 
@@ -34,6 +35,8 @@ class GroupAndKey:
         parked: what is known of the key when the group has parked it.
         by_key: the group consumes by key, so nobody holds the queue.
         lane: of such a group, what the key's lane does; None while it is idle.
+        lane_property: the property whose values are the lanes of such a group; empty where it is the sharding key. Of a
+            sharding key nothing but its place is known then.
     """
 
     group: str
@@ -44,6 +47,7 @@ class GroupAndKey:
     parked: ParkedKey | None
     by_key: bool = False
     lane: LaneShown | None = None
+    lane_property: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,9 @@ async def _of_group(
     progress = (await admin.progress(group, queue.topic)).get(queue)
     committed = None if progress is None else progress.consumer_offset
     table = await unless_foreign(admin.lanes(group, queue.topic, key), LaneTable())
+    if table.concurrency == BY_KEY and table.lane_key_property != SHARDING_KEY:
+        name = table.lane_key_property
+        return GroupAndKey(group, None, committed, None, None, None, True, lane_property=name)
     if table.concurrency == BY_KEY:
         return await _of_lane(reader, group, table, queue, key, committed, end)
     lock = (await unless_foreign(admin.locks(group), {})).get(queue)

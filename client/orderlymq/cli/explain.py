@@ -61,11 +61,19 @@ async def explain(topic: str, key: str, name_server: str, output: str) -> None:
     print_table("", columns, [[each[name] for name in names] for each in groups])
     for each in groups:
         if each["concurrency"] == BY_KEY:
-            lane = each["lane"]
-            say(
-                f"{each['group']} consumes by key: "
-                + ("the lane is idle." if lane is None else f"{lane_line(lane)}.")
-            )
+            say(f"{each['group']} consumes by key: {_lane_said(each)}.")
+
+
+def _lane_said(each: dict[str, Any]) -> str:
+    """Return what the lane of the key does in a group."""
+    if each["laneProperty"]:
+        return (
+            f"its lanes go by the property {each['laneProperty']} of the messages, not by this key; "
+            f"`orderlymq group show {each['group']}` lists those in trouble"
+        )
+    lane = each["lane"]
+
+    return "the lane is idle" if lane is None else lane_line(lane)
 
 
 def _shown(each: GroupAndKey, end: int) -> dict[str, Any]:
@@ -83,6 +91,7 @@ def _shown(each: GroupAndKey, end: int) -> dict[str, Any]:
         "waiting": None if committed is None else end - committed,
         "nextOfKey": each.following,
         "ahead": each.ahead,
-        "parked": "yes" if is_parked else "no",
+        "parked": None if each.lane_property else "yes" if is_parked else "no",
         "lane": None if lane is None else lane_fields(lane, round(time.time() * 1000)),
+        "laneProperty": each.lane_property or None,
     }

@@ -89,6 +89,11 @@ def _state(each: GroupAndKey, explanation: KeyExplanation) -> str:
             f"The key is parked since its message at offset {each.parked.first_offset} failed; "
             f"behind it: {counted(each.parked.behind, 'message')}."
         )
+    if each.lane_property:
+        return (
+            f"The lanes of the group go by the property {each.lane_property} of the messages, not by this key. "
+            "Those that stand still are on the page of the group."
+        )
     if each.committed is None:
         return "The group has no offset in this queue."
     if each.following is not None:

@@ -28,7 +28,7 @@ from orderlymq_console.keymodels import KeyEvent, KeyMessage
 from orderlymq_console.links import message_link
 from orderlymq_console.messagemodels import MessageGroup
 from orderlymq_console.models import Source
-from orderlymq_console.pages.message import of_group
+from orderlymq_console.pages.message import ANY_LANE, of_group
 from orderlymq_console.pages.messages import LOOKED_AT_MAX, newest_of
 from orderlymq_console.status import StatusReport
 from orderlymq_protocol.names import TRACE_TOPIC
@@ -203,6 +203,8 @@ async def _places(
 def lane_state(each: GroupAndKey, message: ReceivedMessage) -> str:
     """Return what the lane of a key does with a message that its group has not committed."""
     offset, lane = message.queue_offset, each.lane
+    if each.lane_property:
+        return ANY_LANE
     if lane is not None and offset == lane.offset:
         if lane.holder:
             return f"{lane.holder} has it in hand."

@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from orderlymq.blocking import AdminClient, Consumer, Producer
 from orderlymq.cli import cli, table
-from orderlymq.message import ReceivedMessage
+from orderlymq.message import Message, ReceivedMessage
 from orderlymq.settings import ClientSettings
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 
@@ -268,6 +269,27 @@ def test_explain_shows_the_lane_of_a_key(orderlymq_cluster: Cluster) -> None:
     assert (group["nextOfKey"], group["ahead"], group["parked"]) == (offset, 0, "no")
     assert f"in hand of {holder}" in text
     assert (other["lane"], other["nextOfKey"]) == (None, None)
+
+
+def test_explain_says_nothing_of_lanes_that_go_by_another_property(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """A message of the key is parked under the value of that property: the key is neither idle nor consumed."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    at = ["--name-server", orderlymq_cluster.name_server]
+    group = SubscriptionGroupConfig("billing", concurrency="Key", lane_key_property="order")
+    with AdminClient() as admin, Producer() as producer:
+        admin.set_group(group)
+        producer.send(Message(topic="orders", body=b"1", key="alice", properties={"order": "o1"}))
+        with Consumer("billing", topics="orders", ordered="key", consume_from="first") as consumer:
+            next(iter(consumer))
+            (found,) = json.loads(run("explain", "orders", "alice", "--json", *at).output)["groups"]
+            text = run("explain", "orders", "alice", *at).output
+
+    known = {name: found[name] for name in ("concurrency", "committed", "waiting", "laneProperty")}
+    assert known == {"concurrency": "Key", "committed": 0, "waiting": 1, "laneProperty": "order"}
+    assert {found[name] for name in ("nextOfKey", "ahead", "parked", "holder", "lane")} == {None}
+    assert "billing consumes by key: its lanes go by the property order" in text
 
 
 @pytest.mark.parametrize(
