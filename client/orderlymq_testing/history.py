@@ -14,11 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias
 
-from orderlymq.consumer.listeners.context import ConsumeContext
+from orderlymq.consumer.listeners.context import ConsumeContext, LaneContext
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.oracle.verdict import Event, Kind
 from orderlymq_protocol.body.catalogue import EXPRESSION_TAG, SubscriptionData
+from orderlymq_protocol.body.lanes import KEY_LENGTH_SHOWN
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.ids import decode_offset_message_id
 from orderlymq_protocol.plurals import counted
@@ -195,7 +196,10 @@ class Recording:
             return
         attempt = -1 if context.lane is None else context.lane.attempt
         facts = _place(context.queue, message)
-        self.note(kind, group=context.group, client=context.group, attempt=attempt, **facts)
+        lane = _other_lane(context.lane, message)
+        self.note(
+            kind, group=context.group, client=context.group, attempt=attempt, lane=lane, **facts
+        )
 
     def _is_here(self, offset_message_id: str) -> bool:
         host, port, _ = decode_offset_message_id(offset_message_id.partition(",")[0])
@@ -212,6 +216,13 @@ def _selects(wanted: SubscriptionData, message: ReceivedMessage) -> bool:
     if wanted.expression_type != EXPRESSION_TAG:
         return False
     return not wanted.tags_set or message.tags in wanted.tags_set
+
+
+def _other_lane(lane: LaneContext | None, message: ReceivedMessage) -> str:
+    """Return the key of a lane that is not the message's, by another property; that of a message without it is its own lane."""
+    if lane is None or lane.key == (message.key or "")[:KEY_LENGTH_SHOWN]:
+        return ""
+    return lane.key or f"offset {message.queue_offset}"
 
 
 def _sent(message: Message) -> dict[str, str]:

@@ -47,7 +47,8 @@ class Defect(StrEnum):
 class Event:
     """One line of a history; ``at`` is in nanoseconds of one clock shared by all processes.
 
-    ``epoch`` is of a queue's lock, ``attempt`` of the hand-out of a lane in a group that consumes by key.
+    ``epoch`` is of a queue's lock, ``attempt`` of the hand-out of a lane in a group that consumes by key. ``lane`` is the key
+    of that lane where it is another one than ``key``, the message's own.
     """
 
     at: int
@@ -63,6 +64,7 @@ class Event:
     epoch: int = -1
     attempt: int = -1
     detail: str = ""
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,17 @@ def _described(event: Event) -> str:
     """Return what an event says, without what it leaves open."""
     facts = [
         f"{name}={value}"
-        for name in ("process", "group", "client", "message", "topic", "queue", "key", "detail")
+        for name in (
+            "process",
+            "group",
+            "client",
+            "message",
+            "topic",
+            "queue",
+            "key",
+            "lane",
+            "detail",
+        )
         if (value := getattr(event, name))
     ]
     facts += [

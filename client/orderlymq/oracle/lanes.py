@@ -3,7 +3,8 @@ The order oracle for groups that consume by key: it judges each lane for itself.
 
 Rules of a lane (group, topic, queue, key): one attempt works at a time, and attempts rise; a message is delivered when
 those before it are done or dead; what was said to be complete does not come again; when the group has
-drained the topic, nothing is left over. A group is by key when its deliveries name attempts.
+drained the topic, nothing is left over. A group is by key when its deliveries name attempts. Where its deliveries name lanes, too,
+only they say what is in a lane.
 """
 
 from collections import defaultdict, deque
@@ -19,6 +20,11 @@ _LaneId: TypeAlias = tuple[str, str, str, str]
 def groups_by_key(history: Iterable[Event]) -> set[str]:
     """Return the groups whose deliveries name attempts."""
     return {each.group for each in history if each.kind is Kind.DELIVER and each.attempt >= 0}
+
+
+def groups_by_property(history: Iterable[Event]) -> set[str]:
+    """Return the groups by key whose lanes go by another property than the key of a message."""
+    return {each.group for each in history if each.lane}
 
 
 def judge_lanes(history: Sequence[Event]) -> list[Finding]:
@@ -49,11 +55,14 @@ class _Lanes:
     def __init__(self, history: Sequence[Event], groups: set[str]) -> None:
         self.findings: list[Finding] = []
         self._groups = groups
-        self._known: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
+        self._by_property = groups_by_property(history)
+        # What is in a lane; of all groups that go by the key of a message under no group.
+        self._known: dict[_LaneId, dict[int, Event]] = defaultdict(dict)
         for event in history:
-            if event.kind in (Kind.ACK, Kind.STORED) and event.offset >= 0:
-                place = (event.topic, event.queue, _key(event))
-                self._known[place].setdefault(event.offset, event)
+            is_own = event.kind is Kind.DELIVER and event.group in self._by_property
+            if (is_own or event.kind in (Kind.ACK, Kind.STORED)) and event.offset >= 0:
+                lane_id = (event.group, event.topic, event.queue, _key(event))
+                self._known[lane_id].setdefault(event.offset, event)
         self._lanes: dict[_LaneId, _Lane] = {}
         for event in history:
             self._read(event)
@@ -157,8 +166,7 @@ class _Lanes:
                 if offset < lane.first:
                     continue
                 why = f"offset {offset} of the lane was never delivered before {event.offset}"
-                known = self._known[event.topic, event.queue, _key(event)]
-                return Defect.SKIPPED, event, why, known[offset]
+                return Defect.SKIPPED, event, why, self._known_in(event.group, event)[offset]
             under_way = lane.open.get(offset)
             if under_way is None or under_way.attempt != event.attempt:
                 why = f"delivered while offset {offset} is neither done nor dead-lettered"
@@ -185,8 +193,14 @@ class _Lanes:
         lane_id = (group, event.topic, event.queue, _key(event))
         lane = self._lanes.get(lane_id)
         if lane is None:
-            lane = self._lanes[lane_id] = _Lane(deque(sorted(self._known.get(lane_id[1:], ()))))
+            lane = self._lanes[lane_id] = _Lane(deque(sorted(self._known_in(group, event))))
         return lane
+
+    def _known_in(self, group: str, event: Event) -> dict[int, Event]:
+        """Return what is known to be in the lane of an event."""
+        whose = group if group in self._by_property else ""
+
+        return self._known.get((whose, event.topic, event.queue, _key(event)), {})
 
     def _add(self, defect: Defect, event: Event, explanation: str, other: Event) -> None:
         self.findings.append(
@@ -201,4 +215,4 @@ def _end_work_of(client: str, lanes: Iterable[_Lane]) -> None:
 
 def _key(event: Event) -> str:
     """Return the key of a lane; a message without one is its own lane."""
-    return event.key or f"offset {event.offset}"
+    return event.lane or event.key or f"offset {event.offset}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from orderlymq.oracle.events import Defect, Event, Finding, Kind, as_lines
-from orderlymq.oracle.lanes import groups_by_key, judge_lanes
+from orderlymq.oracle.lanes import groups_by_key, groups_by_property, judge_lanes
 
 __all__ = ["Defect", "Event", "Finding", "Kind", "Verdict", "as_lines", "judge"]
 
@@ -349,7 +349,8 @@ def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
     for event in facts.history:
         if event.group:
             since.setdefault(event.group, event.at)
-    groups = {group for group, _ in firsts}
+    # What one wants by another property than the key has its order in its lanes alone.
+    groups = {group for group, _ in firsts} - groups_by_property(facts.history)
 
     return [
         finding

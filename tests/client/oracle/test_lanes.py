@@ -43,6 +43,25 @@ def defects(events: Iterable[Event]) -> list[Defect]:
     return [finding.defect for finding in judge(timed).findings]
 
 
+def in_lane(lane: str, *events: Event) -> list[Event]:
+    """Return events of a group whose lanes go by another property than the key of the messages."""
+    return [replace(each, lane=lane) for each in events]
+
+
+def test_a_group_is_judged_by_the_property_that_its_lanes_go_by() -> None:
+    """Messages of one sharding key in two lanes have no order there; those of one lane have, whatever their sharding keys."""
+    sends = sent("a1", "a2", "b3")
+    x = in_lane("x", given("a1", 0, 7), given("b3", 2, 9), done("a1", 0, 7), done("b3", 2, 9))
+    y = in_lane("y", given("a2", 1, 8), done("a2", 1, 8))
+
+    assert defects([*sends, *y, x[0], x[2], x[1], x[3], DRAINED]) == []
+    assert defects([*sends, x[0], *y, x[2], x[1], x[3], DRAINED]) == []
+    assert defects([*sends, *y, *x, DRAINED]) == [Defect.OVERLAPPED, Defect.OVERTAKEN]
+    early = in_lane("x", given("c4", 3, 8), done("c4", 3, 8))
+    skipping = [x[0], x[2], *early, x[1], x[3], DRAINED]
+    assert defects([*sent("a1", "a2", "b3", "c4"), *y, *skipping]) == [Defect.SKIPPED]
+
+
 def test_lanes_of_one_queue_are_worked_on_side_by_side() -> None:
     """Other keys, other holders, other order: nothing of that is a defect. A batch is one attempt."""
     history = [

@@ -125,6 +125,38 @@ async def test_a_listener_that_gets_several_messages_in_one_call_breaks_no_promi
     assert (verdict.kept, verdict.counts["delivered"]) == (True, 8)
 
 
+async def test_a_group_whose_lanes_go_by_another_property_breaks_no_promise(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Orders of one customer are consumed side by side, as the group wants; one that fails keeps its own order waiting alone."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    group = SubscriptionGroupConfig("billing", concurrency="Key", lane_key_property="order")
+    done: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        order = messages[0].properties.get("order", "")
+        if order == "o1" and len(done) < 4:
+            context.suspend_current_queue_time = 0.05
+            raise ValueError("not yet")
+        done.append(order)
+
+    async with AdminClient() as admin, Producer() as producer:
+        await admin.set_group(group)
+        for order in ("o1", "o2", "o1", "o2", "", ""):
+            properties = {"order": order} if order else {}
+            await producer.send(
+                Message(topic="orders", body=b"1", key="alice", properties=properties)
+            )
+        async with Consumer(
+            "billing", topics="orders", ordered="key", consume_from="first", listener=listener
+        ):
+            await until(lambda: len(done) == 6)
+
+    assert sorted(done) == ["", "", "o1", "o1", "o2", "o2"]
+    assert done[-2:] == ["o1", "o1"]
+    orderlymq_cluster.assert_kept()
+
+
 async def test_a_message_that_became_a_dead_letter_is_in_nobodys_way(
     orderlymq_cluster: Cluster,
 ) -> None:

@@ -16,7 +16,8 @@ class LaneContext:
     """The lane that a listener's messages are from, in a consumer by key.
 
     Attributes:
-        key: the sharding key; empty for a message without one, shortened when it is very long.
+        key: the sharding key, or the value of the group's laneKeyProperty; empty for a message without one, shortened when it
+            is very long.
         tries: how often the first message has failed before.
         waiting_since_ms: when the first message was stored, ms since the epoch.
         behind: messages of the lane that brokers have seen and that wait behind those of this call.
