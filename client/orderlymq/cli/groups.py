@@ -441,10 +441,11 @@ async def _release(
         for each in await admin.parked_keys(name)
         if (each.queue.topic, each.key, each.first_offset) == (topic, key, offset)
     }
+    # Brokers name some of the lanes without a key, and a very long one by its beginning: they compare themselves.
     queues |= {
         MessageQueue(each.topic, each.broker_name, each.queue_id)
-        for each in (await admin.lanes(name, topic, key)).lanes
-        if (each.key, each.offset) == (key, offset)
+        for each in (await admin.lanes(name, topic, key)).queues
+        if each.committed <= offset < each.scanned
     }
     return [
         each

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from orderlymq.blocking import AdminClient, Consumer, Producer
 from orderlymq.cli import cli, table
+from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
@@ -269,6 +271,33 @@ def test_explain_shows_the_lane_of_a_key(orderlymq_cluster: Cluster) -> None:
     assert (group["nextOfKey"], group["ahead"], group["parked"]) == (offset, 0, "no")
     assert f"in hand of {holder}" in text
     assert (other["lane"], other["nextOfKey"]) == (None, None)
+
+
+def test_a_lane_is_released_at_its_offset_however_its_broker_names_it(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """A very long key is named by its beginning, and of many lanes without a key some are not named; another offset is left alone."""
+    orderlymq_cluster.create_topic("orders", queues=2)
+    at = ["--topic", "orders", "--name-server", orderlymq_cluster.name_server]
+    key = "k" * 2_000
+
+    def listener(_: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        context.suspend_current_queue_time = 600
+        raise ValueError("no such account")
+
+    with AdminClient() as admin, Producer() as producer:
+        admin.set_group(SubscriptionGroupConfig("billing", concurrency="Key"))
+        producer.send(Message(topic="orders", body=b"1", key=key))
+        with Consumer(
+            "billing", topics="orders", ordered="key", consume_from="first", listener=listener
+        ):
+            while not any(each.parked for each in admin.lanes("billing").queues):
+                time.sleep(0.05)
+    release = ["group", "release", "billing", "--key", key, *at, "--offset"]
+    other, found = run(*release, "1"), run(*release, "0")
+
+    assert (other.exit_code, found.exit_code) == (3, 0), found.output
+    assert "the lane goes on at offset 0" in found.output
 
 
 def test_explain_says_nothing_of_lanes_that_go_by_another_property(
