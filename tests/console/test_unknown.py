@@ -13,7 +13,7 @@ from orderlymq.admin.client import QueueLock
 from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.cluster import Answers
 from orderlymq_console.models import Figure, Snapshot
-from orderlymq_console.pages.blocked import blocked
+from orderlymq_console.pages.blocked import blocked, group_parts
 from orderlymq_console.pages.groups import group
 from orderlymq_console.pages.message import of_group
 from orderlymq_console.pages.overview import overview, raft
@@ -216,6 +216,24 @@ async def test_a_message_waits_behind_those_of_its_own_lane(
     expected = "Its key is parked since offset 8; it waits behind that message."
     assert (row.state == expected) is waits
     assert waits or row.state.startswith("The group consumes by key.")
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "seen"),
+    [("k", "__SHARDINGKEY", 1), ("k", "order", 0), ("", "__SHARDINGKEY", 0)],
+)
+async def test_the_life_of_a_key_has_what_its_own_lane_did(
+    reader: Readings, key: str, name: str, seen: int
+) -> None:
+    """Neither a message without a key nor a lane that goes by another property with the same value."""
+    lane = LaneShown("orders", "broker-a", 0, 1, key, "held", 7, 1)
+    figures = QueueLanes("orders", "broker-a", 0, 9, 7, 1, 0, 0, 0, 1)
+    table = LaneTable("Key", (figures,), (lane,), name)
+    reader.answers |= {"locks": {}, "lanes": table, "parked": []}
+
+    await group_parts(reader, "shipping")
+
+    assert len(reader.journal.key_of("shipping", QUEUE, key)) == seen
 
 
 def watched(**found: object) -> StatusReport:

@@ -23,6 +23,7 @@ from orderlymq_console.status import BlockedReport, StatusReport
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
+from orderlymq_protocol.message.properties import SHARDING_KEY
 from orderlymq_protocol.plurals import counted
 
 ASKED_MAX: Final = 20
@@ -77,14 +78,19 @@ async def group_parts(reader: ClusterReader, group: str) -> Parts:
 def _note_keys(
     reader: ClusterReader, group: str, broker_group: str, table: LaneTable, keys: list[ParkedKey]
 ) -> None:
-    """Remember which keys stand; of a group by key those are its lanes, of which a broker names some only."""
+    """Remember which keys stand; of a group by key those are its lanes, of which a broker names some only.
+
+    A lane without a key has no life to be shown, nor has one that goes by another property than the sharding key.
+    """
     lanes = [lane for lane in table.lanes if lane.state in STANDING]
+    is_of_keys = table.lane_key_property == SHARDING_KEY
     standing = {
         (MessageQueue(lane.topic, broker_group, lane.queue_id), lane.key): (
             lane.state,
             lane.since_millis,
         )
         for lane in lanes
+        if lane.key and is_of_keys
     }
     if table.concurrency != BY_KEY:
         standing = {(key.queue, key.key): ("key", key.since_ms) for key in keys}
