@@ -174,6 +174,10 @@ class OrderlyMQBroker(AsyncBroker):
             except BaseException:
                 self._consumer = None  # one that did not start never will
                 raise
+            assert self._consumer.listeners is not None
+            self._consumer.listeners.cancels = (
+                False  # taskiq has the task, whatever becomes of the offer
+            )
         else:
             self._consumer.resume()
         try:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -90,6 +91,33 @@ async def test_tasks_of_a_key_run_one_after_the_other(
     assert begun == {key: list(range(6)) for key in begun}
     assert [each.return_value for each in results] == [f"{k}{n}" for n in range(6) for k in begun]
     assert together > 1
+
+
+async def test_a_task_that_outlives_the_consume_timeout_runs_once(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """The end of the listener call that brought it would not end its work: its key waits until taskiq acknowledges it."""
+    orderlymq_cluster.create_topic("tasks", queues=1)
+    with AdminClient() as admin:
+        admin.set_group(
+            SubscriptionGroupConfig("workers", concurrency="Key", consume_timeout_minute=0)
+        )
+    broker = make(ordered="key", settings=replace(QUICK, consume_timeout=1))
+    seen: list[str] = []
+
+    @broker.task
+    async def work(name: str) -> str:
+        seen.append(f"{name} begins")
+        await asyncio.sleep(1.5 if name == "long" else 0)
+        seen.append(f"{name} ends")
+        return name
+
+    async with working(broker):
+        kicked = [await work.kicker().with_labels(key="k").kiq(name) for name in ("long", "next")]
+        for each in kicked:
+            await each.wait_result(timeout=30)
+
+    assert seen == ["long begins", "long ends", "next begins", "next ends"]
 
 
 async def test_a_failed_task_is_done_unless_it_is_to_be_retried(orderlymq_cluster: Cluster) -> None:
