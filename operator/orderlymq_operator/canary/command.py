@@ -1,4 +1,4 @@
-"""`orderlymq canary`: prove order, delivery and take-over of a cluster until Ctrl-C."""
+"""`orderlymq canary`: check order, delivery and take-over of a cluster until Ctrl-C."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,7 @@ _STALE_INTERVALS: Final = 5
     "--name-server",
     "name_server",
     envvar="ORDERLYMQ_NAME_SERVER",
+    show_envvar=True,
     default=DEFAULT_NAME_SERVER,
     show_default=True,
     help="Addresses of the name servers, host:port;host:port.",
@@ -36,9 +37,15 @@ _STALE_INTERVALS: Final = 5
     "groups",
     multiple=True,
     metavar="NAME",
-    help="A broker group to prove; may be given several times. All that are registered without it.",
+    help="A broker group to check; may be given several times. Without it, every registered one.",
 )
-@click.option("--interval", type=SPAN, default="1s", show_default=True, help="Between two probes.")
+@click.option(
+    "--interval",
+    type=SPAN,
+    default="1s",
+    show_default=True,
+    help="Time from one probe to the next.",
+)
 @click.option(
     "--target",
     type=SPAN,
@@ -65,13 +72,13 @@ _STALE_INTERVALS: Final = 5
     type=SPAN,
     default="15m",
     show_default=True,
-    help="How long a trouble is reported after it ended.",
+    help="How long a broken promise is reported after it was seen.",
 )
 @click.option(
     "--prefix",
     default=_BY_HAND,
     show_default=True,
-    help="Begins the names of its topics, and is its consumer group. Two canaries need two.",
+    help="First part of the names of its topics, and the name of its consumer group. Each canary needs its own.",
 )
 @click.option("--listen", default="127.0.0.1", show_default=True, help="Address of its pages.")
 @click.option("--port", type=click.IntRange(0, 65535), default=CANARY_PORT, show_default=True)
@@ -96,7 +103,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     yes: bool,
     output: str,
 ) -> None:
-    """Prove all the time that order, delivery and take-over hold, with messages of its own.
+    """Check continuously that order, delivery and take-over hold, with messages of its own.
 
     It sends one message per interval to each of two queues of each broker group, and judges what two consumers get. Its pages
     are /status, /metrics and /readyz.

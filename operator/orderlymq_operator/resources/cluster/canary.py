@@ -1,5 +1,5 @@
 """
-The canary of a Cluster: a pod that proves order, delivery, take-over and latency all the time; only Kubernetes obeys it.
+The canary of a Cluster: a pod that checks order, delivery, take-over and latency continuously; only Kubernetes obeys it.
 
 `kube.objects.canary` makes its objects, `orderlymq_operator.canary` is what runs in it.
 """

@@ -377,7 +377,7 @@ class ClusterSpec(Model):
     )
     canary: Canary = Field(
         default=Canary(),
-        description="A canary that proves order, delivery and latency all the time; only in Kubernetes.",
+        description="A canary that checks order, delivery and latency continuously; only in Kubernetes.",
     )
     image: Image | None = Field(
         default=None,
