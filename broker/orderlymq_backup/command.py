@@ -24,6 +24,7 @@ from orderlymq.cli.session import (
     print_table,
     reporting,
 )
+from orderlymq.cli.table import Subcommands
 from orderlymq_backup import catalogue, restore
 from orderlymq_backup.create import create
 from orderlymq_backup.errors import (
@@ -82,7 +83,7 @@ _groups: Final = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Subcommands)
 @click.pass_context
 def backup(context: click.Context) -> None:
     """Make backups of a cluster, look at them, verify and restore them."""

@@ -19,6 +19,7 @@ _END_MAX_S: Final = 12.0
 @click.option(
     "--name-server",
     envvar="ORDERLYMQ_NAME_SERVER",
+    show_envvar=True,
     default="127.0.0.1:9876",
     show_default=True,
     help="Addresses of the name servers, host:port;host:port.",

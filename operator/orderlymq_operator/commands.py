@@ -440,7 +440,7 @@ def _texts(files: Sequence[Path]) -> list[tuple[str, str]]:
 def demo(
     data_dir: Path, seconds: float, no_kill: bool, topic: str, group: str, output: Output
 ) -> None:
-    """Play the life of many orders on the running cluster, kill the leader, and judge the order."""
+    """Send the steps of many orders to the running cluster, kill the leader, and judge the order."""
     options = DemoOptions(seconds=seconds, kill=not no_kill, topic=topic, group=group)
     raise click.exceptions.Exit(loop.run(_play_alone(DataDirectory(data_dir), options, output)))
 

@@ -14,6 +14,7 @@ import click
 
 from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import CommandFailed, print_json, print_table, reporting
+from orderlymq.cli.table import Subcommands
 from orderlymq_spark.jobs.catalogue import CATALOGUE, run
 from orderlymq_spark.run.outcome import SparkStarter
 from orderlymq_spark.specs import Pipeline, read_pipeline
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake")
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def pipeline() -> None:
     """Run data pipelines on Spark: archive, audit, reports, redrive, replay, mirror."""
 

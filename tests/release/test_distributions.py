@@ -13,6 +13,7 @@ from release.distributions import ROOT, Distribution, distributions, metadata, p
 from release.wheels import SERVER, stage, toml
 
 from orderlymq import __version__
+from orderlymq.cli import table
 
 ALL = {each.name: each for each in distributions()}
 
@@ -175,3 +176,15 @@ def test_what_a_text_advises_to_install_exists() -> None:
 
     assert advised <= {(name, extra) for name, each in ALL.items() for extra in each.extras}
     assert {"kubernetes", "spark"} <= of_checkout <= project()["optional-dependencies"].keys()
+
+
+def test_every_command_of_another_distribution_is_known() -> None:
+    """The SDK alone names the distribution of each; a new command is added to both tables."""
+    brought = {
+        command: each.name
+        for each in distributions()
+        for command in each.commands
+        if each.name != "orderlymq"
+    }
+
+    assert brought == table._ELSEWHERE

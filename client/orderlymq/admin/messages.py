@@ -73,7 +73,9 @@ class MessageOperations(Operations):
             raise BodyUnreadable(message.queue, message.queue_offset, message.unreadable)
         target = topic or properties.origin_topic(message.properties)
         if not target:
-            raise SettingError(f"{message!r} does not name its original topic; pass one")
+            raise SettingError(
+                f"message {message.message_id} of {message.topic} does not name its original topic; pass one"
+            )
         own = {name: value for name, value in message.properties.items() if name not in _OF_LETTERS}
         fresh = Message(
             topic=target,

@@ -10,6 +10,7 @@ from orderlymq.admin.explanation import GroupAndKey, explain_key
 from orderlymq.cli.lanes import TROUBLED, lane_fields, lane_line
 from orderlymq.cli.session import connected, print_json, print_table, say
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
+from orderlymq_protocol.plurals import counted
 
 
 @click.command()
@@ -17,7 +18,7 @@ from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 @click.argument("key")
 @connected
 async def explain(topic: str, key: str, name_server: str, output: str) -> None:
-    """Show the queue of KEY in TOPIC, who holds it in each group, and what is ahead of its next message.
+    """Show the queue of KEY in TOPIC, which consumer of each group holds it, and what is ahead of its next message.
 
     Exit code 3 when there is no such topic.
     """
@@ -40,16 +41,16 @@ async def explain(topic: str, key: str, name_server: str, output: str) -> None:
         return
     say(
         f"Key {key} of {topic} is in queue {explanation.queue.broker_name}:{explanation.queue.queue_id}, one of "
-        f"{explanation.queues}; offsets {explanation.min_offset} to {explanation.max_offset}."
+        f"{explanation.queues}; it keeps {_kept(explanation.min_offset, explanation.max_offset)}."
     )
     if not explanation.is_ordered:
         say("The topic is not ordered: its list of queues may change with its brokers.")
     if not groups:
-        say("No group consumes it.")
+        say("No consumer group consumes it.")
         return
     say()
     columns = [
-        "GROUP",
+        "CONSUMER GROUP",
         "HOLDER",
         "COMMITTED",
         "WAITING",
@@ -74,6 +75,13 @@ def _lane_said(each: dict[str, Any]) -> str:
     lane = each["lane"]
 
     return "the lane is idle" if lane is None else lane_line(lane)
+
+
+def _kept(begin: int, end: int) -> str:
+    """Return how many messages stand from offset *begin* up to *end*, which the next message gets."""
+    if begin == end:
+        return "no message"
+    return f"{counted(end - begin, 'message')}, offsets {begin} to {end - 1}"
 
 
 def _shown(each: GroupAndKey, end: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from orderlymq.cli.session import (
     print_table,
     say,
 )
-from orderlymq.cli.table import nearest
+from orderlymq.cli.table import Subcommands, nearest
 from orderlymq.connection.instance import unless_missing
 from orderlymq.connection.routes import NO_ROUTE
 from orderlymq.consumer.assignment import uneven_shares
@@ -43,7 +43,7 @@ _ORDERINGS: Final[dict[str, dict[str, Any]]] = {
 _POLICIES: Final = {"continue": "Continue", "hold-key": "HoldKey", "stop-queue": "StopQueue"}
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def group() -> None:
     """Look at consumer groups: members, queues, locks, lanes, lag; set them, move their offsets, release keys."""
 
@@ -224,7 +224,7 @@ def _print(data: dict[str, Any]) -> None:
         say()
         columns = [
             "TOPIC",
-            "GROUP",
+            "BROKER GROUP",
             "QUEUE",
             "HOLDER",
             "EPOCH",
@@ -352,7 +352,8 @@ async def reset(name: str, topic: str, moment: str, name_server: str, output: st
     if output == "json":
         print_json(rows)
     else:
-        print_table("", ["TOPIC", "GROUP", "QUEUE", "OFFSET"], [list(row.values()) for row in rows])
+        columns = ["TOPIC", "BROKER GROUP", "QUEUE", "OFFSET"]
+        print_table("", columns, [list(row.values()) for row in rows])
 
 
 @group.command()
@@ -369,7 +370,16 @@ async def parked(name: str, name_server: str, output: str) -> None:
     if output == "json":
         print_json(rows)
     elif found:
-        columns = ["TOPIC", "KEY", "GROUP", "QUEUE", "SINCE", "OFFSET", "FIRST LETTER", "BEHIND"]
+        columns = [
+            "TOPIC",
+            "KEY",
+            "BROKER GROUP",
+            "QUEUE",
+            "SINCE",
+            "OFFSET",
+            "FIRST LETTER",
+            "BEHIND",
+        ]
         print_table("", columns, [list(row.values()) for row in rows])
     else:
         say(f"{name} has parked no key behind a dead letter.")
@@ -398,7 +408,7 @@ async def release(
     name_server: str,
     output: str,
 ) -> None:
-    """Release a parked key: its messages are consumed again.
+    """Release a parked key: its next messages go to consumers again.
 
     A group by key goes on at the message that failed, or behind it. In any other group the dead letters of the
     key stay where they are until a redrive. Somebody else may have released the key since you looked: with --offset

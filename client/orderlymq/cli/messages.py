@@ -1,4 +1,4 @@
-"""`orderlymq message`: show one, find by key, send a dead letter again."""
+"""`orderlymq message`: show one, find by key, track, resend, recall, check-transaction."""
 
 import click
 
@@ -15,14 +15,16 @@ from orderlymq.cli.session import (
     print_table,
     say,
 )
+from orderlymq.cli.table import Subcommands
 from orderlymq.errors import BrokerError, BrokerUnreachable, OrderlyMQError, SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
+from orderlymq_protocol.message.properties import origin_topic
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def message() -> None:
-    """Find single messages."""
+    """Look at single messages: find one, see who has consumed it, send a dead letter again, recall one that waits."""
 
 
 _topic = click.option("--topic", help="Needed when the id is the one the client made.")
@@ -110,7 +112,7 @@ async def find(topic: str, key: str, limit: int, name_server: str, output: str) 
 @click.argument("handle")
 @connected
 async def recall(topic: str, handle: str, name_server: str, output: str) -> None:
-    """Take a message back that waits for its time; `send` has printed its HANDLE."""
+    """Take back a message that waits for its time; `send` has printed its HANDLE."""
     async with Producer("orderlymq-cli", name_server) as producer:
         unique_key = await producer.recall(topic, handle)
     sentence = f"recalled: {unique_key} of {topic} is not delivered any more"
@@ -125,6 +127,12 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
     """Send a dead letter to its original topic again, as a new message."""
     async with AdminClient(name_server) as admin:
         found = await _find(admin, message_id, None)
+        if not (topic or origin_topic(found.properties)):
+            raise CommandFailed(
+                ExitCode.USAGE,
+                f"message {message_id} of {found.topic} names no original topic, so it is no dead letter; "
+                "to send it all the same, add --topic TOPIC",
+            )
         result = await admin.resend(found, topic)
     queue, offset = result.queue, result.queue_offset
     place = {"topic": queue.topic, "brokerGroup": queue.broker_name, "queue": queue.queue_id}
@@ -161,9 +169,9 @@ async def track(message_id: str, topic: str | None, name_server: str, output: st
         [each.group, each.state.value, each.offset if each.offset >= 0 else None, each.why or None]
         for each in tracks
     ]
-    print_table("", ["GROUP", "STATE", "COMMITTED", "WHY"], rows)
+    print_table("", ["CONSUMER GROUP", "STATE", "COMMITTED", "WHY"], rows)
     if not rows:
-        say(f"No group has committed an offset in {found.topic}.")
+        say(f"No consumer group has committed an offset in {found.topic}.")
 
 
 @message.command("check-transaction")

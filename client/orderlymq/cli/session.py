@@ -133,6 +133,7 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
         "--name-server",
         "name_server",
         envvar="ORDERLYMQ_NAME_SERVER",
+        show_envvar=True,
         default=DEFAULT_NAME_SERVER,
         show_default=True,
         help="Addresses of the name servers, host:port;host:port.",

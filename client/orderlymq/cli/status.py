@@ -18,7 +18,7 @@ from orderlymq_protocol.plurals import counted
 async def status(name_server: str, output: str) -> None:
     """Show the broker groups: leader, term, replicas and their lag, disk, rates.
 
-    Exit code 1 when a group has no leader, or is gone and a topic's list of queues names it; 4 when no name server answers.
+    Exit code 1 when a broker group has no leader, or is gone and a topic's list of queues names it; 4 when no name server answers.
     """
     async with AdminClient(name_server) as admin:
         groups = [
@@ -38,7 +38,7 @@ async def status(name_server: str, output: str) -> None:
             why = "; ".join(
                 f"{each['group']}: {each['error']}" for each in groups if "error" in each
             )
-            text = "Error: not every group shows a leader" + (f" ({why})" if why else "")
+            text = "Error: not every broker group shows a leader" + (f" ({why})" if why else "")
             say(f"{text}; look at the brokers' logs", err=True)
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -88,15 +88,17 @@ def _print(groups: list[dict[str, Any]]) -> None:
         for group in groups
         for name, counts in ((group.get("transactions") or {}).get("groups") or {}).items()
     ]
-    columns = ["GROUP", "ADDRESS", "LEADER", "TERM", "COMMIT", "APPLIED", "DISK", "SIZE"]
+    columns = ["BROKER GROUP", "ADDRESS", "LEADER", "TERM", "COMMIT", "APPLIED", "DISK", "SIZE"]
     print_table("", columns, rows)
     _print_rates({group["group"]: group.get("rates") or {} for group in groups})
     if replicas:
         say()
-        print_table("", ["GROUP", "NODE", "ROLE", "MATCH", "LAG", "ACTIVE"], replicas)
+        print_table("", ["BROKER GROUP", "REPLICA", "ROLE", "MATCH", "LAG", "ACTIVE"], replicas)
     if transactions:
         say()
-        print_table("", ["GROUP", "PRODUCERS", "OPEN TRANSACTIONS", "GIVEN UP"], transactions)
+        print_table(
+            "", ["BROKER GROUP", "PRODUCER GROUP", "OPEN TRANSACTIONS", "GIVEN UP"], transactions
+        )
     stands = Counter(
         row["group"] for group in groups for row in (group.get("watch") or {}).get("blocked", ())
     )
@@ -113,6 +115,6 @@ def _print_rates(rates: dict[str, dict[str, float]]) -> None:
         heads = [re.sub("[A-Z]", r" \g<0>", each.removesuffix("PerSecond")) for each in names]
         print_table(
             "",
-            ["GROUP", *(f"{head.upper()}/s" for head in heads)],
+            ["BROKER GROUP", *(f"{head.upper()}/s" for head in heads)],
             [[group, *(found.get(name) for name in names)] for group, found in rates.items()],
         )

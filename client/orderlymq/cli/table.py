@@ -43,6 +43,7 @@ _ELSEWHERE: Final = {
     "doctor": "orderlymq-server",
     "down": "orderlymq-server",
     "pipeline": "orderlymq-spark",
+    "plan": "orderlymq-server",
     "up": "orderlymq-server",
 }
 
@@ -109,6 +110,18 @@ class CommandTable(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
+class Subcommands(click.Group):
+    """A command with subcommands, whose help shows the whole first sentence of each."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the subcommands with a sentence about each."""
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, _first_sentence(self.commands[name].help)) for name in names]
+            )
+
+
 def nearest(name: str, names: list[str]) -> str:
     """Return a question after the nearest of *names*; nothing when none is near."""
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -125,9 +138,12 @@ def about(point: EntryPoint) -> str:
         return ""  # running it says what is wrong
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == point.attr:
-            text = (ast.get_docstring(node) or "").partition("\n\n")[0]
-            return " ".join(text.split()).rstrip(".")
+            return _first_sentence(ast.get_docstring(node))
     return ""
+
+
+def _first_sentence(docstring: str | None) -> str:
+    return " ".join((docstring or "").partition("\n\n")[0].split()).rstrip(".")
 
 
 def _plugins() -> dict[str, EntryPoint]:

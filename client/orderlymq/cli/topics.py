@@ -7,12 +7,13 @@ import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.session import connected, iso, print_json, print_outcome, print_table, say
+from orderlymq.cli.table import Subcommands
 from orderlymq.errors import BrokerError
 from orderlymq_protocol.names import is_hidden_topic
 from orderlymq_protocol.plurals import counted
 
 
-@click.group()
+@click.group(cls=Subcommands)
 def topic() -> None:
     """Look at topics, create and delete them."""
 
@@ -48,7 +49,7 @@ async def list_topics(with_system: bool, name_server: str, output: str) -> None:
         ]
         for each in found
     ]
-    print_table("", ["TOPIC", "QUEUES", "TYPE", "GROUPS"], rows)
+    print_table("", ["TOPIC", "QUEUES", "TYPE", "BROKER GROUPS"], rows)
 
 
 @topic.command()
@@ -92,7 +93,7 @@ async def show(name: str, name_server: str, output: str) -> None:
     kind = "ordered" if route.is_ordered else "normal"
     consumers = "not known" if groups is None else ", ".join(groups) or "none"
     say(f"{name}: {kind}, {counted(len(queues), 'queue')}; consumer groups: {consumers}\n")
-    columns = ["GROUP", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST MESSAGE"]
+    columns = ["BROKER GROUP", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST MESSAGE"]
     print_table("", columns, [list(each.values()) for each in queues])
     for group, found in expansion.items():
         for line in growth_lines(group, found):
@@ -117,7 +118,7 @@ def growth_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
     type=click.IntRange(1, 65_535),
     default=8,
     show_default=True,
-    help="Queues in all, spread over the groups.",
+    help="Queues in all, spread over the broker groups.",
 )
 @click.option(
     "--ordered", is_flag=True, help="Declare the queue list: it never shrinks on failure."

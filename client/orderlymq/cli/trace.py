@@ -67,7 +67,8 @@ async def trace(
             )
         raise CommandFailed(
             ExitCode.NOT_FOUND,
-            f"nothing is known about {message_id}; was it traced? name its --topic to look for it there",
+            f"nothing is known about {message_id}: it is no message id, or nobody traced it; add --topic TOPIC to look for it "
+            "there, or find the ids of a sharding key with `orderlymq tail TOPIC --key KEY --json`",
         )
     steps = sorted(
         [_traced(each) for each in traces] + [_kept(*each) for each in stored],

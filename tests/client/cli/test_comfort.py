@@ -95,6 +95,15 @@ def test_a_command_of_another_distribution_names_it(monkeypatch: pytest.MonkeyPa
     assert "the command console comes with orderlymq-console; install that" in answer.output
 
 
+def test_the_help_of_subcommands_has_whole_sentences() -> None:
+    """Of each command with subcommands: none ends in an ellipsis."""
+    for name in ("backup", "group", "message", "pipeline", "topic"):
+        answer = run(name, "--help")
+
+        assert answer.exit_code == 0
+        assert "..." not in answer.output.partition("Commands:")[2], name
+
+
 def send_orders(count: int = 6) -> None:
     with Producer() as producer:
         for number in range(count):
@@ -203,7 +212,10 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
     assert listed.splitlines()[-1].split()[:3] == ["billing", "ordered", "1"]
     assert shown.startswith("billing: ordered, 1 member, lag ")
     assert (data["queue"], data["queues"], data["ordered"], data["maxOffset"]) == (0, 1, True, 6)
+    assert "one of 1; it keeps 6 messages, offsets 0 to 5." in text
     assert holder in text
+    assert "BROKER GROUP" in shown
+    assert "CONSUMER GROUP" in text
     (group,) = data["groups"]
     assert (group["group"], group["holder"], group["parked"]) == ("billing", holder, "no")
     assert [group[name] for name in ("committed", "nextOfKey", "ahead", "waiting")] == [1, 1, 0, 5]

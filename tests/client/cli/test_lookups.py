@@ -128,6 +128,20 @@ async def test_a_message_that_cannot_be_read_is_shown_as_it_is_stored_and_not_se
     assert (sent.exit_code, "cannot be read" in sent.stderr) == (1, True)
 
 
+async def test_a_message_that_is_no_dead_letter_is_not_sent_again_without_a_topic() -> None:
+    """Exit code 2, and one sentence that names the message and the option."""
+    async with running(topics={"T": 1}) as cluster:
+        message_id = cluster.append("T", 0, b"plain")
+
+        sent = await run(cluster, "message", "resend", message_id)
+
+    assert sent.exit_code == 2
+    assert (
+        f"message {message_id} of T names no original topic, so it is no dead letter" in sent.stderr
+    )
+    assert "add --topic TOPIC" in sent.stderr
+
+
 @pytest.mark.parametrize("words", [("topic", "show", "T"), ("topic", "list"), ("send", "T", "x")])
 async def test_the_address_of_a_broker_is_no_name_server(words: tuple[str, ...]) -> None:
     """The code that a broker answers says nothing to who wrote its port."""

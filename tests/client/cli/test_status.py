@@ -62,7 +62,7 @@ async def test_rates_stand_in_a_table_of_their_own() -> None:
         )
 
     lines = [line.split() for line in text.stdout.splitlines()]
-    assert ["GROUP", "ENTRIES/s", "FRAMES", "OUT/s"] in lines
+    assert ["BROKER", "GROUP", "ENTRIES/s", "FRAMES", "OUT/s"] in lines
     assert [BROKER, "12.5", "0.0"] in lines
     assert "PerSecond" not in text.stdout
 
