@@ -39,6 +39,65 @@ and what to do; [alerts](alerts.md) are the rules of the chart. The last column 
 This page is generated from a scrape of running processes: `python -m tests.docs.test_metrics_page`. A driver of a pipeline shows
 `orderlymq_pipeline_rows`, `_rows_per_second`, `_lag`, `_lag_seconds` and `_last_batch` where its file has `metricsPort`.
 """
+#: What each kind of event counts.
+EVENTS: Final = {
+    "access_denied": "Requests that access control refused",
+    "administrative_changes": "Requests of administrators that changed something",
+    "bytes_in": "Bytes of messages that were stored",
+    "bytes_out": "Bytes of messages that were handed to consumers",
+    "client_ids_refused": "Requests under a client id that belongs to another client (code 20516)",
+    "clients_expired": "Clients that were reported dead with a proof and had locks, lanes or memberships",
+    "commits_backwards": "Commits below the stored offset, which change nothing",
+    "commits_out_of_range": "Commits of an offset that the queue does not have; refused",
+    "commits_without_room": "Commits that were refused because the broker group keeps the largest number of offsets",
+    "dead_letters": "Messages that became dead letters",
+    "dead_letters_not_held": "Dead letters of a group with HoldKey that a RocketMQ client handed over without parking the key",
+    "delayed_delivered": "Messages with a delay level that were delivered",
+    "delayed_dropped": "Messages with a delay level that were gone, or whose topic was, when they became due",
+    "duplicate_clients": "Times that a client id was seen on a second live connection",
+    "duplicate_sends": "Repeated sends that were answered with the place of the first one",
+    "expansion_fenced": "Queue expansions that refused writes from then on",
+    "expansion_open": "Queue expansions that ended or were aborted: writes are open",
+    "expansion_settling": "Queue expansions that published the new queue list, which clients learn",
+    "expansion_switched": "Queue expansions that switched to the new queue list",
+    "fenced_commits": "Commits of a client that does not hold the queue, or under an old epoch; refused",
+    "fenced_pulls": "Pulls of a client that does not hold the queue, or under an old epoch; refused",
+    "impossible_operators": "Requests with an operator token that no operator can have yet; refused",
+    "lane_messages_expired": "Messages that retention deleted before a lane was handed out",
+    "lanes_completed": "Attempts whose messages are complete",
+    "lanes_expired": "Attempts that ended with their lease: the member sent no report",
+    "lanes_freed": "Parked or held lanes that an administrator released",
+    "lanes_handed_out": "Attempts that began",
+    "lanes_held": "Lanes that wait for an administrator after a failure",
+    "lanes_parked": "Attempts that failed: the lane is tried again later, or its message becomes a dead letter",
+    "lanes_released": "Attempts that a member gave back without a failure",
+    "lanes_repeated": "Lanes that a repeated fetch got again",
+    "lanes_stale": "Reports about an attempt that was over, which change nothing",
+    "leases_expired": "Queue locks that ended because their holder did not renew them",
+    "members_expired": "Members that left their group because their heartbeats stopped",
+    "messages_in": "Messages that were stored",
+    "messages_out": "Messages that were handed to consumers",
+    "parked_keys_refused": "Keys that could not be parked: too many, or too long; their queue stops",
+    "previous_secrets_used": "Requests that were signed with the previous secret of an account",
+    "proposals_refused": "Proposals that could not become records of the log",
+    "quota_refusals": "Requests that a quota refused",
+    "rebalances_requested": "Requests of an operator that a consumer group assign its queues again",
+    "replies_pushed": "Replies that reached the client that had sent the request",
+    "sends_by_old_route": "Sends whose queue was chosen from an old queue list; refused",
+    "sends_during_expansion": "Sends that were refused while the queues of their topic change",
+    "stale_operators": "Requests of an operator that another one has followed; refused",
+    "timers_cancelled": "Timer messages that were cancelled or recalled",
+    "timers_delivered": "Timer messages that were delivered",
+    "timers_dropped": "Timer messages that were gone, or whose topic was, when they became due",
+    "transaction_checks": "Questions to producers about half messages",
+    "transaction_checks_without_producer": "Times that no producer of the group was there to be asked",
+    "transactions_committed": "Transactions that were committed",
+    "transactions_ended_again": "Ends of transactions that had ended, or were ending",
+    "transactions_given_up": "Half messages whose checks are used up",
+    "transactions_opened": "Half messages that were stored",
+    "transactions_rolled_back": "Transactions that were rolled back",
+    "views_dropped": "Times that a leader forgot what it had promised beyond the applied log, because proposals were lost",
+}
 Row = tuple[str, str, str]
 
 
@@ -116,8 +175,13 @@ def render() -> str:
         "A canary": canary(),
     }
     tables = [f"\n## {title}\n\n{table(rows_of(scrape))}" for title, scrape in parts.items()]
-    names = ", ".join(f"`{kind}`" for kind in kinds())
-    events = f"\n## Events\n\n`orderlymq_events_total` has a row for each kind of event that there was:\n{names}.\n"
+    lines = [
+        "| event | counts |",
+        "| --- | --- |",
+        *(f"| `{kind}` | {EVENTS[kind]} |" for kind in kinds()),
+    ]
+    text = "`orderlymq_events_total` has a row for each kind of event that there was since the process began."
+    events = f"\n## Events\n\n{text}\n\n" + "\n".join(lines) + "\n"
     return HEAD + "".join(tables) + events
 
 
@@ -130,6 +194,11 @@ def test_dashboards_ask_for_events_that_there_are() -> None:
 
     assert asked
     assert asked <= set(kinds())
+
+
+def test_each_kind_of_event_has_its_meaning() -> None:
+    """A new kind needs a sentence; the sentence of one that is gone goes, too."""
+    assert sorted(EVENTS) == kinds()
 
 
 @pytest.mark.cluster

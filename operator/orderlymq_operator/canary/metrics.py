@@ -19,7 +19,7 @@ class CanaryMetrics:
         registry = self.registry = CollectorRegistry()
         self._verdict = Gauge(
             "orderlymq_canary_order_verified",
-            "1 for the verdict that is the case: True, False or Unknown",
+            "1 in the row of the current status of OrderVerified, which is True, False or Unknown",
             ["status"],
             registry=registry,
         )
@@ -49,7 +49,7 @@ class CanaryMetrics:
         )
         self._takeovers = Gauge(
             "orderlymq_canary_takeovers",
-            "Consumers that were ended so that the other takes their queues",
+            "Take-overs: the canary has ended one of its consumers, and the other has taken its queues",
             registry=registry,
         )
         self._objective = Gauge(

@@ -295,7 +295,7 @@ class AccessControl:
         for secret in valid_secrets(account, wall_ms):
             expected = signature(request.ext, request.body, secret, request.version).encode()
             if hmac.compare_digest(expected, given):
-                self._context.counters["former_secrets_used"] += secret != account.secret_key
+                self._context.counters["previous_secrets_used"] += secret != account.secret_key
                 return True
 
         return False

@@ -42,7 +42,7 @@ class AssignmentProcessor:
         group = request.ext.get("consumerGroup", "")
         check_client("operator", group)
         if request.ext.get("action", "set") == "notify":
-            self._context.counters["repairing_notices"] += 1
+            self._context.counters["rebalances_requested"] += 1
             return [*self._notify([group]), *answer(request, peer)]
         record = AssignmentSet(group, request.ext.get("topic", ""), _owners(request.body), token)
 

@@ -401,7 +401,7 @@ class MembershipProcessor:
     def _expire(self, record: ClientDead) -> list[Record]:
         context, client_id = self._context, record.client_id
         if self._is_known(client_id):
-            context.counters["clients_buried"] += 1
+            context.counters["clients_expired"] += 1
         for group in context.state.members.groups_of(client_id):
             context.sessions.leave(group, client_id)
 

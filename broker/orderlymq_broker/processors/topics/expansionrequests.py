@@ -100,7 +100,7 @@ def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
 
 
 def _changing(context: Context, topic: Topic, total: int) -> RequestRefused:
-    context.counters["sends_while_growing"] += 1
+    context.counters["sends_during_expansion"] += 1
     code = ResponseCode.ORDERLYMQ_QUEUES_CHANGED if total else ResponseCode.SERVICE_NOT_AVAILABLE
 
     return RequestRefused(

@@ -86,7 +86,7 @@ def test_both_secrets_are_valid_until_the_time_ends() -> None:
     assert taken(shell) == [SECOND]
     assert until(shell) == 0
     assert shell.state.access.accounts["writer"].former_secret == ""
-    assert shell.core.context.counters["former_secrets_used"] == 1
+    assert shell.core.context.counters["previous_secrets_used"] == 1
     shell.replay()
 
 
