@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orderlymq_operator.canary.verdict import Limits, Verdict
 
 _BY_HAND: Final = "orderlymq_canary_by_hand"
-# An election and its noise fit between two looks of a person.
+# An election and its noise end within so many intervals.
 _STALE_INTERVALS: Final = 5
 
 

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 _SEND_TIMEOUT_S: Final = 2.0
 _PAUSE_S: Final = 0.2
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 # How long a consumer works on a message: two that hold one queue are seen together within it.
 _WORK_S: Final = 0.02
 _CLOSE_S: Final = 10.0
@@ -96,7 +96,7 @@ class Probes:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             self._canary.tick(now_s())
 
     # -- topics
@@ -108,7 +108,7 @@ class Probes:
                 await make(admin, self._plan, lane.group)
             except OrderlyMQError as error:
                 self._canary.fail(lane, f"{type(error).__name__}: {error}")
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
             else:
                 self._made.set()
                 return

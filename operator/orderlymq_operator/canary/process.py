@@ -19,7 +19,7 @@ from orderlymq_runtime.pages.server import HealthServer
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 # Troubles that the page names; the counts have all of them.
 _SHOWN_MAX: Final = 20
 
@@ -126,4 +126,4 @@ class CanaryProcess:
                 self._reported = (verdict.status, verdict.reason)
                 _log.info("order %s: %s: %s", verdict.status, verdict.reason, verdict.message)
                 self._changed(verdict)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)

@@ -27,7 +27,7 @@ class Health:
 
     @property
     def stale_s(self) -> float:
-        """After how long without a look at everything a person must hear of it."""
+        """After how many seconds without a complete resync the alert fires."""
         return max(_STALE_MIN_S, self._limit_s)
 
     def begin(self) -> None:

@@ -13,7 +13,7 @@ from orderlymq_operator.plan.actions import ObservedGroup
 # From a blink (a graceful end) over the target of one second to the lease of a Java client.
 _TAKEOVER_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
 _GROUP_LABELS: Final = ("namespace", "orderlymq_io_cluster", "orderlymq_io_group")
-_PASS_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+_RECONCILE_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 
 
 class OperatorMetrics:
@@ -26,10 +26,10 @@ class OperatorMetrics:
             "Requests to the API server, by verb, resource and status code",
             ["verb", "resource", "code"],
         )
-        self.passes = self._histogram(
+        self.reconciles = self._histogram(
             "orderlymq_operator_reconcile_seconds",
             "Duration of one reconcile of a Cluster or a Pipeline",
-            _PASS_BUCKETS_S,
+            _RECONCILE_BUCKETS_S,
         )
         self.failures = self._counter(
             "orderlymq_operator_reconcile_errors",
@@ -64,29 +64,30 @@ class OperatorMetrics:
         )
         self._deadline = self._of_group(
             "orderlymq_operator_group_certificate_deadline_timestamp_seconds",
-            "Until when every replica of the raft group should use a newer certificate: five sixths of its life",
+            "Time at which five sixths of the life of the raft group's certificate are over, in seconds since the epoch",
         )
         self._ends = self._of_group(
             "orderlymq_operator_group_certificate_expiry_timestamp_seconds",
-            "When the certificate ends that ends first of those that replicas of the raft group use",
+            "Earliest expiry of the certificates that replicas of the raft group use, in seconds since the epoch",
         )
         self._groups: dict[tuple[str, str], set[str]] = {}
         self._ready = self._gauge(
             "orderlymq_operator_cluster_ready",
-            "1 while the Cluster is Ready, 0 while it is not; as long as the operator looks after it",
+            "1 while the Cluster is Ready, 0 while it is not; no row for a Cluster that this operator does not serve",
             _GROUP_LABELS[:2],
         )
         self.clusters = self._gauge("orderlymq_operator_clusters", "Clusters known")
         self.unread_namespaces = self._gauge(
             "orderlymq_operator_unread_namespaces",
-            "Namespaces that should be watched and cannot be read: they are gone, or nobody granted it",
+            "Namespaces that should be watched and cannot be read: they are gone, or the operator lacks the right",
         )
         self.last_resync = self._gauge(
             "orderlymq_operator_last_resync_timestamp_seconds",
-            "When everything that was due had been read and all Clusters were looked at again, since the epoch",
+            "Time of the last complete resync of all objects and Clusters, in seconds since the epoch",
         )
         self.resync_limit = self._gauge(
-            "orderlymq_operator_resync_limit_seconds", "How long ago that may be"
+            "orderlymq_operator_resync_limit_seconds",
+            "Age of the last resync from which the alert OrderlyMQOperatorResyncStale fires",
         )
 
     def _of_group(self, name: str, text: str) -> Gauge:
@@ -141,7 +142,7 @@ class OperatorMetrics:
         self._ready.labels(*cluster).set(ready)
 
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
-        """Report nothing more of a Cluster that is gone, or of all: somebody else looks after them."""
+        """Report nothing more of a Cluster that is gone, or of all: another operator serves them."""
         for each in [cluster] if cluster else list(self._groups):
             self._drop(each, self._groups.pop(each, set()))
         if cluster is None:

@@ -44,7 +44,7 @@ _STEADY_S: Final = 60.0
 # again answers by then, and a right that was taken away is known soon.
 RETRIES_S: Final = (1, 1, 2, 3, 5, 8)
 _END_S: Final = 5.0
-LOOK_S: Final = 1.0  # between looks whether kopf has lost a watch
+POLL_S: Final = 1.0  # from one check whether kopf has lost a watch to the next
 # How the names of kopf's own tasks begin.
 _WATCHER: Final = "watcher for "
 _THEIR_KEEPER: Final = "multidimensional multitasker"
@@ -130,7 +130,7 @@ async def _watch_once(
         stops.append(lambda: own.call_soon_threadsafe(stop.set))
         own.set_exception_handler(_note_error)
         # Older than kopf, which would end it before.
-        looks = asyncio.create_task(_until_one_ends(stop))
+        checks = asyncio.create_task(_until_one_ends(stop))
         kopfs = asyncio.create_task(
             kopf.operator(
                 registry=registry,
@@ -143,12 +143,12 @@ async def _watch_once(
             )
         )
         try:
-            await asyncio.wait({kopfs, looks}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({kopfs, checks}, return_when=asyncio.FIRST_COMPLETED)
             # At its end it waits without a limit for watches that wait for credentials, which nobody fetches any more.
             await asyncio.wait({kopfs}, timeout=_END_S)
             if kopfs.done():
                 await kopfs
-            if looks.done():
+            if checks.done():
                 raise RuntimeError("a watch has ended without an error")
         except Exception as error:
             over.set_exception(error)  # now: the end of this loop may wait for the same watches
@@ -180,7 +180,7 @@ async def _until_one_ends(stop: asyncio.Event) -> None:
     most = 0
     while (count := sum(_is_named(each, _WATCHER) for each in asyncio.all_tasks())) >= most:
         most = count
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     stop.set()
 
 

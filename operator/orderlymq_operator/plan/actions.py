@@ -456,8 +456,8 @@ class ObservedReplica:
         caught_up: the leader says that it has nearly the whole log, and has heard of it just now.
         keeps_up: it has nearly the whole log and follows; on a busy machine a leader may not have heard of it
             for a moment, which is no news, and no leave to do something either.
-        failing: several looks found it not healthy, and its keeper says that it does not serve.
-        ended: several looks got no answer, and its keeper says that no process runs.
+        failing: several observations found it not healthy, and its keeper says that it does not serve.
+        ended: several observations got no answer, and its keeper says that no process runs.
         leaving: it is being replaced at this moment.
         revision: settings revision it runs with; None when it does not run.
         domains: failure domains that it runs in, the largest first, of one kind at each place; empty where they are
@@ -506,7 +506,7 @@ class ObservedNameServer:
         order_config: its ORDER_TOPIC_CONFIG, or None while it does not answer.
         routes: queues written per group in its routes of the topics that grow.
         brokers: names of the groups that are registered with it; None where nobody has asked.
-        failing: several looks got no answer, and its keeper says that it does not serve.
+        failing: several observations got no answer, and its keeper says that it does not serve.
         leaving: it is being replaced at this moment.
         revision: settings revision it runs with; None where it is that of today, or nobody has looked.
         serves_plain: whether it takes connections without TLS.

@@ -11,7 +11,7 @@ from typing import Final
 
 from orderlymq_operator.plan.actions import ObservedGroup, ObservedNameServer
 
-LOOKS_MIN: Final = 3
+OBSERVATIONS_MIN: Final = 3
 SURE_MS: Final = 5_000
 
 
@@ -33,7 +33,7 @@ class ProcessState:
 
 
 class FailureDetector:
-    """Since when and for how many looks each process of one cluster has been seen wanting."""
+    """Since when, and in how many observations, each process of one cluster has been unhealthy."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, tuple[str, int, int]] = {}
@@ -45,7 +45,7 @@ class FailureDetector:
         process_states: Mapping[int, ProcessState],
         now_ms: int,
     ) -> ObservedGroup:
-        """Return a raft group with what several looks show of its replicas."""
+        """Return a raft group with what several observations show of its replicas."""
         replicas = {}
         for node, replica in found.replicas.items():
             witness = process_states.get(node, ProcessState())
@@ -66,7 +66,7 @@ class FailureDetector:
         process_states: Mapping[int, ProcessState],
         now_ms: int,
     ) -> dict[int, ObservedNameServer]:
-        """Return the name servers with what several looks show of them."""
+        """Return the name servers with what several observations show of them."""
         servers = {}
         for index, server in found.items():
             witness = process_states.get(index, ProcessState())
@@ -77,12 +77,12 @@ class FailureDetector:
             )
         return servers
 
-    def _lasts(self, key: Hashable, identity: str, wanting: bool, now_ms: int) -> bool:
+    def _lasts(self, key: Hashable, identity: str, unhealthy: bool, now_ms: int) -> bool:
         known = self._since.pop(key, None)
-        if not wanting:
+        if not unhealthy:
             return False
-        since, looks = now_ms, 0
+        since, times = now_ms, 0
         if known is not None and known[0] == identity:
-            _, since, looks = known
-        self._since[key] = identity, since, looks + 1
-        return looks + 1 >= LOOKS_MIN and now_ms - since >= SURE_MS
+            _, since, times = known
+        self._since[key] = identity, since, times + 1
+        return times + 1 >= OBSERVATIONS_MIN and now_ms - since >= SURE_MS

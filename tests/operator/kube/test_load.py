@@ -16,7 +16,7 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.audit import Audit
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S
-from orderlymq_operator.kube.reconcile.pace import FIRST_S, MAX_S, SOON_LOOKS, Backoff
+from orderlymq_operator.kube.reconcile.backoff import FIRST_S, MAX_S, SOON_OBSERVATIONS, Backoff
 from orderlymq_operator.kube.resources import (
     CLAIMS,
     CLUSTERS,
@@ -209,10 +209,10 @@ async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCl
     status = {**server["status"], "containerStatuses": [failing], "podIP": "", "conditions": []}
     small.server.put(PODS, {**server, "status": status})
 
-    looks = [await small.lists() for _ in range(SOON_LOOKS + 8)]
+    looks = [await small.lists() for _ in range(SOON_OBSERVATIONS + 8)]
 
     pauses = [delay_s for delay_s, _ in looks]
-    assert pauses[1:SOON_LOOKS] == [FIRST_S] * (SOON_LOOKS - 1)
+    assert pauses[1:SOON_OBSERVATIONS] == [FIRST_S] * (SOON_OBSERVATIONS - 1)
     assert pauses[-1] == MAX_S
     assert {count for _, count in looks[1:]} == {_CHANGING}
     assert small.condition("Ready")["reason"] == "PodFailing"
@@ -221,7 +221,7 @@ async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCl
 def test_a_change_makes_looks_frequent_again() -> None:
     """A Cluster that moves is worth a look."""
     pace = Backoff()
-    same = [pace.pause_s("demo", "waits") for _ in range(SOON_LOOKS + 10)]
+    same = [pace.pause_s("demo", "waits") for _ in range(SOON_OBSERVATIONS + 10)]
 
     assert same[-1] == MAX_S
     assert pace.pause_s("demo", "moves") == FIRST_S

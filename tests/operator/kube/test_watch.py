@@ -142,7 +142,7 @@ async def test_a_watch_that_ends_without_a_word_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: the operator is deaf to no kind; kopf itself goes on without a watch that was cancelled."""
-    monkeypatch.setattr(watches, "LOOK_S", _LOOK_S)
+    monkeypatch.setattr(watches, "POLL_S", _LOOK_S)
     async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
         await seen.shows("before")
         (own,) = (each for each in _tasks() if each.get_name().startswith("watcher for topics"))

@@ -12,7 +12,12 @@ from orderlymq_operator.plan.actions import (
     RestartReplica,
     TransferLeadership,
 )
-from orderlymq_operator.plan.liveness import LOOKS_MIN, SURE_MS, FailureDetector, ProcessState
+from orderlymq_operator.plan.liveness import (
+    OBSERVATIONS_MIN,
+    SURE_MS,
+    FailureDetector,
+    ProcessState,
+)
 from orderlymq_operator.plan.replicas import replica_actions
 from orderlymq_operator.plan.settings import revision
 from tests.operator.examples import cluster
@@ -33,12 +38,14 @@ def test_silence_is_believed_after_several_looks_over_some_seconds() -> None:
     """Neither many looks in a moment nor two looks in a long time are enough."""
     quick, rare = FailureDetector(), FailureDetector()
 
-    often = [_look(quick, _SILENT, ProcessState("a"), now) for now in range(LOOKS_MIN * 2)]
-    seldom = [_look(rare, _SILENT, ProcessState("a"), SURE_MS * now) for now in range(LOOKS_MIN)]
+    often = [_look(quick, _SILENT, ProcessState("a"), now) for now in range(OBSERVATIONS_MIN * 2)]
+    seldom = [
+        _look(rare, _SILENT, ProcessState("a"), SURE_MS * now) for now in range(OBSERVATIONS_MIN)
+    ]
 
     assert not any(found.ended or found.failing for found in often)
-    assert [found.ended for found in seldom] == [False] * (LOOKS_MIN - 1) + [True]
-    assert [found.failing for found in seldom] == [False] * (LOOKS_MIN - 1) + [True]
+    assert [found.ended for found in seldom] == [False] * (OBSERVATIONS_MIN - 1) + [True]
+    assert [found.failing for found in seldom] == [False] * (OBSERVATIONS_MIN - 1) + [True]
 
 
 @pytest.mark.parametrize("answers", [1, 2])

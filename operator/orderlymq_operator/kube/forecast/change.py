@@ -35,11 +35,11 @@ from orderlymq_operator.kube.reconcile import groupremoval, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
 from orderlymq_operator.kube.reconcile.canary import with_canary
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
-from orderlymq_operator.kube.reconcile.wanted import (
+from orderlymq_operator.kube.reconcile.desiredobjects import (
     early_objects,
     forms_of,
     late_objects,
-    unwanted_objects,
+    surplus_objects,
 )
 from orderlymq_operator.kube.resources import (
     CONFIG_MAPS,
@@ -339,7 +339,7 @@ def _beside(
         )
     unwanted = sorted(
         f"{resource.kind}/{name}"
-        for resource, name in unwanted_objects(desired.cluster, wanted, live)
+        for resource, name in surplus_objects(desired.cluster, wanted, live)
     )
     if unwanted:
         text = f"{counted(len(unwanted), 'object')} will be deleted: {', '.join(unwanted)}"

@@ -58,13 +58,13 @@ from orderlymq_operator.kube.observe.listeners import (
 from orderlymq_operator.kube.observe.nodes import NodeFacts
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.observe.zones import ZONE
-from orderlymq_operator.kube.reconcile.wanted import (
+from orderlymq_operator.kube.reconcile.desiredobjects import (
     accessory_objects,
     early_objects,
     is_needed,
     late_objects,
     settings_in_use,
-    unwanted_objects,
+    surplus_objects,
 )
 from orderlymq_operator.kube.resources import (
     CLAIMS,
@@ -342,7 +342,7 @@ class KubeBackend:
 
     async def _remove_unwanted(self, wanted: list[Json]) -> int:
         """Delete what a Cluster may do without and has no more: listeners, policies, console, canary; return how many."""
-        return await self._remove(unwanted_objects(self.desired.cluster, wanted, self.live))
+        return await self._remove(surplus_objects(self.desired.cluster, wanted, self.live))
 
     async def _remove(self, found: list[tuple[Resource, str]]) -> int:
         """Delete objects that brokers do not need; return how many."""

@@ -1,5 +1,5 @@
 """
-How soon to reconcile again while something is expected that no watch shows.
+Backoff: how soon to reconcile again while something is expected that no watch shows.
 
 Pure. Rule: soon while things change and for some reconciles after that, then later and later. What has not come for a
 while waits for a person, whose change wakes the worker anyway.
@@ -13,21 +13,21 @@ from orderlymq_operator.kube.api import ApiError, ConflictError, RetryLaterError
 FIRST_S: Final = 1.0
 MAX_S: Final = 15.0
 # More than it takes to be sure that a replica is lost, or for one that was restarted to be back.
-SOON_LOOKS: Final = 10
+SOON_OBSERVATIONS: Final = 10
 
 
 class Backoff:
-    """How many looks at each key have found the same."""
+    """How many reconciles of each key in a row have found the same."""
 
     def __init__(self) -> None:
         self._same: dict[Hashable, tuple[Hashable, int]] = {}
 
     def pause_s(self, key: Hashable, found: Hashable, first_s: float = FIRST_S) -> float:
-        """Return how long to wait after a look that has *found* this: *first_s* while that is news."""
-        before, looks = self._same.get(key, (None, 0))
-        looks = looks + 1 if before == found else 0
-        self._same[key] = found, looks
-        return float(min(MAX_S, first_s * 2.0 ** min(10, max(0, looks - SOON_LOOKS))))
+        """Return how long to wait (s) after a reconcile that has *found* this: *first_s* while that is news."""
+        before, times = self._same.get(key, (None, 0))
+        times = times + 1 if before == found else 0
+        self._same[key] = found, times
+        return float(min(MAX_S, first_s * 2.0 ** min(10, max(0, times - SOON_OBSERVATIONS))))
 
     def forget(self, key: Hashable) -> None:
         """Start over: nothing is expected any more."""
@@ -39,7 +39,7 @@ _PASSING_FAILURES: Final = 3
 
 
 class Failures:
-    """How often the API server has failed in the same words at each key: what stays is a person's to know."""
+    """How often in a row the API server has failed with the same text, by key; an error that stays is reported."""
 
     def __init__(self) -> None:
         self._same: dict[Hashable, tuple[str, int]] = {}
@@ -57,5 +57,5 @@ class Failures:
         return times > _PASSING_FAILURES
 
     def forget(self, key: Hashable) -> None:
-        """Start over: a look at *key* has succeeded, or it is gone."""
+        """Start over: a reconcile of *key* has succeeded, or its object is gone."""
         self._same.pop(key, None)

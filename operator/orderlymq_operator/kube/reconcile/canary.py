@@ -29,7 +29,7 @@ from orderlymq_operator.resources.kinds import Cluster, Desired
 from orderlymq_runtime.sockets.addresses import join_address
 
 ORDER_VERIFIED: Final = "OrderVerified"
-LOOK_S: Final = 1.0
+POLL_S: Final = 1.0
 _TIMEOUT_S: Final = 1.0
 # A canary whose pod is replaced is silent for so long; the order itself was not broken meanwhile.
 SILENT_S: Final = 15.0
@@ -68,7 +68,7 @@ class Canaries:
                     await self.look(session)
                 else:
                     self._forget()
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Ask every canary once."""

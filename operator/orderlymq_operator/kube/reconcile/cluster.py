@@ -64,6 +64,7 @@ from orderlymq_operator.kube.reconcile.accepted import (
     with_tls_step,
 )
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend
+from orderlymq_operator.kube.reconcile.backoff import Backoff, Failures
 from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     Bootstrap,
     restored_condition,
@@ -74,9 +75,9 @@ from orderlymq_operator.kube.reconcile.canary import (
     with_canary,
 )
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
+from orderlymq_operator.kube.reconcile.desiredobjects import forms_of
 from orderlymq_operator.kube.reconcile.executor import execute
 from orderlymq_operator.kube.reconcile.finalizers import Finalizers
-from orderlymq_operator.kube.reconcile.pace import Backoff, Failures
 from orderlymq_operator.kube.reconcile.report import Report
 from orderlymq_operator.kube.reconcile.scope import LastScopes, Scope
 from orderlymq_operator.kube.reconcile.status import (
@@ -85,7 +86,6 @@ from orderlymq_operator.kube.reconcile.status import (
     previous_facts,
     step_of,
 )
-from orderlymq_operator.kube.reconcile.wanted import forms_of
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import ACCESSORY, CLUSTERS, Json
 from orderlymq_operator.plan import tenants
@@ -159,7 +159,7 @@ class ClusterReconciler:
         return self._credentials
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self._credentials.close()
         await self._session.close()
 
@@ -169,7 +169,7 @@ class ClusterReconciler:
         Raises:
             ApiError: the API server could not be read or written; try again.
         """
-        with self._metrics.passes.time():
+        with self._metrics.reconciles.time():
             await self.inventory.refresh(key)
             if self._lists.keeps(owner_of(key)) or self.inventory.cluster(key) is None:
                 try:
@@ -179,16 +179,16 @@ class ClusterReconciler:
                     self._lists.forget(owner_of(key))
             await self.inventory.read(CLUSTERS, key)
             try:
-                self._listed[key] = await self._list_rivals(key)
+                self._listed[key] = await self._list_leaving(key)
                 return await self._reconcile(key)
             finally:
                 self._listed.pop(key, None)
 
-    async def _list_rivals(self, key: ClusterKey) -> frozenset[str]:
+    async def _list_leaving(self, key: ClusterKey) -> frozenset[str]:
         """List the kinds of parts that leave; return the UIDs of those parts.
 
         Another object may have taken the name over, in a namespace whose watch is behind. What only these lists show to leave is
-        unsure in this pass, and the next one lists for it.
+        unsure in this reconcile, and the next one lists for it.
         """
         leaving = {item.uid: item.kind for item in self.inventory.parts(key) if leaves(item)}
         for kind in set(leaving.values()):
@@ -206,7 +206,7 @@ class ClusterReconciler:
         if any(tenants.allows(cluster, namespace) for namespace in unlisted):
             return True
         assert item.cluster is not None, "a part names its Cluster"
-        # What is kept shows that something is to be deleted, and the pass that follows has listed.
+        # What is kept shows that something is to be deleted, and the reconcile that follows has listed.
         return may_change() and item.uid not in self._listed.get(item.cluster, ())
 
     async def _reconcile(self, key: ClusterKey) -> float | None:
@@ -313,7 +313,7 @@ class ClusterReconciler:
             report = ConditionReport("False", error.condition, str(error)[:MESSAGE_MAX])
             scope.found.problem = scope.found.problem or report
         scope.found.listeners = backend.outside.condition()
-        observed, actions = await self._see(scope)
+        observed, actions = await self._observe_and_plan(scope)
         expanding = self._expanding[(item.namespace, item.name)]
         scope.found.step = step_of(actions, applied)
         failed, work = await self._carry_out(scope, observed, actions)
@@ -354,8 +354,8 @@ class ClusterReconciler:
         self._failures.forget(key)
         return applied
 
-    async def _see(self, scope: Scope) -> tuple[Observed, list[Action]]:
-        """Return what is the case, and what is to be done."""
+    async def _observe_and_plan(self, scope: Scope) -> tuple[Observed, list[Action]]:
+        """Return the observed state, and the actions of the plan."""
         key = (scope.item.namespace, scope.item.name)
         observed = await scope.backend.observe()
         self._report.set_groups(scope, observed)
@@ -402,7 +402,7 @@ class ClusterReconciler:
 
     async def _serve_parts(self, scope: Scope) -> None:
         """Carry out what needs brokers alone, while pods of today's form cannot be made."""
-        observed, actions = await self._see(scope)
+        observed, actions = await self._observe_and_plan(scope)
         remote = [each for each in actions if lane_of(each)[0] not in ("RaftGroup", "NameServer")]
         await execute(scope.backend, remote, self._metrics)
         scope.backend.name_failures()
@@ -428,7 +428,7 @@ class ClusterReconciler:
         accepted = cluster.spec
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         cluster, tls_waits = with_tls_step(cluster, live)
-        state = await self._wanted_by(cluster, (item.namespace, item.name))
+        state = await self._desired_state(cluster, (item.namespace, item.name))
         state.desired = groupremoval.with_standing_groups(state.desired, live)
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
@@ -490,8 +490,8 @@ class ClusterReconciler:
             found.problem = ConditionReport("False", "SecretMissing", missing or uncertified)
         return Scope(item, cluster, state, live, backend, found, backup_id)
 
-    async def _wanted_by(self, cluster: Cluster, key: ClusterKey) -> DesiredState:
-        """Return what a Cluster and its parts want; the loop serves others meanwhile: thousands of Topics take long."""
+    async def _desired_state(self, cluster: Cluster, key: ClusterKey) -> DesiredState:
+        """Return the desired state of a Cluster and its parts; the loop serves others meanwhile: thousands of Topics take long."""
         is_unsure = partial(self._is_unsure, cluster)
         return await beside_loop(
             lambda: desired_state(cluster, self.inventory.parts(key), is_unsure)

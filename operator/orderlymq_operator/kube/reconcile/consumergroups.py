@@ -24,7 +24,7 @@ from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ConsumerGroupLoop:
                 for key in self._consumer_groups.keys() - clusters.keys():
                     del self._consumer_groups[key]
                 await asyncio.gather(*(self._reconcile(key, one) for key, one in clusters.items()))
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _reconcile(self, key: ClusterKey, one: AssignmentTarget) -> None:
         known = self._consumer_groups.get(key)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from orderlymq_operator.plan.actions import ConditionReport
 
-# Two further looks; a Service that lost its leader has another one by then.
+# Two further reconciles; a Service that lost its leader has another one by then.
 DEBOUNCE_MS: Final = 2_000
 _PASSING: Final = {"GroupNotReady", "NameServerUnavailable"}
 

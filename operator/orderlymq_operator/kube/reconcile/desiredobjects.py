@@ -84,7 +84,7 @@ def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     ]
 
 
-def unwanted_objects(
+def surplus_objects(
     cluster: Cluster, wanted: Iterable[Json], live: Live
 ) -> list[tuple[Resource, str]]:
     """Return what a Cluster may do without and has no more: objects of listeners, policies, console and canary."""

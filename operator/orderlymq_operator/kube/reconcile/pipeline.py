@@ -43,7 +43,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import claim_facts
 from orderlymq_operator.kube.reconcile.accepted import read_in_force, with_pull_secrets
-from orderlymq_operator.kube.reconcile.pace import Backoff, Failures
+from orderlymq_operator.kube.reconcile.backoff import Backoff, Failures
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
 from orderlymq_operator.kube.reconcile.volumes import settle_claim
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
@@ -92,7 +92,7 @@ WAITING_S: Final = 2.0
 ASKING_S: Final = 10.0
 FIGURES_S: Final = 30.0
 _ANSWER_S: Final = 2.0  # a driver with a busy JVM answers late
-# So long a look waits for it, which others wait for; the next look reads what comes later.
+# So long a reconcile waits for the answer, because others wait for the reconcile; the next one reads what comes later.
 _SOON_S: Final = 0.2
 # Three times the queues that a status has; reading it holds everything else up.
 _PAGE_MAX: Final = 1 << 19
@@ -159,7 +159,7 @@ class PipelineReconciler:
         self._backoff = Backoff()
         self._failures = Failures()
         self._definition: tuple[float, Json | None] | None = None
-        # Questions without an answer yet, or with one that no look has read; by Pipeline and UID of the pod.
+        # Questions without an answer yet, or with one that no reconcile has read; by Pipeline and UID of the pod.
         self._asked: dict[PipelineKey, dict[str, asyncio.Task[bytes]]] = {}
 
     async def close(self) -> None:
@@ -174,7 +174,7 @@ class PipelineReconciler:
         Raises:
             ApiError: the API server could not be read or written; try again.
         """
-        with self._metrics.passes.time():
+        with self._metrics.reconciles.time():
             await self._inventory.refresh(key)
             item = self._inventory.pipeline(key)
             if item is None or item.deleting_since is not None:
@@ -310,7 +310,7 @@ class PipelineReconciler:
         return forbidden(pipeline, self._policy, near)
 
     async def _ask(self, key: PipelineKey, found: Json) -> DriverPod:
-        """Return a driver's pod with what its driver says, or has said since the last look."""
+        """Return a driver's pod with what its driver says, or has said since the last reconcile."""
         pod, uid = driver_pod(found), found["metadata"]["uid"]
         address = (found.get("status") or {}).get("podIP")
         if pod.ended or not address or not pod.ready:
@@ -328,7 +328,7 @@ class PipelineReconciler:
         return replace(pod, word=read_report(said.decode(errors="replace")))
 
     async def _read(self, url: str) -> bytes:
-        """Return what a driver says, unread because it may wait for a look; empty when it does not answer."""
+        """Return what a driver says, unread because it may wait for a reconcile; empty when it does not answer."""
         try:
             return await read_page(self._session, url, _ANSWER_S, size_max=_PAGE_MAX)
         except (aiohttp.ClientError, TimeoutError, OSError):

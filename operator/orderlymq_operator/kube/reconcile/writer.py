@@ -26,7 +26,7 @@ from orderlymq_operator.kube.observe.consumergroups import (
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.pods import PodFacts
-from orderlymq_operator.kube.reconcile.pace import Failures
+from orderlymq_operator.kube.reconcile.backoff import Failures
 from orderlymq_operator.kube.reconcile.status import (
     account_facts,
     condition_of,

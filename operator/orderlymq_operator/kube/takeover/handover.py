@@ -35,18 +35,18 @@ from orderlymq_runtime.process.supervisor import end_tasks
 
 _log = logging.getLogger(__name__)
 
-# Between looks at who is connected; who is there twice is bound to its pod.
+# From one poll of the connected clients to the next; a client that two polls show is bound to its pod.
 BIND_S: Final = 2.0
-# Between looks at a pod that may be dead, and how long one hint keeps somebody looking.
-_LOOK_FIRST_S: Final = 0.05
-_LOOK_MAX_S: Final = 0.5
-# A kubelet that has not reported within some seconds is probably down: looking less often is enough.
+# From one check of a pod that may be dead to the next: doubled from the first to the maximum.
+_POLL_FIRST_S: Final = 0.05
+_POLL_MAX_S: Final = 0.5
+# A kubelet that has not reported within some seconds is probably down: fewer checks are enough.
 _SOON_S: Final = 10.0
-_LATE_LOOK_S: Final = 5.0
-# Beyond the lease of any lock of RocketMQ's clients there is nothing left to hand over.
-_LOOKS_S: Final = 90.0
+_LATE_POLL_S: Final = 5.0
+# How long one hint is checked. Beyond the lease of any lock of RocketMQ's clients there is nothing left to hand over.
+_CHECK_MAX_S: Final = 90.0
 # A leader that was just elected, or just replaced, may not know a client that the log holds: nobody of a dead pod
-# has to be seen for this long, by leaders that all answer, before it is let go.
+# has to be seen for this long, by leaders that all answer, before the check ends.
 _SURE_S: Final = 3.0
 # Members without locks may be connected, which no status reports; the kubelet gives processes two seconds to end.
 _ABSENT_S: Final = 5.0
@@ -59,7 +59,7 @@ class Target:
     """A Cluster with consumers: how its leaders are called, at present.
 
     Attributes:
-        complete: every raft group had a leader at the last look; else somebody is missing in *addresses*.
+        complete: every raft group had a leader at the last reconcile; else somebody is missing in *addresses*.
         groups: the consumer groups whose members are asked for.
     """
 
@@ -93,7 +93,7 @@ class Takeover:
         self._uids: dict[str, PodFacts] = {}
         self._bindings: dict[ClusterKey, dict[str, Binding]] = {}
         self._pending: dict[ClusterKey, dict[str, Binding]] = {}
-        self._looking: dict[str, asyncio.Task[None]] = {}  # by UID of the pod
+        self._checks: dict[str, asyncio.Task[None]] = {}  # by UID of the pod
         self._last: dict[str, PodFacts] = {}  # how a watch showed those last, by UID
         self._proofs: dict[str, Proof] = {}  # by UID
         self._off: set[str] = set()  # nodes that are out of service
@@ -102,7 +102,7 @@ class Takeover:
     # -- hints ---------------------------------------------------------------------------------
 
     def pod_shown(self, found: Json, *, gone: bool) -> None:
-        """Note what a watch shows of a pod, and look if it may mean the end of a consumer."""
+        """Note what a watch shows of a pod; check the pod if that may mean the end of a consumer."""
         labels = found["metadata"].get("labels") or {}
         if LABEL_CLUSTER in labels:
             return  # our own pods consume nothing
@@ -122,12 +122,12 @@ class Takeover:
             self._pods.update(dict.fromkeys(pod.ips, pod))
         # A node may be shown before its pods.
         if dying or ended or pod.node in self._off:
-            self._look(known or pod)
-        if pod.uid in self._looking:
+            self._start_check(known or pod)
+        if pod.uid in self._checks:
             self._last[pod.uid] = pod
 
     def node_shown(self, found: Json) -> None:
-        """Look at the pods of a node that is out of service; other taints say nothing of processes."""
+        """Check the pods of a node that is out of service; other taints say nothing of processes."""
         name = found["metadata"]["name"]
         if not is_out_of_service(found):
             self._off.discard(name)
@@ -135,14 +135,14 @@ class Takeover:
         self._off.add(name)
         for pod in list(self._uids.values()):
             if pod.node == name:
-                self._look(pod)
+                self._start_check(pod)
 
     def stale_pod(self, uid: str) -> None:
-        """Look at a pod that a watch still showed although it is gone."""
+        """Check a pod that a watch still showed although it is gone."""
         pod = self._uids.pop(uid, None)
         if pod is not None:
             self._forget_addresses(pod)
-            self._look(pod)
+            self._start_check(pod)
 
     def _forget_addresses(self, pod: PodFacts) -> None:
         for ip in pod.ips:
@@ -168,7 +168,7 @@ class Takeover:
                             _log.exception("cannot bind the clients of %s/%s", *target.key)
                 await asyncio.sleep(BIND_S)
         finally:
-            await end_tasks(self._looking.values())
+            await end_tasks(self._checks.values())
 
     async def _bind(self, target: Target) -> None:
         """Bind who is connected and was so BIND_S ago, too, from the same places."""
@@ -204,27 +204,29 @@ class Takeover:
 
     # -- observing -------------------------------------------------------------------------------
 
-    def _look(self, pod: PodFacts) -> None:
-        if pod.uid not in self._looking:
-            task = asyncio.get_running_loop().create_task(self._watch_over(pod), name="takeover")
-            self._looking[pod.uid] = task
+    def _start_check(self, pod: PodFacts) -> None:
+        if pod.uid not in self._checks:
+            task = asyncio.get_running_loop().create_task(
+                self._check_until_settled(pod), name="takeover"
+            )
+            self._checks[pod.uid] = task
             task.add_done_callback(lambda _: self._forget_pod(pod.uid))
 
     def _forget_pod(self, uid: str) -> None:
-        self._looking.pop(uid, None)
+        self._checks.pop(uid, None)
         self._last.pop(uid, None)
         self._proofs.pop(uid, None)
 
-    async def _watch_over(self, pod: PodFacts) -> None:
-        """Look at a pod until it is proven gone and its clients forgotten, or the hint is old."""
+    async def _check_until_settled(self, pod: PodFacts) -> None:
+        """Check a pod until it is proven gone and its clients are expired, or the hint is old."""
         began = time.monotonic()
-        delay_s = _LOOK_FIRST_S
+        delay_s = _POLL_FIRST_S
         clear_since: float | None = None
-        while time.monotonic() - began < _LOOKS_S:
+        while time.monotonic() - began < _CHECK_MAX_S:
             try:
                 # An operator that stands by for a moment must keep the hints that come meanwhile.
                 first = clear_since is None
-                left = await self._settle(pod, began, members=first) if self._leads() else 1
+                left = await self._check(pod, began, members=first) if self._leads() else 1
                 if left is None:
                     return
                 if left:
@@ -235,15 +237,17 @@ class Takeover:
                     return
             except (ApiError, AdminError) as error:
                 clear_since = None
-                _log.warning("cannot look after the clients of pod %s: %s", pod.name, error)
+                _log.warning(
+                    "cannot expire the clients of pod %s: %s; they are tried again", pod.name, error
+                )
             await asyncio.sleep(delay_s)
             soon = time.monotonic() - began < _SOON_S
-            delay_s = min(2 * delay_s, _LOOK_MAX_S if soon else _LATE_LOOK_S)
+            delay_s = min(2 * delay_s, _POLL_MAX_S if soon else _LATE_POLL_S)
 
-    async def _settle(self, pod: PodFacts, began: float, *, members: bool) -> int | None:
-        """Take one look; return how many clients were there, or None when the pod lives.
+    async def _check(self, pod: PodFacts, began: float, *, members: bool) -> int | None:
+        """Check once; return how many clients of the pod are left, or None when the pod lives.
 
-        Who holds no lock is looked for only when *members* is true: that asks for every consumer group.
+        Members without a lock are counted only when *members* is true: that asks for every consumer group.
         """
         proof = self._proofs.get(pod.uid)
         if proof is None:
@@ -262,9 +266,9 @@ class Takeover:
                 self._proofs[pod.uid] = proof  # nothing takes it back
         left = 0
         for target in self._targets():
-            found_here = await self._release(target, pod, proof, began)
+            found_here = await self._expire_holders(target, pod, proof, began)
             if not found_here and members:
-                found_here = await self._part(target, pod, proof, began)
+                found_here = await self._expire_members(target, pod, proof, began)
             left += found_here
         return left
 
@@ -275,8 +279,10 @@ class Takeover:
         chosen = f"involvedObject.uid={pod.uid},reason={KILLING}"
         return await self._api.list(EVENTS, pod.namespace, fields=chosen)
 
-    async def _release(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
-        """Have the clients of a dead pod forgotten; return how many there were, and whether somebody did not answer."""
+    async def _expire_holders(
+        self, target: Target, pod: PodFacts, proof: Proof, began: float
+    ) -> int:
+        """Expire the lock holders of a dead pod; return how many are left, one more if a raft group did not answer."""
         holders, complete = await self._holders(target)
         known = self._bindings.get(target.key, {})
         left = 0 if complete else 1  # who could not be asked may know more
@@ -289,10 +295,10 @@ class Takeover:
                 mine = self._was_in(pod, client_id, holder.address)
             if not mine:
                 continue
-            left += 1  # also who is forgotten now: the next look shows whether that has come into the log
+            left += 1  # also who is expired now: the next check shows whether that has come into the log
             if holder.connected and not (proof.overrules and host_of(holder.address) in pod.ips):
                 continue
-            await self._forget(target, client_id, proof, holder.addresses)
+            await self._expire(target, client_id, proof, holder.addresses)
             self._metrics.takeovers.observe(time.monotonic() - began)
         return left
 
@@ -306,8 +312,10 @@ class Takeover:
         same = having.uid == pod.uid and having.starts == pod.starts
         return same and runs_in(pod, client_id, address)
 
-    async def _part(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
-        """Have members of a dead pod forgotten whose locks have ended; return how many there were.
+    async def _expire_members(
+        self, target: Target, pod: PodFacts, proof: Proof, began: float
+    ) -> int:
+        """Expire members of a dead pod whose locks have ended; return how many there were.
 
         A leader that was just elected keeps a member of its log for half a minute, and a share of the queues for it.
         """
@@ -325,10 +333,10 @@ class Takeover:
         if not (sure or proof.overrules):
             return len(gone)  # it may be connected
         for client_id, addresses in gone.items():
-            await self._forget(target, client_id, proof, addresses)
+            await self._expire(target, client_id, proof, addresses)
         return len(gone)
 
-    async def _forget(
+    async def _expire(
         self, target: Target, client_id: str, proof: Proof, ends: Collection[str]
     ) -> None:
         began = time.monotonic()

@@ -18,7 +18,7 @@ from orderlymq_operator.kube.objects.cluster import (
     settings_objects,
 )
 from orderlymq_operator.kube.observe.cluster import Live
-from orderlymq_operator.kube.reconcile.wanted import early_objects, late_objects
+from orderlymq_operator.kube.reconcile.desiredobjects import early_objects, late_objects
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.cluster.listeners import Listener
 from orderlymq_operator.resources.kinds import Cluster

@@ -16,7 +16,7 @@ from orderlymq_operator.kube.observe.cluster import (
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import Action, RestartReplica
-from orderlymq_operator.plan.liveness import LOOKS_MIN, SURE_MS, FailureDetector
+from orderlymq_operator.plan.liveness import OBSERVATIONS_MIN, SURE_MS, FailureDetector
 from orderlymq_operator.plan.replicas import replica_actions
 from orderlymq_operator.plan.settings import revision
 from tests.operator.kube.samples import IMAGE, cluster, environment, pod
@@ -61,7 +61,7 @@ def actions(found: Live) -> list[Action]:
     group = observed_group(found, "demo-0", AROUND.groups["demo-0"], SILENT, **facts)
     places = process_states(found.group_pods("demo-0"), group.replicas)
     detector = FailureDetector()
-    for look in range(LOOKS_MIN):
+    for look in range(OBSERVATIONS_MIN):
         seen = detector.group("demo-0", group, places, look * SURE_MS)
     return replica_actions(MADE, {"demo-0": seen})
 

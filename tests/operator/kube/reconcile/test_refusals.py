@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orderlymq_operator.brokers.admin import AdminError
+from orderlymq_operator.kube.reconcile.backoff import MAX_S, SOON_OBSERVATIONS
 from orderlymq_operator.kube.reconcile.cluster import AT_WORK_S, EXPANDING_S
-from orderlymq_operator.kube.reconcile.pace import MAX_S, SOON_LOOKS
 from orderlymq_operator.kube.resources import CLUSTERS, STATEFUL_SETS, TOPICS, USERS
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -72,7 +72,7 @@ async def test_what_is_done_again_and_again_without_effect_is_done_less_and_less
     topic = small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
     small.reconciler.inventory.shown(TOPICS, topic, gone=False)
 
-    pauses = [await small.reconciler.reconcile(KEY) or 0.0 for _ in range(SOON_LOOKS + 10)]
+    pauses = [await small.reconciler.reconcile(KEY) or 0.0 for _ in range(SOON_OBSERVATIONS + 10)]
 
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (AT_WORK_S, MAX_S)

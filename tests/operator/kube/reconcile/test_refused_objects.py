@@ -9,7 +9,7 @@ import pytest
 from orderlymq_operator.kube.api import ApiError, ForbiddenError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.names import FINALIZER
-from orderlymq_operator.kube.reconcile.pace import MAX_S
+from orderlymq_operator.kube.reconcile.backoff import MAX_S
 from orderlymq_operator.kube.resources import (
     BUDGETS,
     CLUSTERS,

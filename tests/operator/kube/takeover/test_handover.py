@@ -167,12 +167,12 @@ async def test_heartbeats_of_a_node_cost_nothing_whatever_taints_it_has() -> Non
             takeover.pod_shown(pod(f"app-{number}", uid=f"{number}"), gone=False)
         for node in (OUT_OF_SERVICE_NODE, tainted, tainted):
             takeover.node_shown(node)
-        await end_tasks(takeover._looking.values())
+        await end_tasks(takeover._checks.values())
         server.asked.clear()
         takeover.node_shown(tainted)
         takeover.pod_shown(pod("app-7", uid="7"), gone=False)
 
-        assert not takeover._looking
+        assert not takeover._checks
     assert server.asked == []
 
 
@@ -201,7 +201,7 @@ async def test_a_lost_machine_with_many_pods_leaves_connections_to_others() -> N
         takeover.node_shown(OUT_OF_SERVICE_NODE)
         while len(names) < 50:  # noqa: ASYNC110 - what a server is asked signals nothing
             await asyncio.sleep(0.02)
-        await end_tasks(takeover._looking.values())
+        await end_tasks(takeover._checks.values())
 
     assert 0 < most <= 4
 

@@ -31,8 +31,8 @@ from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.jobs import job_facts
 from orderlymq_operator.kube.reconcile.accepted import read_in_force
 from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.backoff import Failures
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
-from orderlymq_operator.kube.reconcile.pace import Failures
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import JOBS, PODS, Json
@@ -84,7 +84,7 @@ class BackupReconciler:
         Raises:
             ApiError: the API server could not be read or written; try again.
         """
-        with self._metrics.passes.time():
+        with self._metrics.reconciles.time():
             await self._inventory.refresh(key)
             item = self._inventory.item("Backup", key)
             if item is None:

@@ -15,8 +15,8 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.reconcile.backoff import Failures
 from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
-from orderlymq_operator.kube.reconcile.pace import Failures
 from orderlymq_operator.kube.reconcile.status import previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import BACKUPS, Json
@@ -62,7 +62,7 @@ class ScheduleReconciler:
         Raises:
             ApiError: the API server could not be read or written; try again.
         """
-        with self._metrics.passes.time():
+        with self._metrics.reconciles.time():
             await self._inventory.refresh(key)
             item = self._inventory.item("ScheduledBackup", key)
             if item is None or item.deleting_since is not None:
