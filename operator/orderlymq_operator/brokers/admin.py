@@ -371,7 +371,7 @@ class Admin:
         await self._tell_name_server(address, request(RequestCode.DELETE_KV_CONFIG, ext))
 
     async def transfer_leadership(self, address: str, target: int) -> None:
-        """Hand the lead to node *target*."""
+        """Transfer the leadership to replica *target*."""
         ext = {"target": str(target)}
         await self._change(address, request(RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext))
 

@@ -163,7 +163,7 @@ class RemoveReplica:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeadership:
-    """Hand the lead of a group to *target* in good order; one that only *balances* could wait."""
+    """Transfer the leadership of a raft group to replica *target*; a transfer that only *balances* leaders can wait."""
 
     group: str
     target: int

@@ -50,7 +50,7 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
         case RemoveReplica(group, node):
             return f"take {group}-{node} out of the membership"
         case TransferLeadership(group, target):
-            return f"hand the lead of {group} to node {target}"
+            return f"transfer the leadership of {group} to replica {target}"
         case PutOrderConfig(topic, value):
             return f"publish the queue list of {topic}: {value}"
         case DeleteOrderConfig(topic):

@@ -23,7 +23,7 @@ def allows(said: Forecast, wanted: Desired, fact: Fact) -> bool:
             }
             return bool({what, what.partition("/")[0]} & replicas)
         case "lead":
-            return what in said.targets("MovesLead")
+            return what in said.targets("MovesLeadership")
     names = {
         "topic": {t.topic_name: t.metadata.name for t in wanted.topics},
         "group": {g.group_name: g.metadata.name for g in wanted.consumer_groups},

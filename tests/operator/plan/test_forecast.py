@@ -210,7 +210,14 @@ def test_most_random_changes_are_allowed_and_change_something() -> None:
 
     kinds = {effect.kind for said in found for effect in said.effects}
     assert sum(bool(said.steps) for said in found) > CHANGES // 2
-    assert kinds >= {"Restarts", "MovesLead", "MovesKeys", "PausesWrites", "DeletesData", "Removes"}
+    assert kinds >= {
+        "Restarts",
+        "MovesLeadership",
+        "MovesKeys",
+        "PausesWrites",
+        "DeletesData",
+        "Removes",
+    }
 
 
 def _texts(said: Forecast, kind: str, name: str) -> list[str]:
@@ -231,11 +238,11 @@ def _after(was: Desired, wanted: Desired, **leaders: int) -> Forecast:
 
 
 def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
-    """The order, and where the lead goes, are said before anything is touched."""
+    """The order, and where the leadership goes, are said before anything is touched."""
     said = _after(desired(), desired(lock={"leaseSeconds": 90}), demo_0=2)
 
     assert _texts(said, "Cluster", "demo") == [
-        "MovesLead: the lead of demo-0 goes from 2 to 1",
+        "MovesLeadership: the leadership of demo-0 goes from replica 2 to replica 1",
         "Restarts: demo-0 restarts one replica at a time, each when the others are healthy: 1, then 3, then 2",
     ]
 

@@ -3,7 +3,7 @@ Which spec, image and pull secrets of a Cluster are carried out: an edit may wai
 
 An edit that cannot be used waits for its correction: the Cluster that runs goes on with the spec before.
 
-Pure, but for `read_in_force`. `plan.guard` decides what waits for a confirmation.
+Pure, but for `read_accepted_cluster`. `plan.guard` decides what waits for a confirmation.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,8 +90,8 @@ def may_wait(item: Item) -> bool:
     )
 
 
-async def read_in_force(api: Api, item: Item) -> Cluster | None:
-    """Return `in_force` of a Cluster; its StatefulSets are read where they matter.
+async def read_accepted_cluster(api: Api, item: Item) -> Cluster | None:
+    """Return a Cluster as `accepted_cluster` does; its StatefulSets are read where they matter.
 
     Raises:
         ApiError: they cannot be read now.
@@ -100,10 +100,10 @@ async def read_in_force(api: Api, item: Item) -> Cluster | None:
     if may_wait(item):
         chosen = f"{names.LABEL_CLUSTER}={item.name}"
         sets = await api.list(STATEFUL_SETS, item.namespace, labels=chosen)
-    return in_force(item, sets)
+    return accepted_cluster(item, sets)
 
 
-def in_force(item: Item, sets: Iterable[Json]) -> Cluster | None:
+def accepted_cluster(item: Item, sets: Iterable[Json]) -> Cluster | None:
     """Return a Cluster as it is carried out, for others than its own reconcile; None where no usable spec is known.
 
     *sets* are the StatefulSets of that name, also of a former Cluster.

@@ -42,7 +42,7 @@ from orderlymq_operator.kube.observe.drivers import (
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import claim_facts
-from orderlymq_operator.kube.reconcile.accepted import read_in_force, with_pull_secrets
+from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster, with_pull_secrets
 from orderlymq_operator.kube.reconcile.backoff import Backoff, Failures
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
 from orderlymq_operator.kube.reconcile.volumes import settle_claim
@@ -163,7 +163,7 @@ class PipelineReconciler:
         self._asked: dict[PipelineKey, dict[str, asyncio.Task[bytes]]] = {}
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for key in self._asked:
             self._drop_questions(key, set())
         await self._session.close()
@@ -295,7 +295,7 @@ class PipelineReconciler:
         """
         namespace, item = pipeline.metadata.namespace or "", self._cluster_of(pipeline)
         if item is not None and item.namespace != namespace:
-            cluster = await read_in_force(self._api, item)
+            cluster = await read_accepted_cluster(self._api, item)
             if cluster is None:
                 return tenants.unknown(item.name, item.namespace, item.error)
             if not tenants.allows(cluster, namespace):
@@ -304,7 +304,7 @@ class PipelineReconciler:
             found
             for each in self._inventory.clusters()
             if each.namespace == namespace
-            for found in (each.manifest, await read_in_force(self._api, each))
+            for found in (each.manifest, await read_accepted_cluster(self._api, each))
             if isinstance(found, Cluster)
         ]
         return forbidden(pipeline, self._policy, near)

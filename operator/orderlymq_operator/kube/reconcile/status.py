@@ -406,7 +406,10 @@ def step_of(actions: Sequence[Action], applied: int) -> tuple[str, str] | None:
             case RestartReplica(group, node):
                 return "RollingUpdate", f"replacing replica {node} of {group}"
             case TransferLeadership(group, target, balances=False):
-                return "RollingUpdate", f"handing the lead of {group} to replica {target}"
+                return (
+                    "RollingUpdate",
+                    f"transferring the leadership of {group} to replica {target}",
+                )
             case StartReplica(group, node, join):
                 kind = "ChangeReplicas" if join else "AddGroup"
                 return kind, f"starting replica {node} of {group}"

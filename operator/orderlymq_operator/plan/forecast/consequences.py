@@ -141,9 +141,8 @@ def _raft_group(  # noqa: C901 - one case per kind
                 text = f"replica {node} of {name} stops"
                 yield Effect("Removes", text, (f"{name}/{node}",))
             case TransferLeadership(_, target):
-                yield Effect(
-                    "MovesLead", f"the lead of {name} goes from {leader} to {target}", (name,)
-                )
+                text = f"the leadership of {name} goes from replica {leader} to replica {target}"
+                yield Effect("MovesLeadership", text, (name,))
                 leader = target
             case RestartReplica(_, node):
                 restarts.append(node)
@@ -258,8 +257,8 @@ def _expansion(
     text = (
         f"writes are refused until every ordered group has consumed what is there{lag}, at most {spec.drain_timeout} "
         f"(drainTimeout); the sends of RocketMQ clients are refused for {spec.route_propagation_time} more "
-        "(routePropagationTime), those of the SDK are not. If a group needs longer, writes are let in under the old "
-        "queues and it is tried again"
+        "(routePropagationTime), those of the SDK are not. If a group needs longer, the expansion is aborted: writes "
+        "go to the old queues again, and it is tried later"
     )
     yield Effect("PausesWrites", text, (topic.topic_name,))
     old = sum((published_layout(topic.topic_name, before) or {}).values())
@@ -317,7 +316,9 @@ def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iter
         }
     )
     if changed:
-        text = f"its rules change on {_listed([s.group for s in changed])}: {', '.join(differing)}"
+        text = (
+            f"its settings change on {_listed([s.group for s in changed])}: {', '.join(differing)}"
+        )
         yield Effect("Changes", text, tuple(step.group for step in changed))
     added = [step.group for step in steps if step.group not in present]
     if added:

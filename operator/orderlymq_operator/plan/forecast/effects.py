@@ -11,7 +11,7 @@ EffectKind: TypeAlias = Literal[
     "Adds",
     "Removes",
     "Restarts",
-    "MovesLead",
+    "MovesLeadership",
     "MovesKeys",
     "PausesWrites",
     "DeletesData",

@@ -29,7 +29,7 @@ from orderlymq_operator.kube.objects.backups.job import (
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.jobs import job_facts
-from orderlymq_operator.kube.reconcile.accepted import read_in_force
+from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backoff import Failures
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
@@ -114,7 +114,7 @@ class BackupReconciler:
         ):
             return None
         found = self._cluster_of(item, backup)
-        cluster = None if found is None else await read_in_force(self._api, found)
+        cluster = None if found is None else await read_accepted_cluster(self._api, found)
         environment = self._environment(item, backup, cluster)
         maker, _ = await self._jobs(item, environment)
         step = next_step(
@@ -153,7 +153,7 @@ class BackupReconciler:
         stored = item.status.get("backupId")
         try:
             found = self._cluster_of(item, backup)
-            cluster = None if found is None else await read_in_force(self._api, found)
+            cluster = None if found is None else await read_accepted_cluster(self._api, found)
             environment = self._environment(item, backup, cluster)
             maker, remover = await self._jobs(item, environment)
             removal = next_removal(stored, maker, remover)
