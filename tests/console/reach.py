@@ -22,7 +22,7 @@ HEAD: Final = """\
 Each row is a trouble that a test put into a real cluster; ten of them were in one cluster at the same time. A headless Chromium
 opened the first page and clicked what is seen there, until it saw the cause and the cure. The seconds are those of the whole way, loads
 of pages included: the median of three, each in an empty browser, once the cluster knew of the trouble. That time is stated in
-[the guide](../howto/console.md#troubles-that-it-finds).
+[the guide](../howto/console.md#faults-that-it-finds).
 
 Made by `pytest tests/console/test_troubles.py --write-console-table`, which writes nothing above three clicks or five seconds.
 
