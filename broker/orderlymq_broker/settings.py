@@ -189,7 +189,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     trace_topic_enable: bool = False  # make RMQ_SYS_TRACE_TOPIC with one queue
     enable_property_filter: bool = True  # RocketMQ's own default is off
     reject_transactions: bool = False
-    default_topic_queues: Positive = 8  # of TBW102: no topic made in passing has more
+    default_topic_queues: Positive = 8  # of TBW102: no topic that a send creates has more
     permission: Literal[2, 4, 6] = 6  # brokerPermission: 4 reads, 2 writes
     raft: RaftSettings = RaftSettings()
     timers: TimerSettings = TimerSettings()

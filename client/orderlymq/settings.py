@@ -65,15 +65,17 @@ class ClientSettings:
     Attributes:
         client_ip: shown in the client id; the own address towards the name server when empty.
         instance_name: part of the client id; process id and start time when empty.
-        namespace: wraps the names of topics and groups on their way to brokers, see `namespaces`; messages
+        namespace: wraps the names of topics and groups on their way to brokers; messages
             come with bare topics, queues and ids carry the whole names.
         unit_name, unit_mode: carried, without effect (a RocketMQ routing feature).
         client_callback_executor_threads: accepted, without effect: callbacks run on the event loop.
         token: sent with every request as `SecurityToken` when set.
-        access_key, secret_key: sign every request as RocketMQ's AclClientRPCHook does.
+        access_key: account whose secret signs every request, as RocketMQ's AclClientRPCHook does.
+        secret_key: the secret of that account.
         use_tls: speak TLS with brokers and name servers; without a CA file any server is trusted.
-        tls_ca_file, tls_certificate_file, tls_key_file: PEM files; the last two where brokers ask for
-            a client's certificate.
+        tls_ca_file: PEM file with the authorities that may sign a server's certificate.
+        tls_certificate_file: PEM file with the client's certificate, where brokers ask for one.
+        tls_key_file: PEM file with the key of that certificate.
         tls_verify_host: whether a server's certificate must be good for the address that is called; off where
             addresses are not known when it is made, as in Kubernetes: the CA is trusted alone then.
         request_timeout: of every request without a time of its own.

@@ -103,7 +103,7 @@ class TopicSet(Struct, frozen=True, array_like=True, tag=10):
     """A topic is created or its configuration replaced.
 
     Attributes:
-        only_if_absent: leave an existing topic as it is: for what is created in passing.
+        only_if_absent: leave an existing topic as it is: for what is created automatically.
     """
 
     name: str

@@ -1,5 +1,5 @@
 """
-Groups that are made in passing: by the first pull, lock or commit that names one, where the broker makes groups.
+Automatic creation of consumer groups: by the first pull, lock or commit that names one, where the broker makes groups.
 
 A name of a group may be longer than one of a topic, so the topics of some groups cannot be made: ``check_own_topic``.
 """
@@ -27,7 +27,7 @@ def missing_group(context: Context, name: str) -> GroupSet:
     """Return the record that makes a group which does not exist.
 
     Raises:
-        RequestRefused: the name is none (1), or groups are not made in passing (26).
+        RequestRefused: the name is none (1), or groups are not created automatically (26).
     """
     try:
         check_group_name(name)

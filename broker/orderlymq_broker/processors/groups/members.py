@@ -354,7 +354,7 @@ class MembershipProcessor:
                 context.note_duplicate(client_id, other.peer, session.peer)
 
     def _makes_groups(self, planned: int) -> bool:
-        """Return whether a group can be made in passing, with its retry topic, beside *planned* records."""
+        """Return whether a group can be created automatically, with its retry topic, beside *planned* records."""
         context = self._context
         return context.settings.auto_create_group and context.entries.has_room(planned + 2)
 

@@ -38,7 +38,7 @@ class BrokerConfig(Model):
         default=False, description="Refuse half messages with code 16."
     )
     default_topic_queue_nums: Annotated[int, Field(ge=_QUEUES.low, le=_QUEUES.high)] = Field(
-        default=8, description="Most queues of a topic that a send creates in passing."
+        default=8, description="Most queues of a topic that a send creates."
     )
     broker_permission: Literal[2, 4, 6] = Field(
         default=6, description="6 serves sends and pulls, 4 only pulls, 2 only sends."

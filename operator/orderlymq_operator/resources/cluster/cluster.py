@@ -183,7 +183,7 @@ class Config(BrokerConfig):
         description="How long a send is remembered to recognise its repeat.",
     )
     raft_heartbeat: Duration = Field(
-        default=Duration("50ms"), description="Interval between signs of life of a leader."
+        default=Duration("50ms"), description="Interval between heartbeats of a leader."
     )
     raft_election_timeout: Duration = Field(
         default=Duration("200ms"),
