@@ -1,5 +1,5 @@
 """
-The last word of a program that makes or restores a backup, for the one who has started it in a pod.
+The result of a backup or a restore as a file of JSON, for the operator that started the program in a pod.
 
 It is a JSON object of `REPORT_MAX` bytes at most, which is what Kubernetes keeps of a container that has ended. Groups are
 named by the end of their name, behind the last `-`, so that all of a Cluster fit. A failure has the field `error` and no other.

@@ -1,5 +1,5 @@
 """
-Who is behind a connection.
+Client sessions: which clients, groups and languages are behind a connection.
 
 The rules: a pull and an offset commit carry no client id, so a connection is known by the heartbeats
 and lock requests that came over it; a client id may be behind several connections (old clients use

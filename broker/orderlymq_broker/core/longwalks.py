@@ -1,8 +1,8 @@
 """
-Walks over everything that a leader knows of: members, leases.
+Iterations over long tables of a leader, such as members and leases, a part at a time.
 
-The rule: a walk looks at some items at a time, because there may be a hundred thousand, and others elect a leader that is silent
-for a fifth of a second; a walk ends with the leadership under which it began. An item that is changed meanwhile is judged as it is then.
+The rule: a walk judges some items in each part, because there may be a hundred thousand, and a leader that is silent for a fifth of
+a second is replaced; a walk ends with the leadership under which it began. An item that is changed meanwhile is judged as it is then.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,17 +12,17 @@ from typing import Final, TypeAlias, TypeVar
 from orderlymq_broker.core.effects import Effect, Later, Now
 from orderlymq_broker.core.requestcontext import Context
 
-# What is looked at before others have their turn, at some 1 to 5 us each.
+# Items of one part, at some 1 to 5 us each.
 WALK_STEP_MAX: Final = 2_048
 
 T = TypeVar("T")
 
-# Judges some items; what it returns is done before the others are looked at.
+# Judges some items; its effects are performed before the next part.
 Judge: TypeAlias = Callable[[list[T], Now], list[Effect]]
 
 
 def walk(context: Context, items: Iterator[T], judge: Judge[T], now: Now) -> list[Effect]:
-    """Let *judge* look at all items, some now and the others in later turns; *items* outlives changes of what it goes over."""
+    """Let *judge* see all items, some now and the others in later iterations of the loop; *items* outlives changes of its table."""
     view = context.view
 
     def go_on(later: Now) -> list[Effect]:

@@ -1,5 +1,5 @@
 """
-How old messages are for certain, whatever clocks have shown.
+The age that a message has at least, whatever the clocks of its leaders have shown.
 
 The rules: no message counts as older than it is, also when this leader's clock is ahead; what a clock ahead has stamped is old
 at last, too, because the time of a leadership itself proves it. Pure.

@@ -1,5 +1,5 @@
 """
-The turn of a replica: propose, send, persist, apply, answer.
+The replication loop of a replica: each iteration proposes, sends, persists, applies and answers.
 
 The rules, in the order in which they bite:
 

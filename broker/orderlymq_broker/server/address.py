@@ -2,7 +2,7 @@
 The group's stable address on one machine: the leader binds it, no other replica.
 
 The rule: the port says who serves. A leader listens as soon as it can serve, and tries every ten
-milliseconds while its predecessor still holds the port; a replica that leads no more lets go of
+milliseconds while its predecessor still holds the port; a replica that leads no more releases
 it first and deals with everything else afterwards. A leader that cannot have the address says so, is not
 ready, and after a while leaves the group to a replica that may. The port minus two serves the same protocol,
 because clients up to 4.4 send there (RocketMQ's VIP channel, ``MixAll.brokerVIPChannel``).
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 BIND_RETRY_S: Final = 0.01
 
-# A predecessor lets go within milliseconds of losing its leadership; somebody else who holds the
+# A predecessor releases it within milliseconds of losing its leadership; somebody else who holds the
 # port for seconds is a mistake that a person must hear of, again and again.
 COMPLAIN_AFTER_S: Final = 3.0
 
@@ -104,7 +104,7 @@ class LeaderAddress:
         self._replace(self._server.close_listeners)
 
     async def close(self) -> None:
-        """Stop whatever is under way and let go."""
+        """Stop whatever is under way, and release the address."""
         self.bound = False
         if self._task is not None:
             self._task.cancel()

@@ -60,7 +60,7 @@ class _Passed:
     def __init__(self, leader: NodeId) -> None:
         self.leader = leader
         self.requests: set[int] = set()
-        # With what each is answered if it is let go: the pulls themselves may be long.
+        # With what each is answered if its client is disconnected: the pulls themselves may be long.
         self.pulls: dict[int, RemotingCommand] = {}
         self.asked_at = 0.0
 
@@ -69,7 +69,7 @@ class _Passed:
             # A consumer never stops pulling; everything else shows whether a line is idle.
             self.asked_at = now
         if command.is_oneway or command.is_response or reads_no_code(command):
-            # The last may stay without an answer; a client that waited for it would never be let go.
+            # The last may stay without an answer; a client that waited for it would never be disconnected.
             return
         if command.code in PULL_CODES:
             self.pulls[command.opaque] = pull_again(command)

@@ -2,7 +2,7 @@
 Effects of a change of leadership on clients.
 
 The rules: a replica that leads no more first stops listening, then passes on what its clients
-still ask, and lets each client go when it is quiet; nobody is answered a guess. A planned move
+still ask, and disconnects each client when it is quiet; nobody is answered a guess. A planned move
 holds requests back for the moment in which nobody leads, so that none of them fails. Requests
 that nobody can answer for too long end with their connection, which a client notices immediately.
 """
@@ -20,13 +20,13 @@ from orderlymq_raft.types import NodeId
 # Below the three seconds after which a Java client gives a send up: it tries again meanwhile.
 WAIT_MAX_S: Final = 1.5
 
-# A client that asks nothing but pulls for so long is let go; a busy one is let go between two
+# A client that asks nothing but pulls for so long is disconnected; a busy one is disconnected between two
 # requests when it has been passed on for QUIET_BY_FORCE_S: a hop for ever costs more than one
 # new connection.
 QUIET_S: Final = 1.0
 QUIET_BY_FORCE_S: Final = 10.0
 
-# A client that came to a replica that does not lead is passed on; it is let go by and by, so that it
+# A client that came to a replica that does not lead is passed on; it is disconnected by and by, so that it
 # comes to the leader itself. So is one that came to a replica which knows of no leader: the group may have
 # removed it, and its heartbeats are answered.
 FOLLOWER_CLIENT_S: Final = 3.0
@@ -102,7 +102,7 @@ class Leadership:
             self._address.acquire()
 
     def serving_ended(self) -> None:
-        """Let go of the address; what arrives from now on waits for the next leader."""
+        """Release the address; what arrives from now on waits for the next leader."""
         self.serving = False
         self._ended_at = self._seconds()
         if self._address is not None:
@@ -122,7 +122,7 @@ class Leadership:
     # -- time ------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """End waiting that lasts too long, and let quiet clients go; about every 100 ms."""
+        """End waiting that lasts too long, and disconnect quiet clients; about every 100 ms."""
         now = self._seconds()
         self._outbox.retry()
         self._inbox.retry()
@@ -151,7 +151,7 @@ class Leadership:
             }
         for line in follower_clients:
             if now - self._follower_clients_since[line.id] > FOLLOWER_CLIENT_S:
-                self.let_go(line)
+                self.disconnect(line)
 
     def _release_quiet(self, now: float, ended_at: float) -> None:
         if now - ended_at < QUIET_S:
@@ -160,7 +160,7 @@ class Leadership:
         lines = self._lines_here()
         for line in lines:
             if self._outbox.is_quiet(line, quiet_since):
-                self.let_go(line)
+                self.disconnect(line)
         if not lines:
             self._ended_at = None
 
@@ -171,7 +171,7 @@ class Leadership:
             if not isinstance(line, ForwardedLine) and not self._router.came_to_follower(line)
         ]
 
-    def let_go(self, line: Line) -> None:
+    def disconnect(self, line: Line) -> None:
         """Answer the held pulls of a client, then reset its connection, so that it connects again.
 
         A client that waits for another answer stays: its pulls would be sent back at every tick.
@@ -183,7 +183,7 @@ class Leadership:
 
         def close() -> None:
             self._leaving.discard(line.id)
-            # Asked in the very last moment: it is let go the next time.
+            # Asked in the very last moment: it is disconnected the next time.
             if not self._outbox.waits(line):
                 line.close(orderly=False, kind="leads_no_more")
 
@@ -226,7 +226,7 @@ class Leadership:
             await asyncio.sleep(PASS_ON_TICK_S)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for answers that clients still expect through us, then let every client go."""
+        """Wait for answers that clients still expect through us, then disconnect every client."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         # Polled once in the life of a process, so the outbox has no event for it.
@@ -235,5 +235,5 @@ class Leadership:
         for line in self._lines_here():
             # The process ends: also the pulls of a client that still waits need their answer.
             self._outbox.release_pulls(line)
-            self.let_go(line)
+            self.disconnect(line)
         await asyncio.sleep(2 * FAREWELL_S)

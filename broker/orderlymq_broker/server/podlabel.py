@@ -78,7 +78,7 @@ class ApiServer:
             _metadata(status, body)
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._session is not None:
             await self._session.close()
 

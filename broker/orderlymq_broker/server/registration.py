@@ -149,7 +149,7 @@ class Registration:
             wake.set()
 
     async def close(self) -> None:
-        """Let go; the name servers notice the end of the connections."""
+        """Close the connections; the name servers notice the end of the connections."""
         await end_tasks(self._tasks)
         await self._client.close()
 

@@ -1,5 +1,5 @@
 """
-Which groups were restored together with this one, until every name server has heard of all.
+The broker groups that were restored from the same backup as this one; they are named until every name server knows all of them.
 
 The rule: a name server that knows one of them only may not give a route of an ordered topic, because a part of its queues
 moves keys. So the restore writes the names into each replica, which names them when it registers. They are forgotten when
@@ -25,7 +25,7 @@ def note_groups(batch: Batch, groups: Iterable[str]) -> None:
 
 
 class RestoredGroups:
-    """What one replica tells each of *name_servers*, from the store that *store* returns."""
+    """The names that one replica registers at each of *name_servers*, from the store that *store* returns."""
 
     def __init__(self, store: Callable[[], KeyValueStore], name_servers: Iterable[str]) -> None:
         self._store = store

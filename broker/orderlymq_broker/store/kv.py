@@ -81,7 +81,7 @@ class KeyValueStore(Reader, Protocol):
 
     Life cycle of a write: ``stage`` any number of batches on the event loop; ``prepare`` takes
     all that is staged, plus one batch of its own, into a ticket; ``commit`` (in the writer
-    thread) makes the ticket durable; ``settle`` (event loop) lets go of its memory. Tickets are
+    thread) makes the ticket durable; ``settle`` (event loop) frees its memory. Tickets are
     committed in the order they were prepared.
     """
 

@@ -88,7 +88,7 @@ class Replica:
     def replace(self, snapshot_dir: Path, hard_state: HardState) -> None:
         """Put the received snapshot in the place of the store and open it.
 
-        The caller has stopped the writer thread and lets go of everything it read from the old
+        The caller has stopped the writer thread and keeps nothing that it read from the old
         store. When the snapshot is refused the old store is open again afterwards.
 
         Raises:

@@ -1,5 +1,5 @@
 """
-The connections of an HTTP server: how many may be open, what each may keep, and that none keeps the loop.
+Limits of an HTTP server's connections: how many, how much memory each may hold, how long one may occupy the event loop.
 
 Rules: the oldest goes when one more comes than there may be. aiohttp gets the headers of the next request when it has
 answered the one before: it would parse 32 ahead, whose headers are any stranger's to fill. Headers that are too

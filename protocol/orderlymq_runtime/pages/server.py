@@ -1,5 +1,5 @@
 """
-HTTP of every process: is it alive, is it ready, what does it measure, what does it know.
+The HTTP pages of every process: `/healthz`, `/readyz`, `/metrics` and `/status`.
 
 `/healthz` answers as long as the event loop turns (and what a process adds to that is well); `/readyz` says whether the process does its work, and
 why not; `/metrics` is Prometheus text; `/status` is JSON for people and the operator. Rules: a request

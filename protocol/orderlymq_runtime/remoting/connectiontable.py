@@ -80,7 +80,7 @@ class ConnectionTable:
         self.emptied = asyncio.Event()
         self.emptied.set()
         self._connections: dict[int, Connection] = {}
-        self.strangers: dict[int, Connection] = {}  # not seen to be served, the oldest first
+        self.unserved: dict[int, Connection] = {}  # not seen to be served, the oldest first
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._close_log = CloseLog(_log, lambda: asyncio.get_running_loop().time())
@@ -99,7 +99,7 @@ class ConnectionTable:
 
     def add(self, conn: "Connection") -> None:
         """Enter a connection that has been made."""
-        self._connections[conn.id] = self.strangers[conn.id] = conn
+        self._connections[conn.id] = self.unserved[conn.id] = conn
         self.traffic.connections += 1
         self.traffic.accepted += 1
         self.emptied.clear()
@@ -110,7 +110,7 @@ class ConnectionTable:
         """Take a lost connection out."""
         if self._connections.pop(conn.id, None) is None:
             return
-        self.strangers.pop(conn.id, None)
+        self.unserved.pop(conn.id, None)
         self.traffic.connections -= 1
         if not self._connections:
             self.emptied.set()

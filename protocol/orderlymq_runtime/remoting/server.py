@@ -221,9 +221,9 @@ class RemotingServer:
 
     def _crowd_out(self) -> bool:
         """Close the oldest connection that was never served, for the sake of a new one; False without one."""
-        strangers, judge = self._table.strangers, self._table.is_client
-        while strangers:
-            conn = strangers.pop(next(iter(strangers)))
+        unserved, judge = self._table.unserved, self._table.is_client
+        while unserved:
+            conn = unserved.pop(next(iter(unserved)))
             is_served = conn.has_spoken and (judge is None or judge(conn))
             if not (conn.is_closing or is_served):
                 reason = "it is the oldest that was never served, and others connect"

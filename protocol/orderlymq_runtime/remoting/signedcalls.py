@@ -1,5 +1,5 @@
 """
-Signed calls: a server that has begun again sends its new mark, and the request is signed with it once more.
+Signed calls: a server that was restarted refuses once and sends its new mark; the request is signed with it and sent again.
 
 What is signed stands in `orderlymq_protocol.signature`.
 """

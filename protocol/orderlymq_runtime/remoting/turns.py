@@ -1,5 +1,5 @@
 """
-How long a table of connections hands requests over before the event loop looks at everything else.
+Time slices of a connection table: how long it hands requests over before the event loop serves its timers and other sockets.
 
 One read may bring thousands of requests, and thousands of connections may read in one iteration of the loop. When the time is
 up, a connection that still has requests waits in a line; the loop then runs timers and reads from its other sockets before the line goes on.

@@ -1,5 +1,5 @@
 """
-One budget for the bytes that a process keeps for peers that have not finished what they began to say.
+One budget of memory for unfinished input: frames, TLS handshakes and HTTP requests that peers have begun to send.
 
 Drawn on it: unfinished frames, TLS handshakes and TLS connections without a request, connections to the HTTP pages, and
 what a compressed body inflates to. A finished request is its handler's business, with limits there.

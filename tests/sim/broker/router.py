@@ -62,15 +62,15 @@ class _Binding:
 
 
 class _ObservedLeadership(Leadership):
-    """The real thing; reports whom it lets go."""
+    """The real thing; reports whom it disconnects."""
 
     replica: "Replica"
 
-    def let_go(self, line: Line) -> None:
+    def disconnect(self, line: Line) -> None:
         stranger = self.replica.router.clients.came_to_follower(line)
         name = "client of a follower let go" if stranger else "client passed on let go"
         self.replica.world.coverage[name] += 1
-        super().let_go(line)
+        super().disconnect(line)
 
 
 class RequestRouter:

@@ -232,7 +232,7 @@ class GroupAdministration:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_held_keys(self, group: str, change: str) -> None:
-        """Refuse to let go what a dead letter holds.
+        """Refuse a deletion or change that would release what a dead letter holds.
 
         Raises:
             RequestRefused: the group holds keys (1).

@@ -1,5 +1,5 @@
 """
-The administration family, put together: which request codes it serves, and what it sees besides.
+The processors of administrators together: which request codes each serves, and which events they get.
 
 The rules: changes are the leader's alone, and so is what only a leader knows; tables that are the same on
 all replicas are shown by any. The subjects: ``topics``, ``groups``, ``offsets``,

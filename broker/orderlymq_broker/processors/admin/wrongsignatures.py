@@ -1,5 +1,5 @@
 """
-How many bytes strangers may have judged: wrong signatures by address, with a bound.
+Wrong signatures by address: how many bytes of wrongly signed requests are checked before large ones are refused.
 
 The rule: a signature covers the body, so who knows an access key and no secret makes the loop read whole bodies. A connection
 without any right signature so far may show large bodies only while its address has not had too many wrong ones. Small
@@ -22,7 +22,7 @@ BYTES_PER_S: Final = 4 << 20
 
 
 class WrongSignatures:
-    """Addresses with wrong signatures of large requests; bounded, the one whose last is oldest is forgotten."""
+    """Addresses with wrong signatures of large requests; beyond the limit, the one with the oldest last one is forgotten."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,7 +1,7 @@
 """
 Decisions of operators about the queues of a group (20507), and the facts for them (20508).
 
-The rules: a decision is a record under the operator's token, and its group is asked to look again when it is
+The rules: a decision is a record under the operator's token, and its group is asked to rebalance when it is
 applied; members are shown each with its own subscriptions, because those that differ are what goes wrong.
 The answer to a member that asks: ``strategies.py``.
 """
@@ -26,10 +26,10 @@ OWNERS_MAX: Final = 16_384
 
 
 class AssignmentProcessor:
-    """Serves operators that divide queues.
+    """Serves operators that assign queues.
 
     Args:
-        notify: asks the members of groups to look again.
+        notify: asks the members of groups to rebalance.
     """
 
     def __init__(self, context: Context, notify: Callable[[Sequence[str]], list[Effect]]) -> None:
@@ -37,7 +37,7 @@ class AssignmentProcessor:
         self._notify = notify
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20507: set an assignment (*action* set), or only ask the group to look again (notify)."""
+        """Serve 20507: set an assignment (*action* set), or only ask the group to rebalance (notify)."""
         token = check_token(self._context, request.ext, now)
         group = request.ext.get("consumerGroup", "")
         check_client("operator", group)

@@ -9,7 +9,7 @@ has put into the state. A client that says the holder's, from the holder's addre
 member there has the same, or the holder is known to pull over another connection; such a connection may commit,
 too. Everybody else is refused until the next heartbeat or lock request, 20 s later at most (ADR 17). A
 client that gave its lock back may still commit until another holds the queue: Java unlocks first.
-Broadcasting members and tools under other groups pass. Table: RebalanceLockManager has none of this.
+Broadcasting members and tools under other groups pass. RocketMQ's RebalanceLockManager has none of this.
 """
 
 from collections.abc import Iterable

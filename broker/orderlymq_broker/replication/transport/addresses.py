@@ -1,5 +1,5 @@
 """
-Where each replica of the group is called.
+The addresses at which the replicas of a group reach each other.
 
 The rule: who belongs to the group is decided in the raft log, where a member is reached is not:
 every replica sends its address in each greeting, and each replica keeps the addresses that it got beside its

@@ -329,7 +329,7 @@ class LockTable:
         self.count += former is None
         locks[lock.queue_id] = lock
         if former is not None and former.client_id != lock.client_id:
-            self._let_go(former)
+            self._drop_holder(former)
         if lock.client_id:
             queues = self._holders.setdefault(lock.client_id, {}).setdefault(lock.group, {})
             is_new = (lock.topic, lock.queue_id) not in queues
@@ -337,7 +337,7 @@ class LockTable:
             self.held_of[lock.group] += is_new
             queues[lock.topic, lock.queue_id] = None
 
-    def _let_go(self, lock: Lock) -> None:
+    def _drop_holder(self, lock: Lock) -> None:
         groups = self._holders.get(lock.client_id)
         if groups is None:
             return
@@ -360,7 +360,7 @@ class LockTable:
         locks = self._groups[group].pop(topic)
         self.count -= len(locks)
         for lock in locks.values():
-            self._let_go(lock)
+            self._drop_holder(lock)
         writes.delete_numbered(Table.LOCKS, group, topic, numbers=locks)
         self._floor = max(self._floor, *(lock.epoch for lock in locks.values()))
         writes.put(Table.COUNTERS, _FLOOR, value=self._floor)

@@ -318,7 +318,7 @@ class Inventory:
     def note_unread(self, resource: Resource, unread: Mapping[str, ApiError]) -> None:
         """Keep why namespaces cannot be read, and forget it where *resource* was refused before and is not now.
 
-        Our own kinds can be listed everywhere, so that a namespace that loses its Role is let go; Pods cannot.
+        Our own kinds can be listed everywhere, so that objects of a namespace that loses its Role lose their finalizers; Pods cannot.
         """
         for namespace, error in unread.items():
             if namespace not in self.unread:

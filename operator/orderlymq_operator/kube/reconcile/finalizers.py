@@ -5,7 +5,7 @@ Rules: it comes before the brokers are given what the object declares, and never
 removed when the brokers have deleted what the object stands for, when there is no Cluster, from every object of a namespace
 that is served no more, and by `--release-finalizers` from every object. When that has not come about for GIVE_UP_S,
 because brokers do not answer, clients make it again or a namespace that may declare it cannot be read, a Topic or
-ConsumerGroup is let go, and nobody loses more than room;
+ConsumerGroup loses its finalizer, and nobody loses more than room;
 an account would stay valid, so a User waits, unless its namespace is being deleted.
 """
 
@@ -89,26 +89,26 @@ class Finalizers:
         return refused
 
     async def finish(self, state: DesiredState, observed: Observed) -> None:
-        """Let objects go whose topics, groups or accounts are gone, or do not go."""
+        """Remove the finalizers of objects whose topics, groups or accounts are gone, or cannot be deleted."""
         for item in state.leaving:
             if item.uid in state.unsure:
                 await self._maybe_give_up(item)
             elif not deletes(item) or _is_gone(item, state, observed):
-                await self._let_go(item)
+                await self._release_settled(item)
             else:
                 await self._maybe_give_up(item)
 
     async def give_up(self, items: Iterable[Item]) -> float | None:
-        """Let objects of a Cluster go in time whose spec cannot be carried out; return when to look again, None for never."""
+        """Remove finalizers of a Cluster whose spec cannot be carried out, in time; return when to call again (s), None for never."""
         leaving = [item for item in items if leaves(item)]
         for item in leaving:
             if deletes(item):
                 await self._maybe_give_up(item)
             else:
-                await self._let_go(item)
+                await self._release_settled(item)
         return GIVE_UP_S if leaving else None
 
-    async def _let_go(self, item: Item) -> None:
+    async def _release_settled(self, item: Item) -> None:
         if await self.release(item):
             self._waits_since.pop(item.uid, None)
 
@@ -120,10 +120,11 @@ class Finalizers:
             return
         must_have_read()
         _log.warning(
-            "%s %s/%s is let go although a broker has it, or could not be asked to delete it, or another one may declare it",
+            "the finalizer of %s %s/%s is removed although a broker has it, or could not be asked to delete it, "
+            "or another one may declare it",
             *(item.kind, item.namespace, item.name),
         )
-        await self._let_go(item)
+        await self._release_settled(item)
 
     async def is_closing(self, namespace: str) -> bool:
         """Return whether nothing can be made in a namespace any more: it is being deleted, or its Role is gone."""
@@ -273,5 +274,5 @@ async def release_everything(
             text = f"{counted(len(done) - sum(done), resource.kind)} kept the finalizer"
             raise RetryLaterError(text, 0)
         for namespace, error in unread.items():
-            _log.warning("nothing is let go in namespace %r: %s", namespace, error)
+            _log.warning("no finalizer is removed in namespace %r: %s", namespace, error)
     return count

@@ -323,7 +323,7 @@ async def test_the_time_of_what_waits_goes_on_when_a_pass_may_change_nothing(
         now[0] += GIVE_UP_S + 1
         with by_what_is_kept(), pytest.raises(NotReadError):
             await finalizers.finish(state, SILENT)
-        assert not caplog.messages, "nothing is let go yet"
+        assert not caplog.messages, "no finalizer is removed yet"
         await finalizers.finish(state, SILENT)
 
     held = server.find(TOPICS, NAMESPACE, "departed")

@@ -138,7 +138,7 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lo
 
 
 async def test_a_pod_that_is_shown_after_its_lost_node_is_looked_at(lost: Api) -> None:
-    """Law: an operator that begins sees nodes and pods in any order, and each client of a lost node is let go."""
+    """Law: an operator that begins sees nodes and pods in any order, and each client of a lost node is expired."""
     leader = Survivor()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
