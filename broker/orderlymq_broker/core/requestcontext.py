@@ -34,6 +34,7 @@ from orderlymq_protocol.frame.command import (
 from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
 from orderlymq_protocol.header.declaration import HeaderError
 from orderlymq_protocol.message.record import pack_host
+from orderlymq_protocol.names import InvalidName
 
 # How many client ids used over two connections the status shows; the counter counts them all.
 DUPLICATES_SHOWN_MAX: Final = 100
@@ -178,6 +179,18 @@ class Context:
             self.sessions.consumed(group, peer.connection)
 
         return session
+
+
+def check_name(check: Callable[[str], None], name: str) -> None:
+    """Refuse a name of a topic or group that *check* does not allow.
+
+    Raises:
+        RequestRefused: it does not (1).
+    """
+    try:
+        check(name)
+    except InvalidName as error:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
 def answer(

@@ -15,7 +15,7 @@ import msgspec
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.listings import Pieces, filled, offset_table, rows_of, table
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
 from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
@@ -49,7 +49,6 @@ from orderlymq_protocol.header.catalogue import (
 )
 from orderlymq_protocol.header.extensions import EXT_MEMBERS
 from orderlymq_protocol.names import (
-    InvalidName,
     check_group_name,
     dlq_topic,
     is_system_group,
@@ -173,10 +172,7 @@ class GroupAdministration:
             RequestRefused: its name or its numbers are not allowed (1).
         """
         config = SubscriptionGroupConfig.from_json_value(body)
-        try:
-            check_group_name(config.group_name)
-        except InvalidName as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_name(check_group_name, config.group_name)
         if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,

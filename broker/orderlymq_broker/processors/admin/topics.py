@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.listings import array, offset_table, rows_of, table
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
 from orderlymq_broker.core.responses import answer_list, change, check_unchanging
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
@@ -42,7 +42,6 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import CreateTopicHeader, TopicHeader
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
-    InvalidName,
     check_topic_name,
     is_system_topic,
     reply_topic,
@@ -222,10 +221,7 @@ class TopicAdministration:
             RequestRefused: the change is not allowed (1); the remark says why and what to do.
         """
         name = config.topic_name
-        try:
-            check_topic_name(name)
-        except InvalidName as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_name(check_topic_name, name)
         present = self._context.state.topics.get(name)
         if not self._is_missing_template(name):
             self._check_not_system(name)

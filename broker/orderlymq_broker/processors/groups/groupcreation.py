@@ -4,10 +4,10 @@ Automatic creation of consumer groups: by the first pull, lock or commit that na
 A name of a group may be longer than one of a topic, so the topics of some groups cannot be made: ``check_own_topic``.
 """
 
-from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
+from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, check_name
 from orderlymq_broker.state.records import GroupSet
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.names import TOPIC_LENGTH_MAX, InvalidName, check_group_name
+from orderlymq_protocol.names import TOPIC_LENGTH_MAX, check_group_name
 
 
 def known_group(context: Context, name: str) -> GroupSet:
@@ -29,10 +29,7 @@ def missing_group(context: Context, name: str) -> GroupSet:
     Raises:
         RequestRefused: the name is none (1), or groups are not created automatically (26).
     """
-    try:
-        check_group_name(name)
-    except InvalidName as error:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    check_name(check_group_name, name)
     if not context.settings.auto_create_group:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

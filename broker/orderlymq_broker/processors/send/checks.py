@@ -9,7 +9,7 @@ from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.messagedraft import Draft
-from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
+from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, check_name
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.body.config import PERM_INHERIT, PERM_WRITE
@@ -17,7 +17,6 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.header.send import SendMessageHeader
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
-    InvalidName,
     check_topic_name,
     is_retry_topic,
 )
@@ -96,10 +95,7 @@ def missing_topic(context: Context, header: SendMessageHeader) -> CreateFirst:
         RequestRefused: the name or the default topic does not allow it.
     """
     name, settings = header.topic, context.settings
-    try:
-        check_topic_name(name)
-    except InvalidName as error:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    check_name(check_topic_name, name)
     if is_retry_topic(name):
         return CreateFirst(TopicSet(name, 1, 1, only_if_absent=True))
     default = context.state.topics.get(header.default_topic)

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.listings import filled
 from orderlymq_broker.core.operators import check_token
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
 from orderlymq_broker.core.responses import answer_list, answer_when_applied, check_unchanging
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.integerranges import NO_TOKEN
@@ -49,7 +49,7 @@ from orderlymq_protocol.body.config import QUEUES_MAX
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX, EXT_QUEUE_TOTAL, EXT_TOKEN
-from orderlymq_protocol.names import InvalidName, check_topic_name
+from orderlymq_protocol.names import check_topic_name
 from orderlymq_protocol.plurals import counted
 
 # An operator counts one on from the greatest number that it sees on any raft group. A greater step than
@@ -139,10 +139,7 @@ class ExpansionProcessor:
         ext = request.ext
         token = check_token(self._context, ext, now)
         name = ext.get("topic", "")
-        try:
-            check_topic_name(name)
-        except InvalidName as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_name(check_topic_name, name)
         check_unchanging(self._context, [name])
         action = ext.get("action", "")
         match action:
