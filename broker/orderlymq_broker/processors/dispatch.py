@@ -139,16 +139,17 @@ class BrokerCore:
         self._other_refusal = followers.refuse
         # Those that only read what is committed, or only this replica's own connections. Not the
         # list of members: a follower's may be old, and who is missing in it drops all its queues.
-        self._follower_handlers: dict[int, Handler] = {}
-        for code in (
-            RequestCode.QUERY_MESSAGE,
-            RequestCode.VIEW_MESSAGE_BY_ID,
-            RequestCode.HEART_BEAT,
-            RequestCode.UNREGISTER_CLIENT,
-            RequestCode.CHECK_CLIENT_CONFIG,
-            RequestCode.ORDERLYMQ_GROUP_STATUS,
-        ):
-            self._follower_handlers[code] = self._handlers[code]
+        self._follower_handlers: dict[int, Handler] = {
+            code: self._handlers[code]
+            for code in (
+                RequestCode.QUERY_MESSAGE,
+                RequestCode.VIEW_MESSAGE_BY_ID,
+                RequestCode.HEART_BEAT,
+                RequestCode.UNREGISTER_CLIENT,
+                RequestCode.CHECK_CLIENT_CONFIG,
+                RequestCode.ORDERLYMQ_GROUP_STATUS,
+            )
+        }
         self.administration = Administration(
             self.context,
             self.queries,
@@ -377,7 +378,7 @@ class BrokerCore:
         context.entries.reset(context.state.physical_end)
 
         self.watch.ended()
-        self.administration.ended()
+        self.administration.figures.ended()
 
         return [*self.pulls.release_all(), *self.lanes.stop(), *self.calls.ended()]
 

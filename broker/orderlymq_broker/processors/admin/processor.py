@@ -51,11 +51,8 @@ class Administration:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers; a follower has them all, and refuses the leader's with what to do."""
-        return {**self._for_all(), **self._for_leaders()}
-
-    def _for_leaders(self) -> dict[int, Handler]:
-        """Return the handlers that change something, or know what only the leader knows."""
-        handlers: dict[int, Handler] = {
+        # They change something, or know what only the leader knows.
+        of_leaders: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.topics.create,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.topics.create_list,
             RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: self.topics.create_static,
@@ -86,11 +83,9 @@ class Administration:
             RequestCode.CLEAN_UNUSED_TOPIC: self.topics.clean_unused,
         }
 
-        return {code: leader_only(self._context, handler) for code, handler in handlers.items()}
-
-    def _for_all(self) -> dict[int, Handler]:
-        """Return the handlers that only read what every replica has."""
         return {
+            **{code: leader_only(self._context, each) for code, each in of_leaders.items()},
+            # These only read what every replica has.
             RequestCode.GET_ALL_TOPIC_CONFIG: self.topics.configs,
             RequestCode.GET_TOPIC_CONFIG: self.topics.config,
             RequestCode.GET_TOPIC_STATS_INFO: self.topics.stats,
@@ -105,7 +100,3 @@ class Administration:
             RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.runtime,
             RequestCode.QUERY_CONSUME_QUEUE: self.stats.queue_entries,
         }
-
-    def ended(self) -> None:
-        """Forget what only a leader knows: another replica leads."""
-        self.figures.ended()
