@@ -141,7 +141,7 @@ class Reporter:
         self._disk_bytes = self._instance.store.disk_bytes()
         self._store_figures = self._instance.store.statistics()
         self._maybe_size()
-        for warning in self._instance.core.watch.take_warnings():
+        for warning in self._instance.core.watch.warnings.take():
             _log.warning("%s", warning)
         for line in self._instance.core.locks.reports.take():
             _log.log(_LEVELS[line.level], "%s", line.text)

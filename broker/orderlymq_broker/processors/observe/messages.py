@@ -10,8 +10,8 @@ number are remembered. Who shows it: ``watch.py``.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Hashable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.core.requestcontext import Context
@@ -52,22 +52,20 @@ READ_PER_TICK: Final = 50
 
 Row = dict[str, Any]
 
-Item = TypeVar("Item", bound=Hashable)
 
+class Frequent:
+    """The most frequent of many texts in little room.
 
-class Frequent(Generic[Item]):
-    """The most frequent of many items in little room.
-
-    The count of an item is never too high, and too low by at most the number of all items divided by the
+    The count of a text is never too high, and too low by at most the number of all texts divided by the
     room: each key with a greater share than that is here.
     """
 
     def __init__(self, room: int) -> None:
         self._room = room
-        self.counts: dict[Item, int] = {}
+        self.counts: dict[str, int] = {}
 
-    def add(self, item: Item) -> None:
-        """Count an item."""
+    def add(self, item: str) -> None:
+        """Count a text."""
         counts = self.counts
         if item in counts:
             counts[item] += 1
@@ -83,7 +81,7 @@ class Loads:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._queues: Counter[tuple[int, int]] = Counter()
-        self._keys: dict[int, Frequent[str]] = {}
+        self._keys: dict[int, Frequent] = {}
         self._seen = 0
         self._ends_ms = 0
         self.hot_queues: list[Row] = []

@@ -105,7 +105,7 @@ class Watch:
         # Queues that stand still, by group; only those that are shown have rows.
         self._blocked: Counter[str] = Counter()
         self._found: dict[str, list[Row]] = {}
-        self._warnings = Warnings()
+        self.warnings = Warnings()
         self.loads = Loads(context)
         self.failures = Failures(context)
         self._listeners = ListenerWatch(context, calls)
@@ -145,10 +145,6 @@ class Watch:
             ],
         }
 
-    def take_warnings(self) -> list[str]:
-        """Return what is to be said in the log since the last time."""
-        return self._warnings.take()
-
     def series(self) -> dict[str, Series]:
         """Return the metrics with labels."""
         shares = sorted(self.loads.shares.items(), key=lambda each: -each[1][0])
@@ -187,7 +183,18 @@ class Watch:
                     ),
                 },
             ),
-            **self._lanes(),
+            **series(
+                ("group", "state"),
+                {
+                    "lanes": (
+                        "Key lanes of a group that are not idle, by state",
+                        [
+                            ((group, NAMES[state]), count)
+                            for (group, state), count in self._context.state.lanes.counts().items()
+                        ],
+                    )
+                },
+            ),
             **series(
                 (),
                 {
@@ -209,15 +216,6 @@ class Watch:
                 },
             ),
         }
-
-    def _lanes(self) -> dict[str, Series]:
-        counts = self._context.state.lanes.counts().items()
-        rows: list[tuple[tuple[str, ...], float]] = [
-            ((group, NAMES[state]), float(count)) for (group, state), count in counts
-        ]
-        text = "Key lanes of a group that are not idle, by state"
-
-        return series(("group", "state"), {"lanes": (text, rows)})
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -258,7 +256,7 @@ class Watch:
         """Forget everything: another replica leads and looks."""
         self._progress.clear()
         self._looking = None
-        self._warnings.forget()
+        self.warnings.forget()
         self._lags, self._found, self._next_look_ms, self._looked_wall_ms = [], {}, 0, 0
         self._first_look_ms, self._blocked_known = None, False
         self._blocked.clear()
@@ -292,7 +290,7 @@ class Watch:
             "hotQueues": self.loads.hot_queues,
             "hotKeys": self.loads.hot_keys,
         }
-        self._warnings.say(self._found, now)
+        self.warnings.say(self._found, now)
         self._found |= self._counts()
 
     def _look_at_progress(self, now: Now) -> _Part:

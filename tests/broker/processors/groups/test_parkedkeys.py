@@ -285,7 +285,7 @@ def test_beyond_the_bound_the_queue_stops_instead_of_letting_a_key_pass() -> Non
     assert shell.core.context.counters["parked_keys_refused"] == 2
     assert ask(shell, 5, key="k7").ext["verdict"] == "held"
     shell.pass_time(6_000)
-    assert any("the most there may be" in text for text in shell.core.watch.take_warnings())
+    assert any("the most there may be" in text for text in shell.core.watch.warnings.take())
     release(shell, "k7")
     assert ask(shell, 5).ext["verdict"] == "held"
 
@@ -338,7 +338,7 @@ def test_a_client_of_rocketmq_under_hold_key_goes_on_and_the_log_says_so_once() 
     assert [hand_over(shell).code for _ in range(2)] == [0, 0]
     shell.pass_time(6_000)
 
-    said = [text for text in shell.core.watch.take_warnings() if "without holding" in text]
+    said = [text for text in shell.core.watch.warnings.take() if "without holding" in text]
     assert len(said) == 1
     assert shell.state.topics.by_name["%DLQ%billing"].queues[0].next_offset == 1
 
@@ -352,7 +352,7 @@ def test_a_hand_over_of_a_parked_key_is_no_news() -> None:
     assert hand_over(shell).code == 0
     shell.pass_time(6_000)
 
-    assert not [text for text in shell.core.watch.take_warnings() if "without holding" in text]
+    assert not [text for text in shell.core.watch.warnings.take() if "without holding" in text]
 
 
 def test_stop_queue_refuses_dead_letters_of_every_client() -> None:

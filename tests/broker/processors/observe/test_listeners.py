@@ -114,7 +114,7 @@ def test_the_first_warning_shows_tries_and_error(still: AdminShell) -> None:
         "listenerSuspended": None,
         "listenerRunning": None,
     }
-    (text,) = still.core.watch.take_warnings()
+    (text,) = still.core.watch.warnings.take()
     assert "failed 12 times, last with ValueError: no such order" in text
 
 

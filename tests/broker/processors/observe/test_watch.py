@@ -27,7 +27,7 @@ def watch(admin: Shell) -> Any:
 
 
 def warnings(admin: AdminShell, part: str) -> list[str]:
-    return [text for text in admin.core.watch.take_warnings() if part in text]
+    return [text for text in admin.core.watch.warnings.take() if part in text]
 
 
 def commit(admin: AdminShell, offset: int, queue: int = 0) -> None:
@@ -321,7 +321,7 @@ def test_messages_spread_evenly_or_few_are_no_finding(admin: AdminShell) -> None
 @given(st.lists(st.sampled_from("abcdefghij"), max_size=300), st.integers(1, 6))
 def test_frequent_items_are_never_overlooked(items: list[str], room: int) -> None:
     """Against a full count: never too high, and too low by at most the total divided by the room."""
-    frequent: Frequent[str] = Frequent(room)
+    frequent = Frequent(room)
     for item in items:
         frequent.add(item)
 
