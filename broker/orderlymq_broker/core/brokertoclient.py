@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
+from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
@@ -135,10 +136,7 @@ class ClientCalls:
             question = self._open.pop(key, None)
             if question is None:
                 continue
-            for use in question.uses:
-                self._uses[use] -= 1
-                if not self._uses[use]:
-                    del self._uses[use]
+            count_down(self._uses, question.uses)
             effects += question.answered(outcome)
 
         return effects

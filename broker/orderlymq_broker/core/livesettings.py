@@ -103,11 +103,8 @@ def _set_ratio(settings: BrokerSettings, percent: int) -> BrokerSettings:
     refuse = percent / 100
     storage = settings.storage
     gap = max(0.0, storage.disk_refuse_ratio - storage.disk_resume_ratio)
-    changed = msgspec.structs.replace(
-        storage, disk_refuse_ratio=refuse, disk_resume_ratio=max(0.0, refuse - gap)
-    )
 
-    return msgspec.structs.replace(settings, storage=changed)
+    return _in_storage(settings, disk_refuse_ratio=refuse, disk_resume_ratio=max(0.0, refuse - gap))
 
 
 def _in_storage(settings: BrokerSettings, **changes: Any) -> BrokerSettings:

@@ -35,8 +35,6 @@ LOAD: Final = MESSAGE_CODES | frozenset(
         RequestCode.ORDERLYMQ_FETCH_LANES,
     }
 )
-_ADDRESS_ADVICE: Final = "raise spec.addressQuotas of the Cluster"
-_ACCOUNT_ADVICE: Final = "let an administrator raise spec.quotas of the User"
 
 _UNLIMITED: Final = Quota()
 
@@ -50,8 +48,8 @@ class _Kind(NamedTuple):
     advice: str
 
 
-_ADDRESS: Final = _Kind("address", _ADDRESS_ADVICE)
-_ACCOUNT: Final = _Kind("account", _ACCOUNT_ADVICE)
+_ADDRESS: Final = _Kind("address", "raise spec.addressQuotas of the Cluster")
+_ACCOUNT: Final = _Kind("account", "let an administrator raise spec.quotas of the User")
 
 
 class Bucket:
