@@ -188,10 +188,8 @@ class AccessControl:
         if not self.enabled and not needs_proof:
             return peer
         try:
-            if needs_proof:
-                account = self._check_proof(request, peer, now)
-            else:
-                account = self._judge(request, peer, now)
+            judge = self._check_proof if needs_proof else self._judge
+            account = judge(request, peer, now)
         except RequestRefused:
             self._context.counters["access_denied"] += 1
             raise

@@ -138,7 +138,7 @@ class AccessAdministration:
         """Return the account as it shall be.
 
         Raises:
-            ValueError: a field is missing or wrong.
+            ValueError: a field is missing or wrong, or the secret is sealed for another account or by nobody known here.
         """
         accounts = self._context.state.access.accounts
         key = ext.get("accessKey", "")
@@ -151,7 +151,9 @@ class AccessAdministration:
             if len(accounts) >= ACCOUNTS_MAX:
                 raise ValueError(f"there are {ACCOUNTS_MAX} accounts; delete one first")
             present = AccountSet(_long_enough("accessKey", key), "")
-        said = self._said_secret(key, ext)
+        sealed = ext.get(EXT_SEALED)
+        operator_secret = self._context.settings.access.operator_secret
+        said = ext.get("secretKey", "") if sealed is None else unseal(sealed, key, operator_secret)
         if len(said.encode(errors="surrogatepass")) > SECRET_SIZE_MAX:
             raise ValueError(f"the secretKey is longer than {SECRET_SIZE_MAX} bytes")
         secret = _long_enough("secretKey", said or present.secret_key)
@@ -174,17 +176,6 @@ class AccessAdministration:
             changes["white_address"] = ext["whiteRemoteAddress"].strip()
 
         return msgspec.structs.replace(present, **changes)
-
-    def _said_secret(self, key: str, ext: Mapping[str, str]) -> str:
-        """Return the secret that a request names, empty when it names none.
-
-        Raises:
-            ValueError: it is sealed by nobody that this cluster knows, or for another account.
-        """
-        sealed = ext.get(EXT_SEALED)
-        if sealed is None:
-            return ext.get("secretKey", "")
-        return unseal(sealed, key, self._context.settings.access.operator_secret)
 
 
 def _fingerprint(account: AccountSet) -> str:

@@ -19,7 +19,6 @@ from orderlymq_broker.core.responses import answer_list, raise_unknown_group
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.observe.listeners import RUNNING_INFO_VERSION
 from orderlymq_broker.state.groups.members import subscription_data
-from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     Connection,
@@ -43,6 +42,7 @@ from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message
 # As long as RocketMQ waits: a client may have to gather the stacks of all its threads.
 CLIENT_TIMEOUT_MS: Final = 10_000
 CONNECTIONS_BEGIN: Final = b'"connectionSet":['
+_LANGUAGES: Final = frozenset(LanguageCode)
 
 
 class ClientAdministration:
@@ -74,7 +74,19 @@ class ClientAdministration:
         )
         detailed = "orderlymq" in request.ext
         known = [members[client_id] for client_id in sorted(members)]
-        rows = (self._connection_of(member, detailed=detailed) for member in known)
+        # Our own tools see what each member subscribes to.
+        rows = (
+            Connection(
+                member.client_id,
+                member.address,
+                _language(member.language),
+                member.version,
+                {each.topic: each.expression for each in member.subscriptions}
+                if detailed
+                else None,
+            )
+            for member in known
+        )
 
         return answer_list(
             self._context, request, peer, filled(empty.to_json(), CONNECTIONS_BEGIN, rows)
@@ -244,27 +256,11 @@ class ClientAdministration:
 
         return stored
 
-    def _connection_of(self, member: MemberSeen, *, detailed: bool = False) -> Connection:
-        """Return a member as RocketMQ's tools show it, for our own with what it subscribes to."""
-        subscriptions = {
-            subscription.topic: subscription.expression for subscription in member.subscriptions
-        }
-        return Connection(
-            member.client_id,
-            member.address,
-            _language(member.language),
-            member.version,
-            subscriptions if detailed else None,
-        )
-
 
 def _address(session: Session) -> str:
     return f"{session.peer.host}:{session.peer.port}"
 
 
 def _language(number: int) -> str:
-    """Return the name of a language; Java refuses a body with a name that it does not know."""
-    try:
-        return LanguageCode(number).name
-    except ValueError:
-        return LanguageCode.OTHER.name
+    # Java refuses a body with a name that it does not know.
+    return LanguageCode(number if number in _LANGUAGES else LanguageCode.OTHER).name

@@ -8,6 +8,7 @@ Broker2Client. For one queue mqadmin sends 15 and then 222; either sets it, with
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -244,7 +245,7 @@ class OffsetAdministration:
     # -- what members think ------------------------------------------------------------------------
 
     def member_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 223: ask the members of a group (221) where they stand, and gather the answers."""
+        """Serve 223: ask the members of a group (221) where they stand; those that do not know are left out."""
         header = GetConsumerStatusHeader.from_ext(request.ext)
         members = [
             (client_id, session)
@@ -258,7 +259,22 @@ class OffsetAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"No Any Consumer online in the consumer group: [{header.group}]",
             )
-        answers = _StatusAnswers(unanswered(request), peer, len(members))
+        kept, missing = unanswered(request), len(members)
+        table: dict[str, Mapping[MessageQueue, int]] = {}
+
+        def answered(client_id: str, response: RemotingCommand | Silence) -> list[Effect]:
+            nonlocal missing
+            if (
+                isinstance(response, RemotingCommand)
+                and response.code == ResponseCode.SUCCESS
+                and len(response.body) <= ANSWER_SIZE_MAX
+            ):
+                # A client's fault must not hide what the others say.
+                with suppress(JsonError, ModelError):
+                    table[client_id] = ConsumerStatus.from_json(response.body).message_queue_table
+            missing -= 1
+            return [] if missing else answer(kept, peer, body=ConsumerStatus({}, table).to_json())
+
         deadline_ms = now.monotonic_ms + STATUS_TIMEOUT_MS
 
         return [
@@ -266,7 +282,7 @@ class OffsetAdministration:
                 session.peer.connection,
                 RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=header.to_ext()),
                 deadline_ms,
-                partial(answers.take, client_id),
+                partial(answered, client_id),
                 asker=peer.connection,
             )
             for client_id, session in members
@@ -281,7 +297,14 @@ class OffsetAdministration:
         raise_unknown_group(self._context, header.src_group)
         source = state.offsets.of_group(header.src_group)
         topics = [header.topic] if header.topic else sorted(source)
-        self._check_clone(header, topics)
+        for topic in topics:
+            find_topic(self._context, topic)
+        if not header.offline and state.members.of_group(header.dest_group):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"group[{header.dest_group}] is online and would overwrite the offsets; stop its "
+                f"consumers first",
+            )
         commits = [
             Commit(header.dest_group, topic, queue_id, offset)
             for topic in topics
@@ -301,53 +324,11 @@ class OffsetAdministration:
 
         return change(self._context, records, request, peer, in_parts=True)
 
-    def _check_clone(self, header: CloneGroupOffsetHeader, topics: list[str]) -> None:
-        state = self._context.state
-        for topic in topics:
-            find_topic(self._context, topic)
-        if header.offline:
-            return
-        if state.members.of_group(header.dest_group):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"group[{header.dest_group}] is online and would overwrite the offsets; stop its "
-                f"consumers first",
-            )
-
     def _sessions_of(self, group: str) -> list[Session]:
         sessions = self._context.sessions
         found = [sessions.get(connection) for connection in sessions.members_at(group)]
 
         return [session for session in found if session is not None]
-
-
-class _StatusAnswers:
-    """The answers to one 223, given when the last member has answered or been given up."""
-
-    def __init__(self, request: RemotingCommand, peer: Peer, expected: int) -> None:
-        self._request = request
-        self._peer = peer
-        self._missing = expected
-        self._table: dict[str, Mapping[MessageQueue, int]] = {}
-
-    def take(self, client_id: str, response: RemotingCommand | Silence) -> list[Effect]:
-        """Take in one answer; members that do not know are left out."""
-        if (
-            isinstance(response, RemotingCommand)
-            and response.code == ResponseCode.SUCCESS
-            and len(response.body) <= ANSWER_SIZE_MAX
-        ):
-            try:
-                status = ConsumerStatus.from_json(response.body)
-            except (JsonError, ModelError):
-                pass  # a client's fault must not hide what the others say
-            else:
-                self._table[client_id] = status.message_queue_table
-        self._missing -= 1
-        if self._missing:
-            return []
-
-        return answer(self._request, self._peer, body=ConsumerStatus({}, self._table).to_json())
 
 
 def _names_queue(header: ResetOffsetHeader) -> bool:
