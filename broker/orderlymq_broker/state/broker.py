@@ -20,7 +20,7 @@ from orderlymq_broker.state.groups.parkedkeys import ParkedTable
 from orderlymq_broker.state.lanes.table import LaneTable
 from orderlymq_broker.state.schedule.timers import TimerTable
 from orderlymq_broker.state.send.duplicates import DedupWindow
-from orderlymq_broker.state.tables import encode_row, read_rows
+from orderlymq_broker.state.tables import encode_row, read_counter, read_rows
 from orderlymq_broker.state.topics.expansiontable import ExpansionTable
 from orderlymq_broker.state.topics.queues import TailCache, load_queues
 from orderlymq_broker.state.topics.topics import GroupTable, TopicTable
@@ -32,7 +32,6 @@ from orderlymq_broker.store.layout import (
     Table,
     decode_applied,
     encode_applied,
-    table_key,
 )
 
 # Row of the counters that holds the greatest token of an operator.
@@ -93,8 +92,8 @@ class BrokerState:
         state.lanes = LaneTable.load(reader)
         for name, expanding in state.expansions.by_topic.items():
             state.topics.by_name[name].expansion = expanding
-        state.operator_token = _read_counter(reader, OPERATOR_ROW)
-        state.restored_ms = _read_counter(reader, RESTORED_ROW)
+        state.operator_token = read_counter(reader, OPERATOR_ROW, int, 0)
+        state.restored_ms = read_counter(reader, RESTORED_ROW, int, 0)
         state.timers = TimerTable.load(reader)
         for value in read_rows(reader, Table.DELAY):
             queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
@@ -192,9 +191,3 @@ class BrokerState:
         assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
         assert self.tail.size <= self.tail.size_max or len(self.tail) <= 1
         assert all(entry.physical < self.physical_end for entry in in_tails)
-
-
-def _read_counter(reader: Reader, row: str) -> int:
-    value = reader.get(Family.TABLES, table_key(Table.COUNTERS, row))
-
-    return 0 if value is None else msgspec.msgpack.decode(value, type=int)

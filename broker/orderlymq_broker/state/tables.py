@@ -7,7 +7,7 @@ and store can never disagree about an index. The tables are in the modules besid
 """
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ _PAGE: Final = 1024
 # Rows that are removed as one range: each for itself takes 1.5 us, and a topic may have 100,000 offsets. A range looks at all
 # rows that the entry has changed, and a reader at all ranges of the entries that are not written yet.
 _RANGE_MIN: Final = 256
+
+T = TypeVar("T")
 
 encode_row = msgspec.msgpack.Encoder().encode
 
@@ -72,6 +74,13 @@ class TableWrites:
             return
         batch.puts += [(Family.TABLES, key, value) for key, value in self._rows.items()]
         self._rows.clear()
+
+
+def read_counter(reader: Reader, name: str, kind: type[T], default: T) -> T:
+    """Return a row of the counters, *default* where there is none yet."""
+    value = reader.get(Family.TABLES, table_key(Table.COUNTERS, name))
+
+    return default if value is None else msgspec.msgpack.decode(value, type=kind)
 
 
 def read_rows(reader: Reader, table: Table) -> Iterator[bytes]:

@@ -24,9 +24,9 @@ from orderlymq_broker.state.groups.lockrecords import (
     LocksReleased,
     LocksRequested,
 )
-from orderlymq_broker.state.tables import TableWrites, read_rows
-from orderlymq_broker.store.kv import Family, Reader
-from orderlymq_broker.store.layout import Table, table_key
+from orderlymq_broker.state.tables import TableWrites, read_counter, read_rows
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
 
 QueueRef = tuple[str, int]
 
@@ -101,9 +101,7 @@ class LockTable:
                 table._ordered.add(lock.group)
             else:
                 table._put(lock)
-        floor = reader.get(Family.TABLES, table_key(Table.COUNTERS, _FLOOR))
-        if floor is not None:
-            table._floor = msgspec.msgpack.decode(floor, type=int)
+        table._floor = read_counter(reader, _FLOOR, int, 0)
 
         return table
 

@@ -16,9 +16,9 @@ import msgspec
 
 from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded, TimersMoved
-from orderlymq_broker.state.tables import TableWrites, read_pairs
+from orderlymq_broker.state.tables import TableWrites, read_counter, read_pairs
 from orderlymq_broker.store.kv import Family, Reader
-from orderlymq_broker.store.layout import Table, table_bounds, table_key
+from orderlymq_broker.store.layout import Table, table_bounds
 
 _COUNTERS: Final = "timers"
 _REF: Final = Struct(">QQQ")
@@ -35,12 +35,7 @@ class TimerTable:
     @classmethod
     def load(cls, reader: Reader) -> "TimerTable":
         """Read number and sum."""
-        value = reader.get(Family.TABLES, table_key(Table.COUNTERS, _COUNTERS))
-        if value is None:
-            return cls()
-        count, checksum = msgspec.msgpack.decode(value, type=tuple[int, int])
-
-        return cls(count, checksum)
+        return cls(*read_counter(reader, _COUNTERS, tuple[int, int], (0, 0)))
 
     def open(self, record: Append, writes: TableWrites) -> None:
         """Let a message of the timer topic wait for its time."""

@@ -12,12 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq_broker.state.records import GroupChanged, GroupSet, TopicChanged, TopicSet
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_counter, read_rows
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.state.topics.rows import TopicRow
-from orderlymq_broker.store.kv import Family, Reader
-from orderlymq_broker.store.layout import Table, table_key
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
 from orderlymq_protocol.body.config import DEDUP_ATTRIBUTE, PERM_READ, PERM_WRITE
 from orderlymq_protocol.names import (
     TIMER_TOPIC,
@@ -131,10 +131,9 @@ class TopicTable:
         for value in read_rows(reader, Table.TOPICS):
             row = msgspec.msgpack.decode(value, type=TopicRow)
             table._add(Topic(row.id, row.config))
-        counters = _read_counters(reader, _TOPIC_COUNTERS)
-        if counters is not None:
-            table.version = Versioned(counters[0], counters[1])
-            table.next_id = counters[2]
+        counters = read_counter(reader, _TOPIC_COUNTERS, tuple[int, int, int], (0, 0, 1))
+        *version, table.next_id = counters
+        table.version = Versioned(*version)
 
         return table
 
@@ -223,9 +222,7 @@ class GroupTable:
         for value in read_rows(reader, Table.GROUPS):
             config = msgspec.msgpack.decode(value, type=GroupSet)
             table.by_name[config.name] = config
-        counters = _read_counters(reader, _GROUP_COUNTERS)
-        if counters is not None:
-            table.version = Versioned(counters[0], counters[1])
+        table.version = Versioned(*read_counter(reader, _GROUP_COUNTERS, tuple[int, int], (0, 0)))
 
         return table
 
@@ -264,9 +261,3 @@ class GroupTable:
     def _bump(self, wall_ms: int, writes: TableWrites) -> None:
         self.version.bump(wall_ms)
         writes.put(Table.COUNTERS, _GROUP_COUNTERS, value=self.version.row())
-
-
-def _read_counters(reader: Reader, name: str) -> list[int] | None:
-    value = reader.get(Family.TABLES, table_key(Table.COUNTERS, name))
-
-    return None if value is None else msgspec.msgpack.decode(value, type=list[int])
