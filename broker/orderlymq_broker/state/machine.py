@@ -167,14 +167,6 @@ class Machine:
         """Pass over an entry that is raft's own: a new leader's first, a membership change."""
         self._finish(index, term, batch)
 
-    def digest(self) -> str:
-        """Return the hash of the state."""
-        return self.state.digest()
-
-    def check_invariants(self) -> None:
-        """Assert the invariants of the state."""
-        self.state.check_invariants()
-
     # -- the hot path ------------------------------------------------------------------------------
 
     def _append(self, record: Append, data: Buffer, start: int, batch: Batch) -> Outcome:

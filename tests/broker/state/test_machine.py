@@ -568,8 +568,8 @@ def test_every_replica_that_has_applied_the_same_log_has_the_same_state(
 
         assert steady.apply(encoded) == restarted.apply(encoded)
 
-        assert steady.machine.digest() == restarted.machine.digest()
-        steady.machine.check_invariants()
+        assert steady.state.digest() == restarted.state.digest()
+        steady.state.check_invariants()
     assert steady.restarted().state.digest() == restarted.state.digest()
     for key, value in steady.store.scan(Family.CONSUME_QUEUE, b"", b"\xff" * 17, limit=999):
         topic_id, queue_id, offset = decode_queue_key(key)

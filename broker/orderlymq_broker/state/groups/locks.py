@@ -57,11 +57,6 @@ class Lock(msgspec.Struct, frozen=True, array_like=True):
     held_since_ms: int = 0
     released_by: str = ""
 
-    @property
-    def held(self) -> bool:
-        """Return whether somebody holds it."""
-        return self.client_id != ""
-
 
 _NO_TOPICS: Mapping[str, dict[int, Lock]] = {}
 _NO_LOCKS: Mapping[int, Lock] = {}
@@ -201,9 +196,9 @@ class LockTable:
             lock = self._last(record.group, topic, queue_id)
             if lock is None:
                 lock = Lock(record.group, topic, queue_id, epoch=self._floor)
-            if lock.held and lock.client_id != record.client_id:
+            renewed = bool(lock.client_id)
+            if renewed and lock.client_id != record.client_id:
                 continue
-            renewed = lock.held
             lock = Lock(
                 record.group,
                 topic,
@@ -308,9 +303,9 @@ class LockTable:
                 for queue_id, lock in locks.items():
                     assert (lock.group, lock.topic, lock.queue_id) == (group, topic, queue_id), lock
                     assert lock.epoch >= 1, f"a lock that was never held: {lock}"
-                    assert not lock.held or lock.lease_ms > 0, lock
-                    assert not (lock.held and lock.released_by), lock
-                    if lock.held:
+                    assert not lock.client_id or lock.lease_ms > 0, lock
+                    assert not (lock.client_id and lock.released_by), lock
+                    if lock.client_id:
                         queues = held.setdefault(lock.client_id, {}).setdefault(group, {})
                         queues[topic, queue_id] = None
         assert self._holders == held, "who holds what is not what the locks say"

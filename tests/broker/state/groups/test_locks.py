@@ -80,7 +80,7 @@ def test_only_a_lock_that_was_given_back_remembers_its_holder(replica: Replica) 
         None,
     ]
     assert [locks.epoch("g", "t", queue) for queue in range(4)] == [1, 1, 1, 2]
-    assert [(each.queue_id, each.held) for each in locks.of_group("g")] == [
+    assert [(each.queue_id, bool(each.client_id)) for each in locks.of_group("g")] == [
         (0, False),
         (1, False),
         (2, False),
