@@ -28,7 +28,7 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.rotation import valid_secrets
 from orderlymq_broker.processors.admin.wrongsignatures import WrongSignatures
-from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.fetch.read import read_applied
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest
 from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_protocol.body.clients import LockBatchRequest
@@ -345,9 +345,7 @@ class AccessControl:
                     return [] if half is None else [_topic(half.opened.topic, PUB)]
         except (HeaderError, MessageIdError):
             return []  # its handler says what is wrong
-        if not 0 <= physical < self._context.state.physical_end:
-            return []
-        stored = read_message(self._context.reader, physical)
+        stored = read_applied(self._context, physical)
         return [] if stored is None else [_topic(decode_record(stored).topic, SUB)]
 
 

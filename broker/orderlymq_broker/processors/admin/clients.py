@@ -16,7 +16,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.listings import Pieces, filled
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_list, raise_unknown_group
-from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.fetch.read import read_applied
 from orderlymq_broker.processors.observe.listeners import RUNNING_INFO_VERSION
 from orderlymq_broker.state.groups.members import subscription_data
 from orderlymq_protocol.body import fastjson
@@ -248,9 +248,7 @@ class ClientAdministration:
             _, _, physical = decode_offset_message_id(message_id)
         except MessageIdError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{problem} ({error})") from error
-        stored = None
-        if physical < self._context.state.physical_end:
-            stored = read_message(self._context.reader, physical)
+        stored = read_applied(self._context, physical)
         if stored is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.fetch.read import read_applied
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import (
@@ -93,9 +93,7 @@ class QueryProcessor:
     def by_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 33: one message by its physical offset."""
         offset = ViewMessageHeader.from_ext(request.ext).offset
-        stored = None
-        if offset < self._context.state.physical_end:
-            stored = read_message(self._context.reader, offset)
+        stored = read_applied(self._context, offset)
         if stored is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.state.topics.rows import TailEntry
 from orderlymq_broker.store.kv import Family, Reader
@@ -221,6 +222,13 @@ def _search_store(
                 return offset + at, messages, work
 
     return offset + at, messages, work
+
+
+def read_applied(context: Context, physical: int) -> bytes | None:
+    """Return the stored message at *physical*, None where none is applied."""
+    is_applied = 0 <= physical < context.state.physical_end
+
+    return read_message(context.reader, physical) if is_applied else None
 
 
 def read_message(reader: Reader, physical: int) -> bytes | None:

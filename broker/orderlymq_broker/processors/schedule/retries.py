@@ -22,7 +22,7 @@ from orderlymq_broker.core.uncommitted import (
     count_down,
     when_known,
 )
-from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.fetch.read import read_applied, read_message
 from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.schedule.deadletters import (
     check_retry,
@@ -144,9 +144,7 @@ class RetryProcessor:
         return Propose([draft], applied, lost)
 
     def _load(self, physical: int) -> StoredMessage:
-        stored = None
-        if physical < self._context.state.physical_end:
-            stored = read_message(self._context.reader, physical)
+        stored = read_applied(self._context, physical)
         if stored is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical}"
