@@ -16,6 +16,7 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic
 from orderlymq_broker.processors.groups.locks import check_client
+from orderlymq_broker.processors.topics.expansionrequests import read_number
 from orderlymq_broker.state.groups.failurepolicy import DeadPolicy, after_death, dead_policy
 from orderlymq_broker.state.groups.parkedkeyrecords import (
     KeyFollowed,
@@ -74,7 +75,9 @@ class ParkedKeyProcessor:
         group, topic, key = ext.get("consumerGroup", ""), ext.get("topic", ""), ext.get("key", "")
         check_client("member", group)
         check_own_topic(retry_topic(group))  # by way of which its letters come
-        queue_id, offset, epoch = (_number(ext, name) for name in ("queueId", "offset", EXT_EPOCH))
+        queue_id, offset, epoch = (
+            read_number(ext, name) for name in ("queueId", "offset", EXT_EPOCH)
+        )
         state = self._context.state
         known = state.topics.get(topic)
         if known is None or queue_id >= known.queue_count:
@@ -177,7 +180,7 @@ def looked_at(ext: dict[str, str]) -> tuple[int, int]:
     if "queueId" not in ext and "firstOffset" not in ext:
         return -1, -1
 
-    return _number(ext, "queueId"), _number(ext, "firstOffset")
+    return read_number(ext, "queueId"), read_number(ext, "firstOffset")
 
 
 def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
@@ -219,11 +222,3 @@ def _say(
         ext |= {"firstOffset": str(held.offset), "firstMessageId": held.message_id}
 
     return answer(request, peer, ext=ext, remark=remark)
-
-
-def _number(ext: dict[str, str], name: str) -> int:
-    text = ext.get(name, "")
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{name} must be a number, not {text!r}")
-
-    return int(text)

@@ -147,12 +147,12 @@ class ExpansionProcessor:
                 return self._fence(name, request, peer, token)
             case "abort":
                 reason = ext.get("reason", "")[:1024] or "given up by the operator"
-                record: Record = ExpansionAborted(name, _number(ext, "attempt"), reason, token)
+                record: Record = ExpansionAborted(name, read_number(ext, "attempt"), reason, token)
             case "switch":
                 record = self._switch(name, request, token)
             case "publish":
-                settle_ms = _number(ext, "settleMillis", EXPANSION_MS_MAX)
-                record = ExpansionPropagated(name, _number(ext, "total"), settle_ms, token)
+                settle_ms = read_number(ext, "settleMillis", EXPANSION_MS_MAX)
+                record = ExpansionPropagated(name, read_number(ext, "total"), settle_ms, token)
             case _:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
@@ -288,20 +288,17 @@ class ExpansionProcessor:
         present = self._context.state.expansions.by_topic.get(name, Expansion(name))
         record = ExpansionFenced(
             name,
-            _number(ext, "attempt", present.attempt + ATTEMPTS_AHEAD_MAX),
-            _number(ext, "total", QUEUES_MAX),
-            _number(ext, "queues", QUEUES_MAX),
-            _number(ext, "limitMillis", EXPANSION_MS_MAX),
+            read_number(ext, "attempt", present.attempt + ATTEMPTS_AHEAD_MAX),
+            read_number(ext, "total", QUEUES_MAX),
+            read_number(ext, "queues", QUEUES_MAX),
+            read_number(ext, "limitMillis", EXPANSION_MS_MAX),
             token,
         )
         # What is proposed from now on stands behind the fence in the log.
         view = self._context.view
         view.fencing.add(name)
 
-        def ended() -> None:
-            view.fencing.discard(name)
-
-        return self._propose([record], request, peer, ended=ended)
+        return self._propose([record], request, peer, ended=lambda: view.fencing.discard(name))
 
     def _switch(self, name: str, request: RemotingCommand, token: int) -> ExpansionSwitched:
         ext = request.ext
@@ -314,12 +311,17 @@ class ExpansionProcessor:
                     ResponseCode.SYSTEM_ERROR, 'the body must be {"groups": [names of groups]}'
                 )
             groups = tuple(listed)
-        topic = self._context.state.topics.get(name)
-        readers = self._ordered_readers(topic) if topic is not None else []
+        state = self._context.state
+        topic = state.topics.get(name)
+        readers = (
+            [group for group in readers_of(state, name) if state.is_ordered(group)]
+            if topic is not None
+            else []
+        )
         if topic is not None and (late := self._retries.waiting(readers)):
             group, count = late[0]
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _retry_text(name, group, count))
-        expansion = self._context.state.expansions.by_topic.get(name)
+        expansion = state.expansions.by_topic.get(name)
         if topic is not None and expansion is not None and expansion.phase is ExpansionPhase.FENCED:
             busy = [each for group in readers for each in self._in_hand(group, topic)]
             if busy:
@@ -334,11 +336,11 @@ class ExpansionProcessor:
 
         return ExpansionSwitched(
             name,
-            _number(ext, "attempt"),
-            _number(ext, "total", QUEUES_MAX),
-            _number(ext, "queues", QUEUES_MAX),
+            read_number(ext, "attempt"),
+            read_number(ext, "total", QUEUES_MAX),
+            read_number(ext, "queues", QUEUES_MAX),
             groups,
-            _number(ext, "perm", 7) if "perm" in ext else 6,
+            read_number(ext, "perm", 7) if "perm" in ext else 6,
             token,
         )
 
@@ -375,11 +377,6 @@ class ExpansionProcessor:
 
         return [Blocker(group, NO_QUEUE, count, text)]
 
-    def _ordered_readers(self, topic: Topic) -> list[str]:
-        state = self._context.state
-
-        return [group for group in readers_of(state, topic.name) if state.is_ordered(group)]
-
     def _propose(
         self,
         records: Sequence[Record],
@@ -404,7 +401,12 @@ def _retry_text(topic: str, group: str, count: int) -> str:
     return f"group {group} has {counted(count, 'message')} to try again; topic[{topic}] waits"
 
 
-def _number(ext: dict[str, str], name: str, maximum: int = (1 << 62)) -> int:
+def read_number(ext: dict[str, str], name: str, maximum: int = (1 << 62)) -> int:
+    """Return the number of a field of ours.
+
+    Raises:
+        RequestRefused: it says none from 0 to *maximum* (1).
+    """
     text = ext.get(name, "")
     # A longer text is no number of a protocol, and converting it costs time that grows with its square.
     if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > maximum:
