@@ -60,10 +60,13 @@ class ConfigAdministration:
         if all(present[name] == text for name, (text, _) in values.items()):
             return answer(request, peer)
 
-        def done() -> list[Effect]:
-            return answer(request, peer, remark=_REMARK)
-
-        return change(context, [SettingsSet(values)], request, peer, done=done)
+        return change(
+            context,
+            [SettingsSet(values)],
+            request,
+            peer,
+            done=lambda: answer(request, peer, remark=_REMARK),
+        )
 
     def clean(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 306 and 329: look for messages past their time with the next tick."""

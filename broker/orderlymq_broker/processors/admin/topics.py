@@ -209,10 +209,9 @@ class TopicAdministration:
         }
         fencing |= fewer
 
-        def ended() -> None:
-            fencing.difference_update(fewer)
-
-        return change(self._context, records, request, peer, ended=ended)
+        return change(
+            self._context, records, request, peer, ended=lambda: fencing.difference_update(fewer)
+        )
 
     def _judge(self, config: TopicConfig, attributes: object) -> TopicSet:
         """Return the record that makes a topic so.

@@ -125,7 +125,11 @@ class HeldPull:
 
 
 class PullProcessor:
-    """Serves pulls and keeps those that wait."""
+    """Serves pulls and keeps those that wait.
+
+    Attributes:
+        held_count: how many wait.
+    """
 
     def __init__(self, context: Context, fence: Fence, committer: Committer) -> None:
         self._context = context
@@ -134,7 +138,7 @@ class PullProcessor:
         self._held: dict[_QueueKey, dict[int, HeldPull]] = {}
         self._by_connection: dict[int, dict[int, HeldPull]] = {}
         self._deadlines: list[tuple[int, int, HeldPull]] = []
-        self._count = 0
+        self.held_count = 0
         self._text_bytes = 0
         self._number = 0
         # What filters that read messages have taken, in all.
@@ -144,11 +148,6 @@ class PullProcessor:
         # Those that are to be answered, and why without being judged; None for one that was looked at.
         self._due: deque[tuple[Iterator[HeldPull | None], str]] = deque()
         self._goes_on = False
-
-    @property
-    def held_count(self) -> int:
-        """Return how many pulls wait."""
-        return self._count
 
     def pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 11 and 361."""
@@ -381,7 +380,7 @@ class PullProcessor:
         size = sum(map(getsizeof, kept.ext.values()))
         size += getsizeof(header.subscription) + getsizeof(header.expression_type)
         crowded: list[Effect] = []
-        while self._count >= HELD_MAX or self._text_bytes + size > HELD_TEXT_BYTES_MAX:
+        while self.held_count >= HELD_MAX or self._text_bytes + size > HELD_TEXT_BYTES_MAX:
             if not self._by_connection:
                 return None
             most = max(self._by_connection.values(), key=_weight)
@@ -392,7 +391,7 @@ class PullProcessor:
         self._held.setdefault(key, {})[held.number] = held
         self._by_connection.setdefault(peer.connection, {})[held.number] = held
         heappush(self._deadlines, (deadline, held.number, held))
-        self._count += 1
+        self.held_count += 1
         self._text_bytes += size
 
         return crowded
@@ -478,10 +477,10 @@ class PullProcessor:
 
     def _forget(self, held: HeldPull) -> None:
         held.done = True
-        self._count -= 1
+        self.held_count -= 1
         self._text_bytes -= held.size
         # Entries of answered pulls stay in the heap until they are the larger part of it.
-        if len(self._deadlines) > 2 * self._count + _HEAP_SLACK:
+        if len(self._deadlines) > 2 * self.held_count + _HEAP_SLACK:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
             heapify(self._deadlines)
         _remove(self._held, held.key, held.number)

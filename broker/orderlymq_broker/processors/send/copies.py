@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.send.checks import check_broker, illegal
@@ -64,10 +64,14 @@ class CopyProcessor:
             assert type(last) is Refused
             return answer(kept, peer, ResponseCode.TOPIC_NOT_EXIST, remark=last.reason)
 
-        def lost(refusal: Refusal | None) -> list[Effect]:
-            return answer_unstored(kept, peer, refusal)
-
-        return [Propose(drafts, applied, lost, first_at=(topic.queue(header.queue_id), first))]
+        return [
+            Propose(
+                drafts,
+                applied,
+                lost=lambda refusal: answer_unstored(kept, peer, refusal),
+                first_at=(topic.queue(header.queue_id), first),
+            )
+        ]
 
     def _topic(self, header: AppendCopiesHeader) -> Topic:
         """Return the topic of copies.

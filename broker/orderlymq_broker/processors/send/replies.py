@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_broker.core.brokertoclient import REPLIES, ClientCalls, Silence
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.send.sends import SendProcessor
@@ -70,12 +70,9 @@ class ReplyProcessor:
             stored = outcomes[0]
             return reply.stored(self._sends.ext_of(stored) if type(stored) is Append else {})
 
-        def lost(_: Refusal | None) -> list[Effect]:
-            return reply.stored({})
-
         return [
             *self._push(reply, request.body, header, draft, now),
-            Propose([draft], applied, lost),
+            Propose([draft], applied, lost=lambda _: reply.stored({})),
         ]
 
     def _push(

@@ -228,22 +228,11 @@ class RetentionService:
         """Return the first message boundary at or after *physical*."""
         if physical <= self._context.state.floor:
             return 0
-        at = self._next_message(physical)
+        start = message_key(physical)
+        pairs = self._context.reader.scan(Family.MESSAGES, start, _KEYS_END, limit=1)
+        end = self._context.state.physical_end
 
-        return self._context.state.physical_end if at is None else at[0]
-
-    def _next_message(self, physical: int) -> tuple[int, int] | None:
-        """Return offset and store time of the first applied message at or after *physical*."""
-        pairs = self._context.reader.scan(
-            Family.MESSAGES, message_key(max(0, physical)), _KEYS_END, limit=1
-        )
-        if not pairs:
-            return None
-        offset = decode_u64(pairs[0][0])
-        if offset >= self._context.state.physical_end:
-            return None
-
-        return offset, decode_record(pairs[0][1]).store_timestamp
+        return min(end, decode_u64(pairs[0][0])) if pairs else end
 
     # -- the duplicate window ----------------------------------------------------------------------
 
