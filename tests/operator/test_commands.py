@@ -19,6 +19,7 @@ from orderlymq_operator.commands import _wait_until_settled, apply, demo, down, 
 from orderlymq_operator.local.directory import Contact, DataDirectory
 from tests.operator.local.conftest import directory, ports, stub_brokers
 from tests.operator.local.manifests import normal_topic, text
+from tests.operator.local.supervision import is_supervised
 
 __all__ = ["directory", "ports", "stub_brokers"]  # fixtures
 
@@ -132,7 +133,7 @@ def test_ctrl_c_ends_everything_within_seconds(directory: DataDirectory, manifes
     assert time.monotonic() - began < 10
     assert len(children) == 4
     assert not any(psutil.pid_exists(pid) for pid in children)
-    assert not directory.is_supervised()
+    assert not is_supervised(directory)
 
 
 @pytest.mark.long
@@ -239,7 +240,7 @@ def test_ctrl_c_while_a_start_is_waited_for_says_what_goes_on(
     assert f"process {contact.pid}" in said[-1]
     assert "goes on starting" in said[-1]
     assert "`orderlymq down` stops it" in said[-1]
-    assert directory.is_supervised()
+    assert is_supervised(directory)
 
 
 def test_one_late_answer_of_the_supervisor_does_not_end_a_wait(

@@ -81,13 +81,6 @@ class WorkQueue(Generic[Key]):
             self.add_after(key, delay_s)
         return delay_s
 
-    def forget(self, key: Key) -> None:
-        """Drop what is planned for *key*: it is gone."""
-        self._failures.pop(key, None)
-        timer = self._later.pop(key, None)
-        if timer is not None:
-            timer.cancel()
-
     def _release(self, key: Key) -> None:
         self._busy.discard(key)
         if key in self._again:

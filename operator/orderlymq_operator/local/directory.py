@@ -331,16 +331,6 @@ class DataDirectory:
         """Return whether a supervisor has ever held the directory."""
         return any(file.exists() for file in (self._cluster, self._lock_file))
 
-    def is_supervised(self) -> bool:
-        """Return whether a supervisor holds the directory."""
-        if not self._lock_file.exists():
-            return False
-        try:
-            with self.locked_as_it_is():
-                return False
-        except HeldError:
-            return True
-
     def publish(self, contact: Contact | None) -> None:
         """Write down where the supervisor answers, or that there is none."""
         file = self.path / "supervisor.json"

@@ -96,10 +96,6 @@ class Keeper:
             self._signal(signal.SIGKILL)
         await self._task
 
-    def kill(self) -> None:
-        """Kill the process, as a test or a demonstration of failure does; it is started again."""
-        self._signal(signal.SIGKILL)
-
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         young_deaths = 0

@@ -45,7 +45,6 @@ async def test_failures_come_later_and_later_and_success_forgets_them() -> None:
     queue.add("a")
     await queue.take()
     assert queue.failed("a", pause_s=9) == 9
-    queue.forget("a")
 
 
 async def test_a_later_turn_gives_way_to_an_earlier_one() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from orderlymq_operator.local import session
 from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.errors import HeldError
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.local.manifests import manifests
@@ -31,6 +32,15 @@ async def running(
             supervisor.stop()
             await task
     assert directory.run_records() == []
+
+
+def is_supervised(directory: DataDirectory) -> bool:
+    """Return whether somebody holds a directory that a supervisor has held before."""
+    try:
+        with directory.locked_as_it_is():
+            return False
+    except HeldError:
+        return True
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -11,6 +11,7 @@ from orderlymq_operator.local.directory import Contact, DataDirectory, State, wr
 from orderlymq_operator.local.errors import FailedError, RefusedError
 from orderlymq_runtime.security.clustersecret import SECRET_SIZE_MIN
 from tests.operator.examples import desired, group, topic
+from tests.operator.local.supervision import is_supervised
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
@@ -129,14 +130,14 @@ def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     with directory.locked():
         directory.publish(Contact(4711, "127.0.0.1", 1, "secret"))
-        assert directory.is_supervised()
+        assert is_supervised(directory)
         with (
             pytest.raises(RefusedError, match=rf"process {os.getpid()}\b.*orderlymq apply"),
             directory.locked(),
         ):
             pass
 
-    assert not directory.is_supervised()
+    assert not is_supervised(directory)
 
 
 def test_a_question_after_the_supervisor_makes_nothing(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_a_question_after_the_supervisor_makes_nothing(tmp_path: Path) -> None:
     (tmp_path / "supervisor.lock").touch()
     directory = DataDirectory(tmp_path)
 
-    assert not directory.is_supervised()
+    assert not is_supervised(directory)
     assert [path.name for path in tmp_path.iterdir()] == ["supervisor.lock"]
 
 
@@ -153,13 +154,13 @@ def test_who_inherits_the_hold_goes_on_with_it(tmp_path: Path) -> None:
     directory, heir = DataDirectory(tmp_path), DataDirectory(tmp_path)
     with directory.locked():
         passed = os.dup(directory.lock)  # as a child gets it
-    assert directory.is_supervised()
+    assert is_supervised(directory)
 
     with heir.locked(passed):
-        assert directory.is_supervised()
+        assert is_supervised(directory)
         assert not os.get_inheritable(heir.lock)
 
-    assert not directory.is_supervised()
+    assert not is_supervised(directory)
 
 
 def test_the_secret_is_for_the_owner_only(tmp_path: Path) -> None:

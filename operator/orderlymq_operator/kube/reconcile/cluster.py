@@ -153,11 +153,6 @@ class ClusterReconciler:
         self.seen = LastScopes()
         self.orders: dict[ClusterKey, ConditionReport] = {}
 
-    @property
-    def access(self) -> Credentials:
-        """The connections to brokers; the takeover uses them, too."""
-        return self._credentials
-
     async def close(self) -> None:
         """Close all connections."""
         await self._credentials.close()
