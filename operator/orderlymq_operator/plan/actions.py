@@ -99,6 +99,34 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
+class OfRaftGroup:
+    """What an action on one raft group names."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfReplica(OfRaftGroup):
+    """What an action on one replica names."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfTopic:
+    """What an action on one topic names."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfTopicInGroup(OfTopic):
+    """What an action on the part of a topic names that stands in one raft group."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartNameServer:
     """Start name server *index*."""
 
@@ -113,110 +141,80 @@ class RestartNameServer:
 
 
 @dataclass(frozen=True, slots=True)
-class StartReplica:
+class StartReplica(OfReplica):
     """Start a replica; one that joins later starts without a vote."""
 
-    group: str
-    node: int
     join: bool
 
 
 @dataclass(frozen=True, slots=True)
-class RestartReplica:
+class RestartReplica(OfReplica):
     """Stop a replica in good order and start it with the settings of today."""
 
-    group: str
-    node: int
-
 
 @dataclass(frozen=True, slots=True)
-class StopReplica:
+class StopReplica(OfReplica):
     """Stop a replica that is no member any more; its data is set aside, not deleted."""
 
-    group: str
-    node: int
-
 
 @dataclass(frozen=True, slots=True)
-class AddLearner:
+class AddLearner(OfReplica):
     """Let a running replica receive the log, without a vote."""
 
-    group: str
-    node: int
-
 
 @dataclass(frozen=True, slots=True)
-class PromoteReplica:
+class PromoteReplica(OfReplica):
     """Give a learner that has caught up its vote."""
 
-    group: str
-    node: int
-
 
 @dataclass(frozen=True, slots=True)
-class RemoveReplica:
+class RemoveReplica(OfReplica):
     """Take a replica out of the membership; the process goes on until it is stopped."""
 
-    group: str
-    node: int
-
 
 @dataclass(frozen=True, slots=True)
-class TransferLeadership:
+class TransferLeadership(OfRaftGroup):
     """Transfer the leadership of a raft group to replica *target*; a transfer that only *balances* leaders can wait."""
 
-    group: str
     target: int
     balances: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class PutOrderConfig:
+class PutOrderConfig(OfTopic):
     """Publish the queue list of an ordered topic (`broker:queues;...`) on every name server."""
 
-    topic: str
     value: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteOrderConfig:
+class DeleteOrderConfig(OfTopic):
     """Withdraw the queue list of a deleted topic from every name server."""
 
-    topic: str
-
 
 @dataclass(frozen=True, slots=True)
-class CreateTopic:
+class CreateTopic(OfTopicInGroup):
     """Create a topic in one raft group."""
 
-    topic: str
-    group: str
     config: TopicConfig
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateTopic:
+class UpdateTopic(OfTopicInGroup):
     """Change a topic in one raft group."""
 
-    topic: str
-    group: str
     config: TopicConfig
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopic:
+class DeleteTopic(OfTopicInGroup):
     """Delete a topic with its messages from one raft group."""
-
-    topic: str
-    group: str
 
 
 @dataclass(frozen=True, slots=True)
-class FenceTopic:
+class FenceTopic(OfTopicInGroup):
     """Refuse writes to a topic on one raft group and note where its queues end."""
 
-    topic: str
-    group: str
     attempt: int
     total: int
     queues: int
@@ -224,21 +222,17 @@ class FenceTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortExpansion:
+class AbortExpansion(OfTopicInGroup):
     """Abort an expansion on one raft group: the old list stays, writes are let in."""
 
-    topic: str
-    group: str
     attempt: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchTopic:
+class SwitchTopic(OfTopicInGroup):
     """Make the new list valid on one raft group; *readers* are consumer groups of all raft groups."""
 
-    topic: str
-    group: str
     attempt: int
     total: int
     config: TopicConfig
@@ -246,11 +240,9 @@ class SwitchTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishTopic:
+class PublishTopic(OfTopicInGroup):
     """Notify one raft group that every name server returns the new list."""
 
-    topic: str
-    group: str
     total: int
     propagation_ms: int
 
@@ -380,27 +372,9 @@ def lane_of(action: Action) -> Lane:
             return "Report", f"{subject.kind} {subject.name} {subject.type}"
         case Refuse():
             return action.kind, action.name
-        case (
-            StartReplica()
-            | RestartReplica()
-            | StopReplica()
-            | AddLearner()
-            | PromoteReplica()
-            | RemoveReplica()
-            | TransferLeadership()
-        ):
+        case OfRaftGroup():
             return "RaftGroup", action.group
-        case (
-            PutOrderConfig()
-            | DeleteOrderConfig()
-            | CreateTopic()
-            | UpdateTopic()
-            | DeleteTopic()
-            | FenceTopic()
-            | AbortExpansion()
-            | SwitchTopic()
-            | PublishTopic()
-        ):
+        case OfTopic():
             return "Topic", action.topic
         case _:
             assert_never(action)

@@ -20,11 +20,13 @@ from orderlymq_operator.plan.actions import (
     DeleteUser,
     FenceTopic,
     GroupConfig,
+    Member,
     Observed,
     ObservedExpansion,
     ObservedGroup,
     ObservedNameServer,
     ObservedReplica,
+    OfRaftGroup,
     PromoteReplica,
     PublishTopic,
     PutOrderConfig,
@@ -48,6 +50,12 @@ from orderlymq_operator.plan.expansion import expanding_topics, topics_under_way
 from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Desired
 
+# What a replica is after a change of the membership.
+_MEMBERS: Final[Mapping[type, Member]] = {
+    AddLearner: "learner",
+    PromoteReplica: "voter",
+    RemoveReplica: "outside",
+}
 # Longer than any pause between two attempts of an expansion.
 _LONG_AGO_MS: Final = 1 << 40
 
@@ -125,9 +133,9 @@ class IdealCluster:
             _elect(group)
             for name, found in group.expansion.items():
                 phase = "open" if found.phase == "settling" else found.phase
-                group.expansion[name] = replace(
-                    found, phase=phase, age_ms=_waited_ms(found), blockers=()
-                )
+                # After an aborted attempt the pause is over, a fence never gets old.
+                age_ms = _LONG_AGO_MS if found.phase == "open" else 0
+                group.expansion[name] = replace(found, phase=phase, age_ms=age_ms, blockers=())
         self._settle_name_servers()
 
     def _settle_name_servers(self) -> None:
@@ -171,15 +179,7 @@ class IdealCluster:
                 for index, config in self._lists():
                     kept = {name: text for name, text in config.items() if name != topic}
                     self.servers[index] = replace(self.servers[index], order_config=kept)
-            case (
-                StartReplica()
-                | RestartReplica()
-                | StopReplica()
-                | AddLearner()
-                | PromoteReplica()
-                | RemoveReplica()
-                | TransferLeadership()
-            ):
+            case OfRaftGroup():
                 self._change_replicas(action)
             case FenceTopic() | AbortExpansion() | SwitchTopic() | PublishTopic():
                 self._expand(action)
@@ -226,15 +226,10 @@ class IdealCluster:
                 group.replicas[node] = replace(group.replicas[node], revision=self._revision)
             case StopReplica(name, node):
                 self.groups[name].replicas.pop(node, None)
-            case AddLearner(name, node):
+            case AddLearner(name, node) | PromoteReplica(name, node) | RemoveReplica(name, node):
                 group = self.groups[name]
-                group.replicas[node] = replace(group.replicas[node], member="learner")
-            case PromoteReplica(name, node):
-                group = self.groups[name]
-                group.replicas[node] = replace(group.replicas[node], member="voter")
-            case RemoveReplica(name, node):
-                group = self.groups[name]
-                group.replicas[node] = replace(group.replicas[node], member="outside")
+                member = _MEMBERS[type(action)]
+                group.replicas[node] = replace(group.replicas[node], member=member)
             case TransferLeadership(name, target):
                 self.groups[name].leader = target
 
@@ -301,8 +296,3 @@ def _elect(group: IdealGroup) -> None:
     healthy = [node for node in voters if group.replicas[node].healthy]
     if group.leader not in healthy:
         group.leader = min(healthy) if len(healthy) > len(voters) // 2 else None
-
-
-def _waited_ms(found: ObservedExpansion) -> int:
-    """Return the age of a phase: after an aborted attempt the pause is over, a fence never gets old."""
-    return _LONG_AGO_MS if found.phase == "open" else 0
