@@ -1,5 +1,8 @@
 """Actions in words; for progress, logs and dry runs."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
     Action,
@@ -24,60 +27,46 @@ from orderlymq_operator.plan.actions import (
     StartReplica,
     StopReplica,
     SwitchTopic,
+    TopicConfig,
     TransferLeadership,
     UpdateTopic,
 )
 from orderlymq_protocol.plurals import counted
 
+# A short imperative phrase for each kind of action; the braces name its fields.
+_PHRASES: Final[Mapping[type, str]] = {
+    StartNameServer: "start name server {0.index}",
+    RestartNameServer: "restart name server {0.index} with new settings",
+    StartReplica: "start replica {0.group}-{0.node}{join}",
+    RestartReplica: "restart replica {0.group}-{0.node} with new settings",
+    StopReplica: "stop replica {0.group}-{0.node} and set its data aside",
+    AddLearner: "let {0.group}-{0.node} receive the log",
+    PromoteReplica: "give {0.group}-{0.node} its vote",
+    RemoveReplica: "take {0.group}-{0.node} out of the membership",
+    TransferLeadership: "transfer the leadership of {0.group} to replica {0.target}",
+    PutOrderConfig: "publish the queue list of {0.topic}: {0.value}",
+    DeleteOrderConfig: "withdraw the queue list of {0.topic}",
+    CreateTopic: "create topic {0.topic} with {queues} on {0.group}",
+    UpdateTopic: "change topic {0.topic} on {0.group}: {queues}",
+    DeleteTopic: "delete topic {0.topic} from {0.group}",
+    FenceTopic: "fence writes to {0.topic} on {0.group}: expansion {0.attempt}, to {0.total} queues",
+    AbortExpansion: (
+        "let writes to {0.topic} in again on {0.group}, expansion {0.attempt} is aborted: {0.reason}"
+    ),
+    SwitchTopic: "switch {0.topic} to {0.total} queues, {0.config.queues} of them on {0.group}",
+    PublishTopic: "notify {0.group} that {0.topic} is published with {0.total} queues",
+    SetGroup: "set consumer group {0.consumer_group} on {0.group}",
+    DeleteGroup: "delete consumer group {0.consumer_group} from {0.group}",
+    SetUser: "set account {0.access_key} on {0.group}",
+    DeleteUser: "delete account {0.access_key} from {0.group}",
+    ReportCondition: "{0.subject.kind} {0.subject.name}: {0.condition.message}",
+    Refuse: "refuse {0}",
+}
 
-def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line per kind
+
+def describe(action: Action) -> str:
     """Return a short imperative phrase."""
-    match action:
-        case StartNameServer(index):
-            return f"start name server {index}"
-        case RestartNameServer(index):
-            return f"restart name server {index} with new settings"
-        case StartReplica(group, node, join):
-            return f"start replica {group}-{node}" + (" as a new member" if join else "")
-        case RestartReplica(group, node):
-            return f"restart replica {group}-{node} with new settings"
-        case StopReplica(group, node):
-            return f"stop replica {group}-{node} and set its data aside"
-        case AddLearner(group, node):
-            return f"let {group}-{node} receive the log"
-        case PromoteReplica(group, node):
-            return f"give {group}-{node} its vote"
-        case RemoveReplica(group, node):
-            return f"take {group}-{node} out of the membership"
-        case TransferLeadership(group, target):
-            return f"transfer the leadership of {group} to replica {target}"
-        case PutOrderConfig(topic, value):
-            return f"publish the queue list of {topic}: {value}"
-        case DeleteOrderConfig(topic):
-            return f"withdraw the queue list of {topic}"
-        case CreateTopic(topic, group, config):
-            return f"create topic {topic} with {counted(config.queues, 'queue')} on {group}"
-        case UpdateTopic(topic, group, config):
-            return f"change topic {topic} on {group}: {counted(config.queues, 'queue')}"
-        case DeleteTopic(topic, group):
-            return f"delete topic {topic} from {group}"
-        case FenceTopic(topic, group, attempt, total):
-            return f"fence writes to {topic} on {group}: expansion {attempt}, to {total} queues"
-        case AbortExpansion(topic, group, attempt, reason):
-            return f"let writes to {topic} in again on {group}, expansion {attempt} is aborted: {reason}"
-        case SwitchTopic(topic, group, _, total, config):
-            return f"switch {topic} to {total} queues, {config.queues} of them on {group}"
-        case PublishTopic(topic, group, total):
-            return f"notify {group} that {topic} is published with {total} queues"
-        case SetGroup(consumer_group, group):
-            return f"set consumer group {consumer_group} on {group}"
-        case DeleteGroup(consumer_group, group):
-            return f"delete consumer group {consumer_group} from {group}"
-        case SetUser(_, access_key, group):
-            return f"set account {access_key} on {group}"
-        case DeleteUser(access_key, group):
-            return f"delete account {access_key} from {group}"
-        case ReportCondition(subject, condition):
-            return f"{subject.kind} {subject.name}: {condition.message}"
-        case Refuse():
-            return f"refuse {action}"
+    join = " as a new member" if isinstance(action, StartReplica) and action.join else ""
+    config = getattr(action, "config", None)
+    queues = counted(config.queues, "queue") if isinstance(config, TopicConfig) else ""
+    return _PHRASES[type(action)].format(action, join=join, queues=queues)
