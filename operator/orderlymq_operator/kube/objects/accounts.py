@@ -20,10 +20,8 @@ def account_secret(user: User, namespace: str, name: str, text: str) -> Json:
         "app.kubernetes.io/managed-by": "orderlymq-operator",
     }
     secret = names.user_secret(name)
-    made = owned("User", meta, SECRETS.api_version, SECRETS.kind, secret, labels)
-    made["type"] = "Opaque"
-    made["stringData"] = {"accessKey": user.access_key, SECRET_KEY: text}
-    return made
+    texts = {"accessKey": user.access_key, SECRET_KEY: text}
+    return owned("User", meta, SECRETS, secret, labels, type="Opaque", stringData=texts)
 
 
 def is_of(owner: User | Cluster, secret: Json) -> bool:

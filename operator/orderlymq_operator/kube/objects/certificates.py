@@ -19,6 +19,7 @@ from orderlymq_operator.kube.certificates.authority import (
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.certificates.schedule import CLOCK_SKEW, Authority
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.accounts import is_of
 from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.objects.pods import TLS_KEYS
 from orderlymq_operator.kube.resources import SECRETS, Json
@@ -69,7 +70,7 @@ def certificates_secret(
 
 def known_authority(cluster: Cluster, number: int, secret: Json | None) -> KnownAuthority | None:
     """Return what a Secret says of an authority; None when it is none of this Cluster."""
-    if secret is None or not _is_of(cluster, secret):
+    if secret is None or not is_of(cluster, secret):
         return None
     pair = pair_in(secret)
     try:
@@ -83,7 +84,7 @@ def known_authority(cluster: Cluster, number: int, secret: Json | None) -> Known
 
 def issued_in(cluster: Cluster, secret: Json | None) -> Issued | None:
     """Return what a Secret with certificates says of itself; None when it is none of this Cluster."""
-    if secret is None or not _is_of(cluster, secret):
+    if secret is None or not is_of(cluster, secret):
         return None
     notes = secret["metadata"].get("annotations") or {}
     return Issued.parsed(notes.get(names.ANNOTATION_CERTIFICATES))
@@ -112,14 +113,7 @@ def _text(secret: Json, key: str) -> str:
         return ""
 
 
-def _is_of(cluster: Cluster, secret: Json) -> bool:
-    owners = secret["metadata"].get("ownerReferences") or []
-    return any(owner.get("uid") == cluster.metadata.uid for owner in owners)
-
-
 def _secret(cluster: Cluster, name: str, group: str | None, texts: Mapping[str, str]) -> Json:
     labels = names.labels(cluster, names.BROKER, group)
-    kind = SECRETS.kind
-    made = owned("Cluster", cluster.metadata, SECRETS.api_version, kind, name, labels)
-    made["type"], made["immutable"], made["stringData"] = "Opaque", True, dict(texts)
-    return made
+    content = {"type": "Opaque", "immutable": True, "stringData": dict(texts)}
+    return owned("Cluster", cluster.metadata, SECRETS, name, labels, **content)

@@ -7,6 +7,7 @@ server only where it asks something there. There is never a second one beside it
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.clientaccess import access_variables, tls_mount, tls_volume
@@ -68,15 +69,13 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
     made = locked_down_pod(container, cluster, volumes=volumes, mounts=mounts)
     if pod.account:
         made["serviceAccountName"] = pod.account
-    deployment = client_object(cluster, pod.component, DEPLOYMENTS)
-    deployment["spec"] = {
+    spec = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": names.selector(cluster, pod.component)},
         "template": {"metadata": {"labels": names.labels(cluster, pod.component)}, "spec": made},
     }
-
-    return deployment
+    return client_object(cluster, pod.component, DEPLOYMENTS, spec=spec)
 
 
 def locked_down_pod(
@@ -105,16 +104,10 @@ def client_name(cluster: Cluster, component: str) -> str:
     return f"{cluster.metadata.name}-{component}"
 
 
-def client_object(cluster: Cluster, component: str, resource: Resource) -> Json:
-    """Return an object of a component, without content."""
-    return owned(
-        "Cluster",
-        cluster.metadata,
-        resource.api_version,
-        resource.kind,
-        client_name(cluster, component),
-        names.labels(cluster, component),
-    )
+def client_object(cluster: Cluster, component: str, resource: Resource, **content: Any) -> Json:
+    """Return an object of a component."""
+    name, labels = client_name(cluster, component), names.labels(cluster, component)
+    return owned("Cluster", cluster.metadata, resource, name, labels, **content)
 
 
 def secret_volume(volume: str, name: str, items: list[Json] | None) -> Json:

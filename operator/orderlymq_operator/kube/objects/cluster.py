@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -40,10 +41,19 @@ from orderlymq_operator.kube.objects.pods import (
     settings_file,
     settings_form,
 )
-from orderlymq_operator.kube.resources import Json, Resource
+from orderlymq_operator.kube.objects.rights import account_with_rights
+from orderlymq_operator.kube.resources import (
+    BUDGETS,
+    CONFIG_MAPS,
+    SECRETS,
+    SERVICES,
+    STATEFUL_SETS,
+    Json,
+    Resource,
+)
 from orderlymq_operator.plan.settings import broker_options, revision_of
 from orderlymq_operator.resources.cluster.cluster import ClusterSpec
-from orderlymq_operator.resources.cluster.listeners import roll_facts
+from orderlymq_operator.resources.cluster.listeners import Listener, roll_facts
 from orderlymq_operator.resources.cluster.rollout import LIVE_SETTINGS
 from orderlymq_operator.resources.kinds import Cluster
 
@@ -185,24 +195,14 @@ def account_objects(cluster: Cluster) -> list[Json]:
         for group in cluster.group_names
         for node in range(1, NODES_MAX + 1)
     ]
-    account = _object(cluster, "v1", "ServiceAccount", name, names.BROKER)
-    # Each process asks for its token by a projected volume.
-    account["automountServiceAccountToken"] = False
-    role = _object(cluster, "rbac.authorization.k8s.io/v1", "Role", name, names.BROKER)
-    role["rules"] = [
-        {
-            "apiGroups": [""],
-            "resources": ["pods"],
-            "resourceNames": pods,
-            "verbs": ["get", "patch"],
-        }
-    ]
-    binding = _object(cluster, "rbac.authorization.k8s.io/v1", "RoleBinding", name, names.BROKER)
-    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    binding["subjects"] = [
-        {"kind": "ServiceAccount", "name": name, "namespace": cluster.metadata.namespace}
-    ]
-    return [account, role, binding]
+    rule = {
+        "apiGroups": [""],
+        "resources": ["pods"],
+        "resourceNames": pods,
+        "verbs": ["get", "patch"],
+    }
+    make = partial(_object, cluster, name=name, component=names.BROKER)
+    return account_with_rights(make, name, cluster.metadata.namespace, [rule])
 
 
 def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
@@ -247,55 +247,56 @@ def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 
 def listener_objects(cluster: Cluster) -> list[Json]:
     """Return the Services of the further listeners."""
-    found = []
-    for listener in cluster.spec.listeners:
-        for group in targets(cluster):
-            component = names.NAME_SERVER if group is None else names.BROKER
-            name = names.listener_service(target_name(cluster, group), listener.name)
-            made = _object(cluster, "v1", "Service", name, component, group)
-            made["metadata"]["labels"][names.LABEL_LISTENER] = listener.name
-            if listener.type != "TLSRoute":
-                made["metadata"]["annotations"] |= annotations(cluster, listener, group)
-            made["spec"] = service_spec(cluster, listener, group)
-            found.append(made)
-    return found
+    return [
+        _of_listener(cluster, listener, group, SERVICES)
+        for listener in cluster.spec.listeners
+        for group in targets(cluster)
+    ]
 
 
 def route_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the TLSRoutes of the further listeners, in the version that is served; none where none is."""
-    found = []
-    routes = environment.routes
-    for listener in cluster.spec.listeners:
-        if routes is None or listener.type != "TLSRoute":
-            continue
-        for group in targets(cluster):
-            component = names.NAME_SERVER if group is None else names.BROKER
-            name = names.listener_service(target_name(cluster, group), listener.name)
-            made = _object(cluster, routes.api_version, routes.kind, name, component, group)
-            made["metadata"]["labels"][names.LABEL_LISTENER] = listener.name
-            made["metadata"]["annotations"] |= annotations(cluster, listener, group)
-            made["spec"] = route_spec(cluster, listener, group)
-            found.append(made)
-    return found
+    if environment.routes is None:
+        return []
+    return [
+        _of_listener(cluster, listener, group, environment.routes)
+        for listener in cluster.spec.listeners
+        if listener.type == "TLSRoute"
+        for group in targets(cluster)
+    ]
+
+
+def _of_listener(
+    cluster: Cluster, listener: Listener, group: str | None, resource: Resource
+) -> Json:
+    """Return the Service that leads to a group, or to the name servers, or the route to that Service."""
+    is_service = resource is SERVICES
+    component = names.NAME_SERVER if group is None else names.BROKER
+    name = names.listener_service(target_name(cluster, group), listener.name)
+    spec = (service_spec if is_service else route_spec)(cluster, listener, group)
+    made = _object(cluster, resource, name, component, group, spec=spec)
+    made["metadata"]["labels"][names.LABEL_LISTENER] = listener.name
+    if not is_service or listener.type != "TLSRoute":  # the route has them
+        made["metadata"]["annotations"] |= annotations(cluster, listener, group)
+    return made
 
 
 def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the ConfigMaps with the settings files: one for the name servers, one for each group."""
     addresses = [form.address for form in environment.groups.values() if form.address is not None]
     every = every_address(addresses[0] if addresses else "")
-    servers = _object(cluster, "v1", "ConfigMap", names.name_server_set(cluster), names.NAME_SERVER)
     form = settings_form(environment.name_server_revision)
     file = settings_file(NAME_SERVER_FILE, form)
-    servers["data"] = {file: _text(name_server_settings(cluster, every))}
+    data = {file: _text(name_server_settings(cluster, every))}
     if cluster.spec.listeners:
-        servers["data"][ADDRESSES_FILE] = _text(environment.addresses)
-    found = [servers]
+        data[ADDRESSES_FILE] = _text(environment.addresses)
+    name = names.name_server_set(cluster)
+    found = [_object(cluster, CONFIG_MAPS, name, names.NAME_SERVER, data=data)]
     for group, shape in sorted(environment.groups.items()):
         if shape.address is None:
             continue
-        made = _object(cluster, "v1", "ConfigMap", group, names.BROKER, group)
         form = settings_form(environment.revision, shape.certificates)
-        made["data"] = {
+        data = {
             settings_file(names.pod_name(group, node), form): _text(
                 broker_settings(
                     cluster,
@@ -309,25 +310,30 @@ def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
             )
             for node in range(1, shape.replicas + 1)
         }
-        found.append(made)
+        found.append(_object(cluster, CONFIG_MAPS, group, names.BROKER, group, data=data))
     return found
 
 
 def budget_objects(cluster: Cluster) -> list[Json]:
     """Return the disruption budgets: of each group, and of the name servers, one pod at a time."""
-    found = []
     places: list[tuple[str, str, str | None]] = [
         (names.name_server_set(cluster), names.NAME_SERVER, None)
     ]
     places += [(group, names.BROKER, group) for group in cluster.group_names]
-    for name, component, group in places:
-        budget = _object(cluster, "policy/v1", "PodDisruptionBudget", name, component, group)
-        budget["spec"] = {
-            "maxUnavailable": 1,
-            "selector": {"matchLabels": names.selector(cluster, component, group)},
-        }
-        found.append(budget)
-    return found
+    return [
+        _object(
+            cluster,
+            BUDGETS,
+            name,
+            component,
+            group,
+            spec={
+                "maxUnavailable": 1,
+                "selector": {"matchLabels": names.selector(cluster, component, group)},
+            },
+        )
+        for name, component, group in places
+    ]
 
 
 def name_server_set(cluster: Cluster, environment: Environment) -> Json:
@@ -404,10 +410,8 @@ def identity_secret(cluster: Cluster, text: str) -> Json:
 
 
 def _secret(cluster: Cluster, name: str, key: str, text: str) -> Json:
-    made = _object(cluster, "v1", "Secret", name, names.BROKER)
-    made["type"] = "Opaque"
-    made["stringData"] = {key: text}
-    return made
+    texts = {key: text}
+    return _object(cluster, SECRETS, name, names.BROKER, type="Opaque", stringData=texts)
 
 
 def _stateful_set(
@@ -420,9 +424,8 @@ def _stateful_set(
     replicas: int,
     claim: str,
 ) -> Json:
-    made = _object(cluster, "apps/v1", "StatefulSet", name, component, group)
     delete_claim = cluster.spec.storage.delete_claim
-    made["spec"] = {
+    spec = {
         "replicas": replicas,
         "serviceName": service,
         "podManagementPolicy": "Parallel",
@@ -436,7 +439,7 @@ def _stateful_set(
         },
         "volumeClaimTemplates": [_claim(cluster, component, group, claim)],
     }
-    return made
+    return _object(cluster, STATEFUL_SETS, name, component, group, spec=spec)
 
 
 def _claim(cluster: Cluster, component: str, group: str | None, size: str) -> Json:
@@ -464,8 +467,7 @@ def _service(
     headless: bool = False,
 ) -> Json:
     component = names.NAME_SERVER if group is None else names.BROKER
-    made = _object(cluster, "v1", "Service", name, component, group)
-    made["spec"] = {
+    spec: Json = {
         "type": "ClusterIP",
         "selector": dict(chosen),
         "ports": [
@@ -474,20 +476,20 @@ def _service(
         ],
     }
     if headless:
-        made["spec"]["clusterIP"] = "None"
-    return made
+        spec["clusterIP"] = "None"
+    return _object(cluster, SERVICES, name, component, group, spec=spec)
 
 
 def _object(
     cluster: Cluster,
-    api_version: str,
-    kind: str,
+    resource: Resource,
     name: str,
     component: str,
     group: str | None = None,
+    **content: Any,
 ) -> Json:
     labels = names.labels(cluster, component, group)
-    return owned("Cluster", cluster.metadata, api_version, kind, name, labels)
+    return owned("Cluster", cluster.metadata, resource, name, labels, **content)
 
 
 def _text(settings: Mapping[str, Any]) -> str:

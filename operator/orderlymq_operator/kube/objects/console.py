@@ -6,6 +6,7 @@ and towards browsers. Of the API server it asks two lists, the Pipelines and the
 nothing else. `clientpod` makes the pod.
 """
 
+from functools import partial
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
@@ -18,6 +19,7 @@ from orderlymq_operator.kube.objects.clientpod import (
     secret_volume,
 )
 from orderlymq_operator.kube.objects.pods import TLS_FOLDER, has_tls
+from orderlymq_operator.kube.objects.rights import account_with_rights
 from orderlymq_operator.kube.resources import (
     DEPLOYMENTS,
     INGRESSES,
@@ -58,24 +60,13 @@ def console_name(cluster: Cluster) -> str:
 
 def _rights(cluster: Cluster) -> list[Json]:
     """Return the account of its pod, which may list the Pipelines of the namespace, and the pods: it names those of consumers."""
-    name = console_name(cluster)
-    account, role, binding = (
-        client_object(cluster, COMPONENT, resource)
-        for resource in (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS)
-    )
-    # Its process asks for the token by a projected volume.
-    account["automountServiceAccountToken"] = False
     group = PIPELINES.api_version.partition("/")[0]
-    role["rules"] = [
+    rules = [
         {"apiGroups": [group], "resources": [PIPELINES.plural], "verbs": ["list"]},
         {"apiGroups": [""], "resources": [PODS.plural], "verbs": ["list"]},
     ]
-    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    binding["subjects"] = [
-        {"kind": "ServiceAccount", "name": name, "namespace": cluster.metadata.namespace}
-    ]
-
-    return [account, role, binding]
+    make = partial(client_object, cluster, COMPONENT)
+    return account_with_rights(make, console_name(cluster), cluster.metadata.namespace, rules)
 
 
 def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
@@ -134,25 +125,21 @@ def _variables(cluster: Cluster) -> tuple[Json, ...]:
 
 def _service(cluster: Cluster) -> Json:
     """Return the Service; from the name of its port proxies such as Traefik and Istio know what it speaks."""
-    made = client_object(cluster, COMPONENT, SERVICES)
-    made["spec"] = {
+    spec = {
         "type": "ClusterIP",
         "selector": names.selector(cluster, COMPONENT),
         "ports": [
             {"name": _scheme(cluster), "port": PORT, "targetPort": PORT, "protocol": "TCP"},
         ],
     }
-
-    return made
+    return client_object(cluster, COMPONENT, SERVICES, spec=spec)
 
 
 def _ingress(cluster: Cluster) -> Json:
     wanted = cluster.spec.console.ingress
     assert wanted is not None
     backend = {"service": {"name": console_name(cluster), "port": {"name": _scheme(cluster)}}}
-    made = client_object(cluster, COMPONENT, INGRESSES)
-    made["metadata"]["annotations"] = dict(wanted.annotations)
-    made["spec"] = {
+    spec: Json = {
         "rules": [
             {
                 "host": wanted.host,
@@ -161,8 +148,9 @@ def _ingress(cluster: Cluster) -> Json:
         ],
     }
     if wanted.class_name is not None:
-        made["spec"]["ingressClassName"] = wanted.class_name
+        spec["ingressClassName"] = wanted.class_name
     if wanted.tls_secret_name is not None:
-        made["spec"]["tls"] = [{"hosts": [wanted.host], "secretName": wanted.tls_secret_name}]
-
+        spec["tls"] = [{"hosts": [wanted.host], "secretName": wanted.tls_secret_name}]
+    made = client_object(cluster, COMPONENT, INGRESSES, spec=spec)
+    made["metadata"]["annotations"] = dict(wanted.annotations)
     return made

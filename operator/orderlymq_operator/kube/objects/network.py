@@ -104,17 +104,10 @@ def _ports(ports: Iterable[int]) -> list[Json]:
 
 
 def _policy(cluster: Cluster, component: str, ingress: list[Json]) -> Json:
-    made = owned(
-        "Cluster",
-        cluster.metadata,
-        NETWORK_POLICIES.api_version,
-        NETWORK_POLICIES.kind,
-        f"{cluster.metadata.name}-{component}",
-        names.labels(cluster, component),
-    )
-    made["spec"] = {
+    spec = {
         "podSelector": {"matchLabels": names.selector(cluster, component)},
         "policyTypes": ["Ingress"],
         "ingress": ingress,
     }
-    return made
+    name, labels = f"{cluster.metadata.name}-{component}", names.labels(cluster, component)
+    return owned("Cluster", cluster.metadata, NETWORK_POLICIES, name, labels, spec=spec)

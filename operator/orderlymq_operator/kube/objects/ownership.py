@@ -5,23 +5,24 @@ Pure. Rule: an object of a former Cluster or Pipeline of the same name has the f
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.resources import Json, Resource
 from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
 
 
 def owned(
     owner_kind: str,
     owner: ObjectMeta,
-    api_version: str,
-    kind: str,
+    resource: Resource,
     name: str,
     labels: Mapping[str, str],
+    **content: Any,
 ) -> Json:
-    """Return an object without content that goes with *owner*."""
+    """Return an object with *content* that goes with *owner*."""
     return {
-        "apiVersion": api_version,
-        "kind": kind,
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
         "metadata": {
             "name": name,
             "namespace": owner.namespace,
@@ -39,6 +40,7 @@ def owned(
                 }
             ],
         },
+        **content,
     }
 
 

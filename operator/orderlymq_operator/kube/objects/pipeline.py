@@ -8,7 +8,8 @@ executors. `drivers` makes the pods, `sparkapplication` the object for Kubeflow'
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import stamped
@@ -19,7 +20,17 @@ from orderlymq_operator.kube.objects.drivers import (
     spark_settings,
 )
 from orderlymq_operator.kube.objects.ownership import owned
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.objects.rights import account_with_rights
+from orderlymq_operator.kube.resources import (
+    CLAIMS,
+    CONFIG_MAPS,
+    CRON_JOBS,
+    JOBS,
+    SERVICES,
+    STATEFUL_SETS,
+    Json,
+    Resource,
+)
 from orderlymq_operator.plan.pipelines import Form, form_of
 from orderlymq_operator.plan.settings import revision_of
 from orderlymq_operator.resources.meta import API_VERSION
@@ -37,6 +48,7 @@ _HISTORY: Final = 1  # runs of a CronJob that are kept, because the last one say
 _EXECUTOR_VERBS: Final = [
     *("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 ]
+_WORKLOADS: Final = {"StatefulSet": STATEFUL_SETS, "Job": JOBS, "CronJob": CRON_JOBS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +140,20 @@ def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
         labels={**labels(pipeline), names.LABEL_FORM: form},
         notes={names.ANNOTATION_WORK: work, names.ANNOTATION_REVISION: revision_of(text)},
     )
+    name, resource = object_name(pipeline), _WORKLOADS[form]
+    spec: Json
     if form == "StatefulSet":
-        made = owned_object(pipeline, "apps/v1", form, object_name(pipeline))
-        made["spec"] = {
+        spec = {
             "replicas": 0 if pipeline.spec.suspend else 1,
             "serviceName": object_name(pipeline),
             "selector": {"matchLabels": selector(pipeline, form)},
             "template": pod,
         }
     elif form == "Job":
-        made = owned_object(pipeline, "batch/v1", form, f"{object_name(pipeline)}-{work}")
-        made["spec"] = {**_job(pod), "suspend": pipeline.spec.suspend}
+        name = f"{name}-{work}"
+        spec = {**_job(pod), "suspend": pipeline.spec.suspend}
     else:
-        made = owned_object(pipeline, "batch/v1", form, object_name(pipeline))
-        made["spec"] = {
+        spec = {
             "schedule": pipeline.spec.schedule,
             "timeZone": "UTC",
             "suspend": pipeline.spec.suspend,
@@ -152,6 +164,7 @@ def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
             # Not labelled: the pods of its Jobs are, and they say all that matters.
             "jobTemplate": stamped({"metadata": {}, "spec": _job(pod)}),
         }
+    made = owned_object(pipeline, resource, name, spec=spec)
     made["metadata"]["annotations"][names.ANNOTATION_WORK] = work
     return made
 
@@ -186,30 +199,19 @@ def _job(pod: Json) -> Json:
 def _account_objects(pipeline: Pipeline) -> list[Json]:
     """Return what lets a driver make executors; without them it has no rights at all."""
     name = object_name(pipeline)
-    account = owned_object(pipeline, "v1", "ServiceAccount", name)
-    account["automountServiceAccountToken"] = False
-    if pipeline.spec.backend == "pod":
-        return [account]
-    role = owned_object(pipeline, "rbac.authorization.k8s.io/v1", "Role", name)
-    role["rules"] = [
-        {
-            "apiGroups": [""],
-            "resources": ["pods", "services", "configmaps", "persistentvolumeclaims"],
-            "verbs": _EXECUTOR_VERBS,
-        }
-    ]
-    binding = owned_object(pipeline, "rbac.authorization.k8s.io/v1", "RoleBinding", name)
-    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    binding["subjects"] = [
-        {"kind": "ServiceAccount", "name": name, "namespace": pipeline.metadata.namespace}
-    ]
-    return [account, role, binding]
+    rule = {
+        "apiGroups": [""],
+        "resources": ["pods", "services", "configmaps", "persistentvolumeclaims"],
+        "verbs": _EXECUTOR_VERBS,
+    }
+    make = partial(owned_object, pipeline, name=name)
+    found = account_with_rights(make, name, pipeline.metadata.namespace, [rule])
+    return found[:1] if pipeline.spec.backend == "pod" else found
 
 
 def _service(pipeline: Pipeline) -> Json:
     """Return the Service that a StatefulSet must have; it also gives scrapers a name."""
-    made = owned_object(pipeline, "v1", "Service", object_name(pipeline))
-    made["spec"] = {
+    spec = {
         "type": "ClusterIP",
         "clusterIP": "None",
         "selector": selector(pipeline, form_of(pipeline.spec)),
@@ -222,34 +224,33 @@ def _service(pipeline: Pipeline) -> Json:
             }
         ],
     }
-    return made
+    return owned_object(pipeline, SERVICES, object_name(pipeline), spec=spec)
 
 
 def _settings(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
-    made = owned_object(pipeline, "v1", "ConfigMap", object_name(pipeline))
-    made["data"] = {MANIFEST: _text(manifest(pipeline, environment))}
+    data = {MANIFEST: _text(manifest(pipeline, environment))}
     if pipeline.spec.backend == "kubernetes":
-        made["data"][EXECUTOR_FORM] = _text(executor_pod(pipeline, labels(pipeline)))
-    return made
+        data[EXECUTOR_FORM] = _text(executor_pod(pipeline, labels(pipeline)))
+    return owned_object(pipeline, CONFIG_MAPS, object_name(pipeline), data=data)
 
 
 def _claim(pipeline: Pipeline) -> Json:
     storage = pipeline.spec.storage
-    made = owned_object(pipeline, "v1", "PersistentVolumeClaim", object_name(pipeline))
-    if storage.delete_claim == "Retain":
-        made["metadata"]["ownerReferences"] = []
-    made["spec"] = {
+    spec: Json = {
         "accessModes": [storage.access_mode],
         "resources": {"requests": {"storage": str(storage.size)}},
     }
     if storage.class_name is not None:
-        made["spec"]["storageClassName"] = storage.class_name
+        spec["storageClassName"] = storage.class_name
+    made = owned_object(pipeline, CLAIMS, object_name(pipeline), spec=spec)
+    if storage.delete_claim == "Retain":
+        made["metadata"]["ownerReferences"] = []
     return made
 
 
-def owned_object(pipeline: Pipeline, api_version: str, kind: str, name: str) -> Json:
-    """Return an object without content that goes with the Pipeline."""
-    return owned("Pipeline", pipeline.metadata, api_version, kind, name, labels(pipeline))
+def owned_object(pipeline: Pipeline, resource: Resource, name: str, **content: Any) -> Json:
+    """Return an object that goes with the Pipeline."""
+    return owned("Pipeline", pipeline.metadata, resource, name, labels(pipeline), **content)
 
 
 def _text(value: Json) -> str:

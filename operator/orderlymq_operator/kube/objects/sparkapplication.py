@@ -52,7 +52,7 @@ def spark_application(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
     }
     for managed in ("instances", "cores", "memory"):
         conf.pop(f"spark.executor.{managed}", None)
-    made = owned_object(pipeline, SPARK_APPLICATIONS.api_version, SPARK_APPLICATIONS.kind, account)
+    made = owned_object(pipeline, SPARK_APPLICATIONS, account)
     made["metadata"]["annotations"][names.ANNOTATION_WORK] = work_of(pipeline)
     # Kubeflow's operator hands the labels on to the pods, by which their form is known.
     made["metadata"]["labels"][names.LABEL_FORM] = SPARK_APPLICATIONS.kind

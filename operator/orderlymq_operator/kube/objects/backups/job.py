@@ -212,9 +212,7 @@ def _labels(instance: str) -> dict[str, str]:
 def _job(
     owner_kind: str, owner: ObjectMeta, name: str, work: _Work, environment: ToolEnvironment
 ) -> Json:
-    made = owned(owner_kind, owner, JOBS.api_version, JOBS.kind, name, work.labels)
-    made["metadata"]["annotations"] = {names.ANNOTATION_REVISION: environment.image_form}
-    made["spec"] = {
+    spec = {
         "backoffLimit": _RETRIES,
         "activeDeadlineSeconds": work.deadline_s,
         "ttlSecondsAfterFinished": _KEPT_S,
@@ -225,6 +223,8 @@ def _job(
             "spec": _pod(work, environment),
         },
     }
+    made = owned(owner_kind, owner, JOBS, name, work.labels, spec=spec)
+    made["metadata"]["annotations"] = {names.ANNOTATION_REVISION: environment.image_form}
     return made
 
 

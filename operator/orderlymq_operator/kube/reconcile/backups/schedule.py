@@ -156,11 +156,10 @@ def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:
     """Return the Backup of the time *at*."""
     name = f"{wanted.metadata.name}-{at:%Y%m%d%H%M}"
     labels = {names.LABEL_SCHEDULE: wanted.metadata.name}
-    made = owned(wanted.kind, wanted.metadata, BACKUPS.api_version, BACKUPS.kind, name, labels)
     said: dict[str, Any] = wanted.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     kept = ("clusterRef", "destination", "verify", "scratch", "resources", "deadline")
-    made["spec"] = {key: said[key] for key in kept if key in said}
-    return made
+    spec = {key: said[key] for key in kept if key in said}
+    return owned(wanted.kind, wanted.metadata, BACKUPS, name, labels, spec=spec)
 
 
 def _condition(
