@@ -12,6 +12,7 @@ from orderlymq_operator.kube.objects.pods import (
     name_server_host,
     tls_variables,
 )
+from orderlymq_operator.kube.objects.podtemplate import Mounted, mounted, secret_source
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
@@ -35,14 +36,7 @@ def access_variables(cluster: Cluster) -> list[Json]:
     ]
 
 
-def tls_volume(cluster: Cluster) -> list[Json]:
-    """Return the volume with the certificates; none without TLS."""
-    if not has_tls(cluster):
-        return []
-    source = {"secretName": cluster.spec.tls.secret_name, "defaultMode": 0o440}
-    return [{"name": "tls", "secret": source}]
-
-
-def tls_mount(cluster: Cluster) -> list[Json]:
-    """Return where that volume is mounted."""
-    return [{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}] if has_tls(cluster) else []
+def tls_volumes(cluster: Cluster) -> list[Mounted]:
+    """Return the volume with the certificates, and its mount; none without TLS."""
+    secret = cluster.spec.tls.secret_name if has_tls(cluster) else None
+    return [] if secret is None else [mounted("tls", TLS_FOLDER, secret_source(secret))]

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.clientaccess import access_variables, tls_mount, tls_volume
+from orderlymq_operator.kube.objects.clientaccess import access_variables, tls_volumes
 from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.objects.placement import node_choice
 from orderlymq_operator.kube.objects.pods import account_token
-from orderlymq_operator.kube.objects.podtemplate import locked_down, pod_user, probe, pull_secrets
+from orderlymq_operator.kube.objects.podtemplate import (
+    Mounted,
+    locked_down,
+    pod_user,
+    probe,
+    pull_secrets,
+)
 from orderlymq_operator.kube.resources import DEPLOYMENTS, Json, Resource
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.pod.template import PodTemplate
@@ -29,7 +35,6 @@ class ClientPod:
         component: its name behind that of the Cluster, and its label.
         scheme: how its pages are asked for.
         variables: of its program, beside those by which it reaches the Cluster.
-        volumes: by volume, the Secret's source; *mounts* says where they are.
         account: its ServiceAccount, none for a pod that asks no API server.
     """
 
@@ -39,19 +44,14 @@ class ClientPod:
     resources: Resources
     scheme: str = "http"
     variables: tuple[Json, ...] = ()
-    volumes: tuple[Json, ...] = ()
-    mounts: tuple[Json, ...] = ()
+    volumes: tuple[Mounted, ...] = ()
     account: str = ""
 
 
 def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_policy: str) -> Json:
     """Return the Deployment of *pod*."""
     alive = "/healthz"
-    volumes, mounts = [*pod.volumes], [*pod.mounts]
-    if pod.account:
-        token, mounted = account_token()
-        volumes.append(token)
-        mounts.append(mounted)
+    token = [account_token()] if pod.account else []
     container = {
         "name": pod.component,
         "image": image,
@@ -64,9 +64,7 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
         "livenessProbe": probe(alive, scheme=pod.scheme, period_s=10, timeout_s=2, failures=6),
         "readinessProbe": probe(alive, scheme=pod.scheme, period_s=5, timeout_s=2, failures=3),
     }
-    volumes += tls_volume(cluster)
-    mounts += tls_mount(cluster)
-    made = locked_down_pod(container, cluster, volumes=volumes, mounts=mounts)
+    made = locked_down_pod(container, cluster, [*pod.volumes, *token, *tls_volumes(cluster)])
     if pod.account:
         made["serviceAccountName"] = pod.account
     spec = {
@@ -78,20 +76,17 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
     return client_object(cluster, pod.component, DEPLOYMENTS, spec=spec)
 
 
-def locked_down_pod(
-    container: Json, cluster: Cluster | None, *, volumes: Sequence[Json], mounts: Sequence[Json]
-) -> Json:
+def locked_down_pod(container: Json, cluster: Cluster | None, volumes: Sequence[Mounted]) -> Json:
     """Return a pod of one container that runs as the Cluster's pods do, and writes to /tmp and its volumes alone."""
     tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - of the container
+    mounts = [tmp, *(mount for _, mount in volumes)]
     template = (cluster.spec.pod_template if cluster else None) or PodTemplate()
     pod: Json = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_user(template.security_context),
-        "containers": [
-            {**container, "securityContext": locked_down(), "volumeMounts": [tmp, *mounts]}
-        ],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes],
+        "containers": [{**container, "securityContext": locked_down(), "volumeMounts": mounts}],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *(made for made, _ in volumes)],
     }
     if cluster is not None:
         pod |= node_choice(cluster.spec.placement)
@@ -108,12 +103,3 @@ def client_object(cluster: Cluster, component: str, resource: Resource, **conten
     """Return an object of a component."""
     name, labels = client_name(cluster, component), names.labels(cluster, component)
     return owned("Cluster", cluster.metadata, resource, name, labels, **content)
-
-
-def secret_volume(volume: str, name: str, items: list[Json] | None) -> Json:
-    """Return a volume with the Secret *name*."""
-    source: Json = {"secretName": name, "defaultMode": 0o440}
-    if items:
-        source["items"] = items
-
-    return {"name": volume, "secret": source}

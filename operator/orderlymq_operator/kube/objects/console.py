@@ -16,9 +16,9 @@ from orderlymq_operator.kube.objects.clientpod import (
     client_deployment,
     client_name,
     client_object,
-    secret_volume,
 )
 from orderlymq_operator.kube.objects.pods import TLS_FOLDER, has_tls
+from orderlymq_operator.kube.objects.podtemplate import mounted, secret_source
 from orderlymq_operator.kube.objects.rights import account_with_rights
 from orderlymq_operator.kube.resources import (
     DEPLOYMENTS,
@@ -70,18 +70,17 @@ def _rights(cluster: Cluster) -> list[Json]:
 
 
 def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
-    console = cluster.spec.console
-    assert console.accounts is not None, "a console without accounts is no valid Cluster"
-    items = [{"key": console.accounts.key, "path": console.accounts.key}]
+    console, accounts = cluster.spec.console, cluster.spec.console.accounts
+    assert accounts is not None, "a console without accounts is no valid Cluster"
+    items = [{"key": accounts.key, "path": accounts.key}]
     pod = ClientPod(
         COMPONENT,
-        _command(cluster, console.accounts.key),
+        _command(cluster, accounts.key),
         PORT,
         console.resources,
         _scheme(cluster),
         _variables(cluster),
-        volumes=(secret_volume("accounts", console.accounts.secret_name, items),),
-        mounts=({"name": "accounts", "mountPath": _ACCOUNTS, "readOnly": True},),
+        volumes=(mounted("accounts", _ACCOUNTS, secret_source(accounts.secret_name, items)),),
         account=console_name(cluster),
     )
     return client_deployment(cluster, pod, image=image, pull_policy=pull_policy)

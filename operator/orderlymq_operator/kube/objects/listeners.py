@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.podtemplate import Mounted, mounted, secret_source
 from orderlymq_operator.kube.resources import SERVICES, TLS_ROUTES, Json
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener, named
@@ -152,20 +153,10 @@ def container_ports(cluster: Cluster) -> dict[str, int]:
     return {f"outside-{each.port}": each.port for each in cluster.spec.listeners}
 
 
-def tls_volumes(cluster: Cluster) -> list[tuple[Json, Json]]:
+def tls_volumes(cluster: Cluster) -> list[Mounted]:
     """Return volume and mount of each listener's key pair."""
     return [
-        (
-            {
-                "name": f"listener-{each.name}",
-                "secret": {"secretName": each.tls.secret_name, "defaultMode": 0o440},
-            },
-            {
-                "name": f"listener-{each.name}",
-                "mountPath": f"{_TLS}/{each.name}",
-                "readOnly": True,
-            },
-        )
+        mounted(f"listener-{each.name}", f"{_TLS}/{each.name}", secret_source(each.tls.secret_name))
         for each in cluster.spec.listeners
         if each.tls is not None
     ]

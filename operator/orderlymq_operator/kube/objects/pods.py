@@ -20,11 +20,14 @@ from orderlymq_operator.kube.objects.listeners import (
 )
 from orderlymq_operator.kube.objects.placement import placement
 from orderlymq_operator.kube.objects.podtemplate import (
+    Mounted,
     locked_down,
+    mounted,
     pod_field,
     pod_user,
     probe,
     pull_secrets,
+    secret_source,
     with_template,
 )
 from orderlymq_operator.kube.resources import Json
@@ -307,9 +310,9 @@ def broker_pod(
         scheme=http_scheme(cluster),
     )
     volumes = [
-        _volume("settings", SETTINGS, {"configMap": {"name": group}}),
+        mounted("settings", SETTINGS, {"configMap": {"name": group}}),
         account_token(),
-        _volume("operator", _SECRET, _secret_source(names.operator_secret(cluster))),
+        mounted("operator", _SECRET, secret_source(names.operator_secret(cluster))),
     ]
     if certificates is not None:
         volumes.append(_own_certificate(group, certificates.made.number))
@@ -340,7 +343,7 @@ def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision:
         scheme=http_scheme(cluster),
     )
     source = {"configMap": {"name": names.name_server_set(cluster)}}
-    pod = _pod(cluster, container, [_volume("settings", SETTINGS, source)], names.NAME_SERVER, None)
+    pod = _pod(cluster, container, [mounted("settings", SETTINGS, source)], names.NAME_SERVER, None)
     notes = {names.ANNOTATION_REVISION: revision, names.ANNOTATION_SETTINGS: form}
     pod["metadata"]["annotations"] |= notes
     return pod
@@ -379,19 +382,18 @@ def _container(
 def _pod(
     cluster: Cluster,
     container: Json,
-    volumes: list[tuple[Json, Json]],
+    volumes: list[Mounted],
     component: str,
     group: str | None,
 ) -> Json:
     spec, template = cluster.spec, cluster.spec.pod_template or PodTemplate()
-    identity = _secret_source(names.identity_secret(cluster))
-    volumes = [*volumes, _volume("identity", _IDENTITY, identity), *tls_volumes(cluster)]
+    identity = secret_source(names.identity_secret(cluster))
+    volumes = [*volumes, mounted("identity", _IDENTITY, identity), *tls_volumes(cluster)]
     if spec.tls.secret_name is not None:
-        volumes.append(_volume(_TLS_VOLUME, TLS_FOLDER, _secret_source(spec.tls.secret_name)))
+        volumes.append(mounted(_TLS_VOLUME, TLS_FOLDER, secret_source(spec.tls.secret_name)))
     if (token := spec.security.pages_token) is not None:
-        source = _secret_source(token.secret_name)
-        source["secret"]["items"] = [{"key": token.key, "path": token.key}]
-        volumes.append(_volume(_PAGES_VOLUME, _PAGES, source))
+        source = secret_source(token.secret_name, [{"key": token.key, "path": token.key}])
+        volumes.append(mounted(_PAGES_VOLUME, _PAGES, source))
     made, mounts = [source for source, _ in volumes], [mount for _, mount in volumes]
     container["env"] += _command_variables(cluster)
     container["volumeMounts"] = [
@@ -423,15 +425,7 @@ def _pod(
     return with_template(whole, template)
 
 
-def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:
-    return {"name": name, **source}, {"name": name, "mountPath": path, "readOnly": True}
-
-
-def _secret_source(name: str) -> Json:
-    return {"secret": {"secretName": name, "defaultMode": 0o440}}
-
-
-def _own_certificate(group: str, number: int) -> tuple[Json, Json]:
+def _own_certificate(group: str, number: int) -> Mounted:
     """Return the volume with the certificates of a group, and the mount of the pod's own one.
 
     The template is the same for all pods of the group, so the name of the pod chooses the folder. Such a mount
@@ -440,9 +434,8 @@ def _own_certificate(group: str, number: int) -> tuple[Json, Json]:
     items = [{"key": "ca.crt", "path": f"{pod}/ca.crt"} for pod in _pods_of(group)]
     for pod in _pods_of(group):
         items += [{"key": f"{pod}.{end}", "path": f"{pod}/tls.{end}"} for end in ("crt", "key")]
-    source = _secret_source(names.certificates_secret(group, number))
-    source["secret"]["items"] = items
-    volume, mount = _volume("internal-tls", _INTERNAL_TLS, source)
+    source = secret_source(names.certificates_secret(group, number), items)
+    volume, mount = mounted("internal-tls", _INTERNAL_TLS, source)
     return volume, mount | {"subPathExpr": "$(POD_NAME)"}
 
 
@@ -450,7 +443,7 @@ def _pods_of(group: str) -> list[str]:
     return [names.pod_name(group, node) for node in range(1, NODES_MAX + 1)]
 
 
-def account_token() -> tuple[Json, Json]:
+def account_token() -> Mounted:
     """Return volume and mount that Kubernetes makes by itself where it may, named here so that only who needs it has it."""
     source = {
         "projected": {
@@ -465,7 +458,7 @@ def account_token() -> tuple[Json, Json]:
             ]
         }
     }
-    return _volume("token", _TOKEN, source)
+    return mounted("token", _TOKEN, source)
 
 
 def _address(host: str, port: int) -> dict[str, Any]:

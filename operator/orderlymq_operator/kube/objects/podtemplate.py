@@ -6,7 +6,7 @@ Pure. Rules: the operator's own container stays the first one, and its values wi
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.meta import Model
@@ -18,6 +18,8 @@ from orderlymq_operator.resources.pod.containers import (
 from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.workload import PodSecurityContext
 
+# A volume of a pod and its mount in the container.
+Mounted: TypeAlias = tuple[Json, Json]
 _USER: Final = 10_001
 
 
@@ -71,6 +73,17 @@ def pod_user(given: PodSecurityContext | None = None) -> Json:
         # Another user may have written the files of a volume whose root has the right group.
         chosen = {**plain(given), "fsGroupChangePolicy": "Always"}
     return {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def mounted(name: str, path: str, source: Json) -> Mounted:
+    """Return a volume with *source*, and its mount at *path*, which nobody writes to."""
+    return {"name": name, **source}, {"name": name, "mountPath": path, "readOnly": True}
+
+
+def secret_source(name: str, items: Sequence[Json] = ()) -> Json:
+    """Return the source of a volume with a Secret, whole or with *items* of it."""
+    named: Json = {"secretName": name, "defaultMode": 0o440}
+    return {"secret": {**named, "items": [*items]} if items else named}
 
 
 def pull_secrets(secrets: Sequence[str]) -> Json:

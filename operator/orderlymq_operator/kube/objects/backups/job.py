@@ -7,7 +7,7 @@ again what failed, some times; a command that cannot be right is tried once. No 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -17,13 +17,12 @@ from orderlymq_operator.kube.objects.backups.place import Place, place_of
 from orderlymq_operator.kube.objects.clientaccess import (
     access_variables,
     name_servers,
-    tls_mount,
-    tls_volume,
+    tls_volumes,
 )
 from orderlymq_operator.kube.objects.clientpod import locked_down_pod
 from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.ownership import owned
-from orderlymq_operator.kube.objects.podtemplate import pull_secrets
+from orderlymq_operator.kube.objects.podtemplate import Mounted, pull_secrets
 from orderlymq_operator.kube.resources import JOBS, Json
 from orderlymq_operator.resources.backups.backup import BACKUP_RESOURCES, Backup, Scratch
 from orderlymq_operator.resources.backups.destination import Destination
@@ -86,8 +85,7 @@ class _Work:
     labels: Mapping[str, str]
     resources: Resources
     variables: Sequence[Json] = ()
-    volumes: Sequence[Json] = ()
-    mounts: Sequence[Json] = field(default_factory=list)
+    volumes: Sequence[Mounted] = ()
     scratch: Scratch | None = None
     fills_node: bool = False
     deadline_s: int = _DEADLINE_S
@@ -157,8 +155,7 @@ def creation_job(
         backup_labels(backup),
         spec.resources,
         [*access_variables(cluster), verification],
-        tls_volume(cluster),
-        tls_mount(cluster),
+        tls_volumes(cluster),
         spec.scratch,
         fills_node=spec.verify and spec.scratch is None,
         deadline_s=max(1, spec.deadline.milliseconds // 1000),
@@ -251,9 +248,9 @@ def _pod(work: _Work, environment: ToolEnvironment) -> Json:
         # One that was killed could not say why; its last lines may.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    volumes = [_scratch(work.scratch), *work.volumes, *work.place.volumes]
-    mounts = [{"name": "work", "mountPath": WORK}, *work.mounts, *work.place.mounts]
-    pod = locked_down_pod(container, environment.cluster, volumes=volumes, mounts=mounts)
+    scratch = _scratch(work.scratch), {"name": "work", "mountPath": WORK}
+    volumes = [scratch, *work.volumes, *work.place.volumes]
+    pod = locked_down_pod(container, environment.cluster, volumes)
     return {"restartPolicy": "Never", **pull_secrets(environment.pull_secrets), **pod}
 
 

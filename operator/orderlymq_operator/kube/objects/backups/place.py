@@ -7,6 +7,7 @@ Pure. Secrets are named, never read: the kubelet gives them to the container.
 from dataclasses import dataclass
 from typing import Final
 
+from orderlymq_operator.kube.objects.podtemplate import Mounted
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.backups.destination import (
     MOUNT,
@@ -30,8 +31,7 @@ class Place:
     """Access of a container to a destination."""
 
     variables: tuple[Json, ...] = ()
-    volumes: tuple[Json, ...] = ()
-    mounts: tuple[Json, ...] = ()
+    volumes: tuple[Mounted, ...] = ()
 
 
 def place_of(destination: Destination) -> Place:
@@ -39,16 +39,14 @@ def place_of(destination: Destination) -> Place:
     if destination.object_store is not None:
         return Place(variables=tuple(_variables(destination.object_store)))
     assert destination.pvc is not None, "one of both is there"
+    volume = {
+        "name": _VOLUME,
+        "persistentVolumeClaim": {"claimName": destination.pvc.claim_name},
+    }
     return Place(
         # Every pod that may mount the claim may read it: the pods of another Cluster may run as another user of its group.
         variables=({"name": _GROUP_ACCESS, "value": "true"},),
-        volumes=(
-            {
-                "name": _VOLUME,
-                "persistentVolumeClaim": {"claimName": destination.pvc.claim_name},
-            },
-        ),
-        mounts=({"name": _VOLUME, "mountPath": MOUNT},),
+        volumes=((volume, {"name": _VOLUME, "mountPath": MOUNT}),),
     )
 
 

@@ -51,7 +51,7 @@ def restoring_pod(broker: Json, restore: Restore) -> Json:
             *("--resume", "--report", TERMINATION_LOG),
         ],
         "env": [*own["env"], *place.variables],
-        "volumeMounts": [*own["volumeMounts"], *place.mounts],
+        "volumeMounts": [*own["volumeMounts"], *(mount for _, mount in place.volumes)],
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -64,7 +64,7 @@ def restoring_pod(broker: Json, restore: Restore) -> Json:
             **spec,
             "initContainers": [init],
             "containers": [{**shared, "command": ["python", "-c", _WAIT]}],
-            "volumes": [*spec["volumes"], *place.volumes],
+            "volumes": [*spec["volumes"], *(volume for volume, _ in place.volumes)],
         },
     }
 
