@@ -279,6 +279,11 @@ class Admin:
         # Refused: the group has consumed nothing here yet, and its topics are not known.
         return _decoded(address, answer, answers.lag) if answer.code == ResponseCode.SUCCESS else 0
 
+    async def backlog(self, address: str, group: str, topic: str) -> int:
+        """Return how many messages of one topic in a raft group a consumer group has not consumed."""
+        command = request(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
+        return await self._read(address, command, answers.lag)
+
     async def set_writable(self, address: str, *, writable: bool) -> None:
         """Let a raft group take messages, or refuse all of them and only give."""
         body = f"brokerPermission={6 if writable else 4}\n".encode()

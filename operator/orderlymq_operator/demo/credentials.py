@@ -6,14 +6,15 @@ other users of the machine cannot see, never on a command line.
 """
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from orderlymq.connection.credentials import FILE_VARIABLE
-from orderlymq.connection.signatures import signed
+from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.processes import peer_contexts
 from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.remoting.client import RemotingClient
 
@@ -50,22 +51,14 @@ class Credentials:
 
         return found
 
-    def client(self) -> RemotingClient:
-        """Return a client that speaks as the cluster wants it."""
-        return RemotingClient(tls=None if self.cluster is None else peer_contexts(self.cluster))
-
-    def sign(self, command: RemotingCommand) -> RemotingCommand:
-        """Return the command with a signature, where one is asked for."""
-        if self.secret:
-            command.ext = signed(
-                command.ext,
-                command.body,
-                access_key=OPERATOR_ACCOUNT,
-                secret_key=self.secret,
-                token="",
-            )
-
-        return command
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[Admin]:
+        """Give what asks the brokers as the cluster wants it."""
+        client = RemotingClient(tls=None if self.cluster is None else peer_contexts(self.cluster))
+        try:
+            yield Admin(client, OPERATOR_ACCOUNT if self.secret else "", self.secret)
+        finally:
+            await client.close()
 
 
 def _tls(cluster: Cluster) -> dict[str, str]:
