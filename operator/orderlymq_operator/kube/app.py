@@ -24,23 +24,23 @@ from orderlymq_operator.kube.objects.names import (
 )
 from orderlymq_operator.kube.observe.audit import Audit
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, cluster_of
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, Key, cluster_of
 from orderlymq_operator.kube.observe.zones import Zones
 from orderlymq_operator.kube.reconcile.backend import Defaults
-from orderlymq_operator.kube.reconcile.backups.backup import BackupKey, BackupReconciler
-from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleKey, ScheduleReconciler
+from orderlymq_operator.kube.reconcile.backups.backup import BackupReconciler
+from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleReconciler
 from orderlymq_operator.kube.reconcile.canary import Canaries
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.consumergroups import ConsumerGroupLoop
 from orderlymq_operator.kube.reconcile.finalizers import release_everything
-from orderlymq_operator.kube.reconcile.pipeline import PipelineKey, PipelineReconciler
+from orderlymq_operator.kube.reconcile.pipeline import PipelineReconciler
 from orderlymq_operator.kube.resources import OWN_KINDS, Json
 from orderlymq_operator.kube.settings import OperatorSettings
 from orderlymq_operator.kube.takeover.handover import Takeover
 from orderlymq_operator.kube.watch import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
 from orderlymq_operator.plan.permissions import DriverPolicy
-from orderlymq_operator.resources.kinds import KINDS, Pipeline
+from orderlymq_operator.resources.kinds import KINDS, USING, Pipeline
 from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.sockets.listener import EVERY_ADDRESS
@@ -67,10 +67,9 @@ class OperatorProcess:
         self._settings = settings
         self._api = api
         self._metrics = metrics
-        self._queue: WorkQueue[ClusterKey] = WorkQueue()
-        self._pipelines: WorkQueue[PipelineKey] = WorkQueue()
-        self._backups: WorkQueue[BackupKey] = WorkQueue()
-        self._schedules: WorkQueue[ScheduleKey] = WorkQueue()
+        self._queues: dict[str, WorkQueue[Key]] = {
+            kind: WorkQueue() for kind in ("Cluster", *USING)
+        }
         self._inventory = Inventory(api, settings.namespaces, self._changed)
         self._election = Election(
             api, settings.namespace, settings.identity, self._lease_changed, settings.namespaces
@@ -131,23 +130,24 @@ class OperatorProcess:
         await http.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._election.run(), name="election")
-                tasks.create_task(self._resync(), name="resync")
-                tasks.create_task(self._watch(), name="watches")
-                tasks.create_task(self._takeover.run(), name="takeover")
-                tasks.create_task(self._consumer_groups.run(), name="consumer groups")
-                tasks.create_task(self._canaries.run(), name="canaries")
-                for number in range(_WORKERS):
-                    work = self._work(self._queue, self._reconciler.reconcile)
-                    tasks.create_task(work, name=f"worker {number}")
-                for number in range(_DRIVER_WORKERS):
-                    work = self._work(self._pipelines, self._drivers.reconcile)
-                    tasks.create_task(work, name=f"pipeline worker {number}")
-                for queue, reconcile in (
-                    (self._backups, self._makers.reconcile),
-                    (self._schedules, self._schedulers.reconcile),
-                ):
-                    tasks.create_task(self._work(queue, reconcile), name="backup worker")
+                for name, loop in {
+                    "election": self._election.run(),
+                    "resync": self._resync(),
+                    "watches": self._watch(),
+                    "takeover": self._takeover.run(),
+                    "consumer groups": self._consumer_groups.run(),
+                    "canaries": self._canaries.run(),
+                }.items():
+                    tasks.create_task(loop, name=name)
+                for kind, (reconcile, count) in {
+                    "Cluster": (self._reconciler.reconcile, _WORKERS),
+                    "Pipeline": (self._drivers.reconcile, _DRIVER_WORKERS),
+                    "Backup": (self._makers.reconcile, 1),
+                    "ScheduledBackup": (self._schedulers.reconcile, 1),
+                }.items():
+                    for number in range(count):
+                        work = self._work(self._queues[kind], reconcile)
+                        tasks.create_task(work, name=f"{kind} worker {number}")
         except* _Ended:
             _log.info("the operator ends")
         finally:
@@ -186,9 +186,11 @@ class OperatorProcess:
                     self._wake(key)
         labels = meta.get("labels") or {}
         if kind == "Pod" and LABEL_PIPELINE in labels:
-            self._pipelines.add_after((meta["namespace"], labels[LABEL_PIPELINE]), _GATHER_S)
+            self._queues["Pipeline"].add_after(
+                (meta["namespace"], labels[LABEL_PIPELINE]), _GATHER_S
+            )
         if kind == "Pod" and LABEL_BACKUP in labels:
-            self._backups.add_after((meta["namespace"], labels[LABEL_BACKUP]), _GATHER_S)
+            self._queues["Backup"].add_after((meta["namespace"], labels[LABEL_BACKUP]), _GATHER_S)
         name = labels.get(LABEL_CLUSTER) or labels.get(LABEL_RESTORE)
         if name is not None and kind != "Node":
             key = (meta["namespace"], name)
@@ -196,31 +198,26 @@ class OperatorProcess:
                 self._wake(key)
 
     def _changed(self, item: Item) -> None:
-        self._wake_for(item.kind, (item.namespace, item.name), item.cluster)
+        self._wake_for(item.kind, item.key, item.cluster)
 
     def _wake_for(self, kind: str, name: tuple[str, str], cluster: ClusterKey | None) -> None:
-        queues = {
-            "Pipeline": self._pipelines,
-            "Backup": self._backups,
-            "ScheduledBackup": self._schedules,
-        }
-        if kind in queues:
-            queues[kind].add_after(name, _GATHER_S)
+        if kind in USING:
+            self._queues[kind].add_after(name, _GATHER_S)
         elif cluster is not None:
             self._wake(cluster)
         if kind == "Cluster":
             self._wake_users(name)
 
     def _wake(self, key: ClusterKey) -> None:
-        self._queue.add_after(key, _GATHER_S)
+        self._queues["Cluster"].add_after(key, _GATHER_S)
 
     def _wake_users(self, cluster: ClusterKey) -> None:
         """Wake the Pipelines that a Cluster's coming or going may concern."""
-        for item in self._inventory.pipelines():
+        for item in self._inventory.items("Pipeline"):
             if isinstance(item.manifest, Pipeline) and item.manifest.spec.cluster_ref is not None:
                 reference = item.manifest.spec.cluster_ref
                 if (reference.namespace or item.namespace, reference.name) == cluster:
-                    self._pipelines.add_after((item.namespace, item.name), _GATHER_S)
+                    self._queues["Pipeline"].add_after(item.key, _GATHER_S)
 
     def _lease_changed(self, leads: bool) -> None:
         self._metrics.leading.set(leads)
@@ -232,13 +229,10 @@ class OperatorProcess:
 
     def _wake_all(self) -> None:
         for key in self._inventory.cluster_keys():
-            self._queue.add(key)
-        for item in self._inventory.pipelines():
-            self._pipelines.add((item.namespace, item.name))
-        for item in self._inventory.items("Backup"):
-            self._backups.add((item.namespace, item.name))
-        for item in self._inventory.items("ScheduledBackup"):
-            self._schedules.add((item.namespace, item.name))
+            self._queues["Cluster"].add(key)
+        for kind in USING:
+            for item in self._inventory.items(kind):
+                self._queues[kind].add(item.key)
 
     # -- reconciles --------------------------------------------------------------------------------
 
@@ -291,7 +285,7 @@ class OperatorProcess:
             self._health.problem = ""
             self._metrics.unread_namespaces.set(len(self._inventory.unread))
             self._metrics.last_resync.set_to_current_time()
-            self._metrics.clusters.set(sum(1 for _ in self._inventory.clusters()))
+            self._metrics.clusters.set(len(self._inventory.items("Cluster")))
             self._wake_all()
             await self._release_left()
             await asyncio.sleep(self._settings.resync_s)
@@ -334,7 +328,7 @@ class OperatorProcess:
         return {
             "leads": self._election.leads,
             "token": self._election.token,
-            "waiting": len(self._queue),
-            "clusters": [item.name for item in self._inventory.clusters()],
-            "pipelines": [item.name for item in self._inventory.pipelines()],
+            "waiting": len(self._queues["Cluster"]),
+            "clusters": [item.name for item in self._inventory.items("Cluster")],
+            "pipelines": [item.name for item in self._inventory.items("Pipeline")],
         }

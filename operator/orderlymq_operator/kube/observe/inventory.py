@@ -10,7 +10,7 @@ gone or nobody granted it, keeps what is known of it, and holds no other namespa
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +26,8 @@ from orderlymq_operator.resources.kinds import Resource as Manifest
 _log = logging.getLogger(__name__)
 
 # Name and namespace of a Cluster.
-ClusterKey = tuple[str, str]
+Key = tuple[str, str]  # namespace and name
+ClusterKey = Key
 _META: Final = {
     "name",
     "namespace",
@@ -82,6 +83,11 @@ class Item:
     def kind(self) -> str:
         """Its kind."""
         return self.resource.kind
+
+    @property
+    def key(self) -> Key:
+        """Its namespace and name."""
+        return self.namespace, self.name
 
     @property
     def age_order(self) -> tuple[str, str, str]:
@@ -295,7 +301,7 @@ class Inventory:
         self._items[resource.kind] = now
         self._learned[resource.kind] = {key: learned[key] for key in now}
         for item in changed:
-            if (item.cluster or (item.namespace, item.name)) != own:
+            if (item.cluster or item.key) != own:
                 self._changed(item)
 
     def _next_moment(self) -> int:
@@ -357,9 +363,8 @@ class Inventory:
 
     def _take(self, resource: Resource, found: Json) -> None:
         item = read_item(resource, found)
-        key = (item.namespace, item.name)
-        self._items[resource.kind][key] = item
-        self._learned[resource.kind][key] = self._next_moment()
+        self._items[resource.kind][item.key] = item
+        self._learned[resource.kind][item.key] = self._next_moment()
 
     async def read(self, resource: Resource, key: tuple[str, str]) -> Item | None:
         """Read one object now and return it: one that was made again under its name is another one.
@@ -387,7 +392,7 @@ class Inventory:
         Raises:
             ApiError: it cannot be read now.
         """
-        found = await self.read(item.resource, (item.namespace, item.name))
+        found = await self.read(item.resource, item.key)
         self._changed(found or item)
         return found
 
@@ -415,10 +420,6 @@ class Inventory:
     def _drop(self, kind: str, key: tuple[str, str]) -> None:
         del self._items[kind][key]
         del self._learned[kind][key]
-
-    def clusters(self) -> Iterator[Item]:
-        """Return all Clusters."""
-        return iter(tuple(self._items["Cluster"].values()))
 
     def cluster(self, key: ClusterKey) -> Item | None:
         """Return a Cluster; None when there is none."""
@@ -457,14 +458,6 @@ class Inventory:
     def item(self, kind: str, key: tuple[str, str]) -> Item | None:
         """Return an object by namespace and name; None when there is none."""
         return self._items[kind].get(key)
-
-    def pipelines(self) -> list[Item]:
-        """Return all Pipelines."""
-        return list(self._items["Pipeline"].values())
-
-    def pipeline(self, key: tuple[str, str]) -> Item | None:
-        """Return a Pipeline by namespace and name; None when there is none."""
-        return self._items["Pipeline"].get(key)
 
     def cluster_keys(self) -> set[ClusterKey]:
         """Return every Cluster that exists or is referred to."""

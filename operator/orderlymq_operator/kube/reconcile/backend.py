@@ -294,7 +294,8 @@ class KubeBackend:
         cluster = self.desired.cluster
         early = early_objects(cluster, self.environment)
         # First, because a node port that goes may be wanted by another Service.
-        count = await self._remove_unwanted([*early, *accessory_objects(cluster, self.environment)])
+        wanted = [*early, *accessory_objects(cluster, self.environment)]
+        count = await self._remove(surplus_objects(cluster, wanted, self.live))
         early, stuck = in_turn(early, self.live.made)
         count += await self._remove([(SERVICES, name) for name in stuck])
         count += await self._apply_changes(early)
@@ -339,10 +340,6 @@ class KubeBackend:
                 raise
             _log.warning("%s: %s", self.desired.cluster.metadata.name, error)
             self.refused.append(error)
-
-    async def _remove_unwanted(self, wanted: list[Json]) -> int:
-        """Delete what a Cluster may do without and has no more: listeners, policies, console, canary; return how many."""
-        return await self._remove(surplus_objects(self.desired.cluster, wanted, self.live))
 
     async def _remove(self, found: list[tuple[Resource, str]]) -> int:
         """Delete objects that brokers do not need; return how many."""

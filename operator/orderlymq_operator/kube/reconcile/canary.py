@@ -7,7 +7,7 @@ loop wakes it only when the verdict has another status or reason.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from orderlymq_operator.resources.cluster.canary import (
     canary_topic,
 )
 from orderlymq_operator.resources.conditions.table import BY_NAME
-from orderlymq_operator.resources.kinds import Cluster, Desired
+from orderlymq_operator.resources.kinds import Desired
 from orderlymq_runtime.sockets.addresses import join_address
 
 ORDER_VERIFIED: Final = "OrderVerified"
@@ -134,11 +134,6 @@ def with_canary(desired: Desired) -> Desired:
         deleted_topics=desired.deleted_topics | topics,
         deleted_consumer_groups=desired.deleted_consumer_groups | groups,
     )
-
-
-def pages_of(scopes: Iterable[tuple[ClusterKey, Cluster, Live]]) -> dict[ClusterKey, str]:
-    """Return the page of each Cluster that has a canary."""
-    return {key: canary_page(live) for key, cluster, live in scopes if cluster.spec.canary.enabled}
 
 
 async def _ask(session: aiohttp.ClientSession, url: str) -> ConditionReport | None:

@@ -251,7 +251,7 @@ class ClusterReconciler:
 
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
-        written = self.inventory.cluster((item.namespace, item.name))
+        written = self.inventory.cluster(item.key)
         if written is not None and written.uid == item.uid:
             item = written  # this reconcile may have said the same already
         previous, facts = previous_conditions(item), previous_facts(item)
@@ -282,9 +282,9 @@ class ClusterReconciler:
             await self._write_problem(item, "Progressing", text)
             return FORMER_S
         if (waits := obstacle(item, live)) is not None:
-            self._lists.keep(owner_of((item.namespace, item.name)))
+            self._lists.keep(owner_of(item.key))
             await self._write_problem(item, waits.reason, waits.message)
-            return await self._finalizers.give_up(self.inventory.parts((item.namespace, item.name)))
+            return await self._finalizers.give_up(self.inventory.parts(item.key))
         scope = await self._observe(item, live)
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
@@ -292,7 +292,7 @@ class ClusterReconciler:
             scope.found.listeners = backend.outside.condition()
             observed = await backend.observe()
             self._report.set_groups(scope, observed)
-            self.seen[(item.namespace, item.name)] = scope
+            self.seen[item.key] = scope
             # Nothing is done, but the present state is reported.
             found = await self._plan(scope, observed)
             reports = [action for action in found if isinstance(action, ReportCondition)]
@@ -309,7 +309,7 @@ class ClusterReconciler:
             scope.found.problem = scope.found.problem or report
         scope.found.listeners = backend.outside.condition()
         observed, actions = await self._observe_and_plan(scope)
-        expanding = self._expanding[(item.namespace, item.name)]
+        expanding = self._expanding[item.key]
         scope.found.step = step_of(actions, applied)
         failed, work = await self._carry_out(scope, observed, actions)
         mislabelled = await self._writer.repair_labels(item, live, backend.environment.groups)
@@ -325,9 +325,9 @@ class ClusterReconciler:
         if work or applied:
             # An action that is repeated without effect must not be repeated as fast as possible.
             done = (tuple(filter(_is_work, actions)), work, applied)
-            pause_s = self._repeats.pause_s((item.namespace, item.name), done, AT_WORK_S)
+            pause_s = self._repeats.pause_s(item.key, done, AT_WORK_S)
             return min(pause_s, EXPANDING_S) if expanding else pause_s
-        self._repeats.forget((item.namespace, item.name))
+        self._repeats.forget(item.key)
         if expanding:
             return EXPANDING_S
         return self._pause_s(scope, mislabelled)
@@ -335,23 +335,22 @@ class ClusterReconciler:
     async def _ensure(self, scope: Scope) -> int:
         """Make the objects of a Cluster; return how many were applied. Brokers that run are served where one is refused."""
         item = scope.item
-        key = (item.namespace, item.name)
         try:
             applied = await scope.backend.ensure()
         except RetryLaterError as error:
-            if self._failures.stays(key, error):
+            if self._failures.stays(item.key, error):
                 await self._write_problem(item, error.condition, str(error))
                 await self._serve_parts(scope)
             raise
         except ApiError:
             await self._serve_parts(scope)
             raise
-        self._failures.forget(key)
+        self._failures.forget(item.key)
         return applied
 
     async def _observe_and_plan(self, scope: Scope) -> tuple[Observed, list[Action]]:
         """Return the observed state, and the actions of the plan."""
-        key = (scope.item.namespace, scope.item.name)
+        key = scope.item.key
         observed = await scope.backend.observe()
         self._report.set_groups(scope, observed)
         scope.observed = observed
@@ -407,7 +406,7 @@ class ClusterReconciler:
 
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
         """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
-        key = (scope.item.namespace, scope.item.name)
+        key = scope.item.key
         calm = self._is_calm(scope) and not mislabelled
         routes = scope.live.routes
         unwatched = () if routes is None else (routes,)
@@ -423,7 +422,7 @@ class ClusterReconciler:
         accepted = cluster.spec
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         cluster, tls_waits = with_tls_step(cluster, live)
-        state = await self._desired_state(cluster, (item.namespace, item.name))
+        state = await self._desired_state(cluster, item.key)
         state.desired = groupremoval.with_standing_groups(state.desired, live)
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
@@ -456,8 +455,8 @@ class ClusterReconciler:
             fingerprints=self._credentials.fingerprints(state, found_secrets),
             pages=await self._credentials.pages(cluster, live.pods.values()),
             holds=paused or bool(missing),
-            expanding=self._expanding.get((item.namespace, item.name), frozenset()),
-            detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),
+            expanding=self._expanding.get(item.key, frozenset()),
+            detector=self._detectors.setdefault(item.key, FailureDetector()),
             nodes=await self.nodes.read() if needs_nodes(cluster) else [],
             label_of=self._label_of,
             held=[tls_waits] if tls_waits else [],
@@ -469,7 +468,7 @@ class ClusterReconciler:
         found.confirmation = confirmation
         found.restored = restored_condition(item, backup_id)
         if cluster.spec.canary.enabled:
-            found.order = self.orders.get((item.namespace, item.name), SILENT)
+            found.order = self.orders.get(item.key, SILENT)
         found.scale_down = groupremoval.refused(cluster, live)
         found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
         previous = previous_conditions(item).get("FaultTolerant")

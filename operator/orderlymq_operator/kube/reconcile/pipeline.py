@@ -39,7 +39,7 @@ from orderlymq_operator.kube.observe.drivers import (
     without_pause,
     workload_of,
 )
-from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import claim_facts
 from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster, with_pull_secrets
@@ -84,7 +84,6 @@ from orderlymq_runtime.sockets.addresses import join_address
 _log = logging.getLogger(__name__)
 
 # Namespace and name of a Pipeline.
-PipelineKey = tuple[str, str]
 
 AT_WORK_S: Final = 0.2
 WAITING_S: Final = 2.0
@@ -154,13 +153,13 @@ class PipelineReconciler:
         self._pull_secrets = pull_secrets
         self._writer = StatusWriter(api, inventory, metrics)
         self._session = aiohttp.ClientSession()
-        self._reported_at: dict[PipelineKey, float] = {}
+        self._reported_at: dict[Key, float] = {}
         self._lists = Lister(api, time.monotonic)
         self._backoff = Backoff()
         self._failures = Failures()
         self._definition: tuple[float, Json | None] | None = None
         # Questions without an answer yet, or with one that no reconcile has read; by Pipeline and UID of the pod.
-        self._asked: dict[PipelineKey, dict[str, asyncio.Task[bytes]]] = {}
+        self._asked: dict[Key, dict[str, asyncio.Task[bytes]]] = {}
 
     async def close(self) -> None:
         """Close all connections."""
@@ -168,7 +167,7 @@ class PipelineReconciler:
             self._drop_questions(key, set())
         await self._session.close()
 
-    async def reconcile(self, key: PipelineKey) -> float | None:
+    async def reconcile(self, key: Key) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
 
         Raises:
@@ -176,7 +175,7 @@ class PipelineReconciler:
         """
         with self._metrics.reconciles.time():
             await self._inventory.refresh(key)
-            item = self._inventory.pipeline(key)
+            item = self._inventory.item("Pipeline", key)
             if item is None or item.deleting_since is not None:
                 self._forget(key)
                 return None  # what it owns goes with it
@@ -188,7 +187,7 @@ class PipelineReconciler:
             async with self._writer.saying_refusals(item, self._failures, key):
                 return await self._steps(key, item, item.manifest)
 
-    async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
+    async def _steps(self, key: Key, item: Item, pipeline: Pipeline) -> float | None:
         refusal = await self._forbidden(pipeline)
         pipeline = with_pull_secrets(pipeline, self._pull_secrets)
         environment = DriverEnvironment(
@@ -302,14 +301,14 @@ class PipelineReconciler:
                 return tenants.refusal(item.name, item.namespace, namespace)
         near = [
             found
-            for each in self._inventory.clusters()
+            for each in self._inventory.items("Cluster")
             if each.namespace == namespace
             for found in (each.manifest, await read_accepted_cluster(self._api, each))
             if isinstance(found, Cluster)
         ]
         return forbidden(pipeline, self._policy, near)
 
-    async def _ask(self, key: PipelineKey, found: Json) -> DriverPod:
+    async def _ask(self, key: Key, found: Json) -> DriverPod:
         """Return a driver's pod with what its driver says, or has said since the last reconcile."""
         pod, uid = driver_pod(found), found["metadata"]["uid"]
         address = (found.get("status") or {}).get("podIP")
@@ -334,7 +333,7 @@ class PipelineReconciler:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return b""
 
-    def _forget(self, key: PipelineKey) -> None:
+    def _forget(self, key: Key) -> None:
         """Drop everything about a Pipeline."""
         self._reported_at.pop(key, None)
         self._lists.forget(key)
@@ -343,7 +342,7 @@ class PipelineReconciler:
         self._drop_questions(key, set())
         self._asked.pop(key, None)
 
-    def _drop_questions(self, key: PipelineKey, kept: set[str]) -> None:
+    def _drop_questions(self, key: Key, kept: set[str]) -> None:
         """Ask no pods but those that are there."""
         asked = self._asked.get(key, {})
         for uid in asked.keys() - kept:
@@ -410,7 +409,7 @@ class PipelineReconciler:
 
     async def _report(
         self,
-        key: PipelineKey,
+        key: Key,
         item: Item,
         report: ReportPipeline,
         conditions: dict[str, ConditionReport],

@@ -74,13 +74,13 @@ class Report:
         """Show the raft groups and certificates of a Cluster as metrics."""
         cluster = scope.state.desired.cluster
         self._metrics.set_groups(
-            (scope.item.namespace, scope.item.name),
+            scope.item.key,
             observed.groups,
             cluster.group_names,
             cluster.spec.replicas_per_group,
         )
         self._metrics.set_certificates(
-            (scope.item.namespace, scope.item.name),
+            scope.item.key,
             in_use(cluster, scope.live),
             cluster.group_names,
         )
@@ -89,13 +89,11 @@ class Report:
         item = scope.item
         previous = condition_of(item.status, "Ready")
         now_ms = time.monotonic_ns() // 1_000_000
-        return self._debounce.hold(
-            (item.namespace, item.name), previous, ready, item.generation, now_ms
-        )
+        return self._debounce.hold(item.key, previous, ready, item.generation, now_ms)
 
     async def _consumer_groups(self, scope: Scope) -> dict[str, ObservedConsumerGroup]:
         """Observe the members of all consumer groups, unless that was done a moment ago."""
-        key = (scope.item.namespace, scope.item.name)
+        key = scope.item.key
         now = time.monotonic()
         names = [group.group_name for group in scope.state.desired.consumer_groups]
         if not names or now - self._observed_at.get(key, -CONSUMER_GROUPS_S) < CONSUMER_GROUPS_S:

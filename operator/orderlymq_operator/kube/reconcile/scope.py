@@ -12,7 +12,7 @@ from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Item
 from orderlymq_operator.kube.observe.listeners import needs_nodes
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
-from orderlymq_operator.kube.reconcile.canary import pages_of
+from orderlymq_operator.kube.reconcile.canary import canary_page
 from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget, target_of
 from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.takeover.handover import Target
@@ -63,9 +63,11 @@ class LastScopes(dict[ClusterKey, Scope]):
 
     def canaries(self) -> dict[ClusterKey, str]:
         """Return where the canary of each Cluster that has one answers, as the last reconcile found it."""
-        return pages_of(
-            (key, scope.state.desired.cluster, scope.live) for key, scope in self.items()
-        )
+        return {
+            key: canary_page(scope.live)
+            for key, scope in self.items()
+            if scope.state.desired.cluster.spec.canary.enabled
+        }
 
     def on_nodes(self) -> list[ClusterKey]:
         """Return every Cluster whose clients call addresses of nodes, as the last reconcile found it."""

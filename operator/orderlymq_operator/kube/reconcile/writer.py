@@ -72,7 +72,7 @@ class StatusWriter:
         """
         if item.kind == "Cluster":
             is_ready = conditions["Ready"].status == "True"
-            self._metrics.set_ready((item.namespace, item.name), ready=is_ready)
+            self._metrics.set_ready(item.key, ready=is_ready)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         made = status_object(item, conditions, facts, now)
         if made is None:
@@ -101,7 +101,7 @@ class StatusWriter:
         The API server ignores a UID here, and refuses another version than the present one. That is the version of our
         own last write, unless somebody else has written since.
         """
-        known = self._inventory.item(item.kind, (item.namespace, item.name)) or item
+        known = self._inventory.item(item.kind, item.key) or item
         if known.uid != item.uid:
             return None
         try:
@@ -175,7 +175,7 @@ class StatusWriter:
         What is wrong must have been wrong at the last reconcile, too, in the same term: a broker is quicker, and
         the look of a moment ago may be old.
         """
-        key = (item.namespace, item.name)
+        key = item.key
         wrong: set[tuple[str, int]] = set()
         for group in groups:
             leader = live.leader(group)

@@ -334,7 +334,7 @@ async def test_a_namespace_that_cannot_be_read_holds_no_other_up_and_keeps_what_
         inventory.invalidate()
         await inventory.refresh()
 
-        assert {item.name for item in inventory.clusters()} == {"here", "there", "new"}
+        assert {item.name for item in inventory.items("Cluster")} == {"here", "there", "new"}
         assert [str(why) for _, why in inventory.unread.values()] == ["not granted"]
         assert not await inventory.can_read_more()
 
@@ -344,7 +344,7 @@ async def test_a_namespace_that_cannot_be_read_holds_no_other_up_and_keeps_what_
         inventory.invalidate()
         await inventory.refresh()
 
-        assert {item.name for item in inventory.clusters()} == {"here", "new"}
+        assert {item.name for item in inventory.items("Cluster")} == {"here", "new"}
         assert not inventory.unread
 
 

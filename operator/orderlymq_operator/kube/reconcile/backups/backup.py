@@ -27,7 +27,7 @@ from orderlymq_operator.kube.objects.backups.job import (
     pod_settings,
 )
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
-from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.observe.jobs import job_facts
 from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster
 from orderlymq_operator.kube.reconcile.backend import Defaults
@@ -55,7 +55,6 @@ from orderlymq_operator.resources.meta import ObjectMeta
 _log = logging.getLogger(__name__)
 
 # Namespace and name of a Backup.
-BackupKey = tuple[str, str]
 # No watch shows the end of a Job, only that of its pod, which comes a moment before.
 LOOKING_S: Final = 2.0
 # A turn, and a Cluster that does not serve, are waited for.
@@ -78,7 +77,7 @@ class BackupReconciler:
         self._finalizers = Finalizers(api, inventory)
         self._failures = Failures()
 
-    async def reconcile(self, key: BackupKey) -> float | None:
+    async def reconcile(self, key: Key) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
 
         Raises:
@@ -170,7 +169,7 @@ class BackupReconciler:
                 raise
             if await self._finalizers.is_closing(item.namespace):
                 # Nothing can be made there any more, and the namespace must not wait for this.
-                _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
+                _log.warning("%s/%s: %s stays stored: %s", *item.key, stored, error)
                 removal = Removal(release=True)
             else:
                 # A quota and an admission rule may forbid it for a while.
@@ -265,14 +264,10 @@ class BackupReconciler:
             own = await self._api.list(JOBS, item.namespace, labels=_labelled(item))
             if name not in {found["metadata"]["name"] for found in own}:
                 return f"Job {name!r} is there and not of this Backup"
-            _log.info("%s/%s: Job %s is there", *self._key(item), name)
+            _log.info("%s/%s: Job %s is there", *item.key, name)
             return ""
-        _log.info("%s/%s: made Job %s", *self._key(item), name)
+        _log.info("%s/%s: made Job %s", *item.key, name)
         return ""
-
-    @staticmethod
-    def _key(item: Item) -> BackupKey:
-        return item.namespace, item.name
 
 
 def _is_over(job: Json) -> bool:

@@ -14,7 +14,7 @@ from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.ownership import owned
-from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.reconcile.backoff import Failures
 from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
 from orderlymq_operator.kube.reconcile.status import previous_facts
@@ -27,7 +27,6 @@ from orderlymq_operator.resources.backups.scheduledbackup import ScheduledBackup
 
 _log = logging.getLogger(__name__)
 
-ScheduleKey = tuple[str, str]
 # While a Backup runs; its end wakes nobody here.
 BUSY_S: Final = 10.0
 # Not longer, so that a changed clock is noticed.
@@ -56,7 +55,7 @@ class ScheduleReconciler:
         self._writer = StatusWriter(api, inventory, metrics)
         self._failures = Failures()
 
-    async def reconcile(self, key: ScheduleKey) -> float | None:
+    async def reconcile(self, key: Key) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
 
         Raises:
