@@ -336,7 +336,7 @@ def apply(
     output: Output,
 ) -> None:
     """Change a running cluster to what manifests say; refused as a whole or done as a whole."""
-    texts = _texts(files)
+    texts = read_with_texts(files)[1]
     directory = DataDirectory(data_dir)
     client = ControlClient(directory)
     before = last_event(client.status())
@@ -380,7 +380,7 @@ def plan(
     if kubernetes:
         report = report_of(_forecast_in_kubernetes(files, context, namespace))
     else:
-        report = ControlClient(DataDirectory(data_dir)).plan(_texts(files), prune=prune)
+        report = ControlClient(DataDirectory(data_dir)).plan(read_with_texts(files)[1], prune=prune)
     if output == "json":
         print_json(report)
     else:
@@ -421,11 +421,6 @@ kubectl_plugin.add_command(plan)
 def kubectl() -> None:
     """Run `kubectl orderlymq`; the entry point of the `kubectl-orderlymq` script."""
     kubectl_plugin.main(prog_name="kubectl orderlymq")
-
-
-def _texts(files: Sequence[Path]) -> list[tuple[str, str]]:
-    """Return the files, after their errors with file and line were found without asking anybody."""
-    return read_with_texts(files)[1]
 
 
 @click.command()

@@ -14,7 +14,6 @@ from typing import Final
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.answers import Lock, MembershipView
 from orderlymq_operator.plan.actions import TopicConfig
-from orderlymq_operator.plan.assignment import Member
 from orderlymq_operator.plan.consumergroups import AssignmentView, GroupAssigner, SetAssignment
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -94,7 +93,12 @@ class GroupReconciler:
         places = list(addresses.items())
         views = await asyncio.gather(*(self._admin.membership(a, name) for _, a in places))
         seen = {
-            place: replace(view, members=self._placed(view))
+            place: replace(
+                view,
+                members=tuple(
+                    replace(member, zone=self._zone_of(member.address)) for member in view.members
+                ),
+            )
             for (place, _), view in zip(places, views, strict=True)
         }
         assigner = self._assigners.setdefault(name, GroupAssigner(name))
@@ -105,9 +109,6 @@ class GroupReconciler:
                     await self._admin.set_assignment(address, step)
                 else:
                     await self._admin.notify_members(address, step.consumer_group)
-
-    def _placed(self, view: MembershipView) -> tuple[Member, ...]:
-        return tuple(replace(member, zone=self._zone_of(member.address)) for member in view.members)
 
 
 def _view(

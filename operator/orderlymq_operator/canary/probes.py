@@ -21,7 +21,7 @@ from orderlymq.errors import BrokerUnreachable, OrderlyMQError, SendRefused, Sen
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
 from orderlymq_operator.canary.probe import AlteredError, Probe, decode
-from orderlymq_operator.canary.troubles import Lane
+from orderlymq_operator.canary.troubles import Kind, Lane
 from orderlymq_operator.canary.verdict import Canary
 from orderlymq_operator.resources.cluster.canary import CANARY_QUEUES
 from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
@@ -37,6 +37,7 @@ _POLL_S: Final = 0.5
 # How long a consumer works on a message: two that hold one queue are seen together within it.
 _WORK_S: Final = 0.02
 _CLOSE_S: Final = 10.0
+now_s: Final = time.monotonic  # seconds of the canary's clock
 _MEMBERS: Final = ("first", "second")
 Filter: TypeAlias = Callable[[list[ReceivedMessage]], list[ReceivedMessage]]
 
@@ -123,7 +124,8 @@ class Probes:
             if self._plan.topic(lane.group) not in found:
                 if lane.group not in self._gone:
                     self._gone.add(lane.group)
-                    self._canary.topic_gone(lane, now_s())
+                    text = f"{lane.group} has no topic of ours"
+                    self._canary.report(Kind.TOPIC_GONE, lane, text, now_s())
                 await make(admin, self._plan, lane.group)
 
     # -- the sender
@@ -176,7 +178,7 @@ class Probes:
             while True:
                 await asyncio.sleep(self._plan.takeover_s)
                 await members[turn].change()
-                self._canary.took_over()
+                self._canary.takeovers += 1
                 turn = (turn + 1) % len(members)
 
     @contextlib.asynccontextmanager
@@ -209,13 +211,14 @@ class Probes:
         try:
             probe = decode(message.body)
         except AlteredError as error:
-            self._canary.altered(lane, f"the message at offset {offset} was altered: {error}", now)
+            text = f"the message at offset {offset} was altered: {error}"
+            self._canary.report(Kind.ALTERED, lane, text, now)
             return
         if probe.run != self._canary.run:
             self._canary.foreign(lane, now)
         elif probe.lane != lane:
             text = f"message {probe.number} of {probe.lane} lies at offset {offset}"
-            self._canary.misplaced(lane, text, now)
+            self._canary.report(Kind.MISPLACED, lane, text, now)
         else:
             self._canary.deliver(lane, probe.number, offset, now)
 
@@ -338,8 +341,3 @@ def _is_made(plan: Plan, group: str, configs: Mapping[str, Mapping[str, TopicCon
     if config is None or len(found) > 1:
         return False
     return config.order and config.read_queue_nums == config.write_queue_nums == CANARY_QUEUES
-
-
-def now_s() -> float:
-    """Return seconds of the canary's clock."""
-    return time.monotonic()

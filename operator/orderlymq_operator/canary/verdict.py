@@ -106,8 +106,9 @@ class Canary:
         """Note that a message is stored at *offset* of *queue*."""
         self._probes[lane].error = ""
         if queue != lane.queue:
-            text = f"message {number} was acknowledged in queue {queue}"
-            self._note([Trouble(Kind.MISPLACED, lane, text, at)])
+            self.report(
+                Kind.MISPLACED, lane, f"message {number} was acknowledged in queue {queue}", at
+            )
         self._note(self.ledgers[lane].acknowledge(number, offset, at))
 
     def refuse(self, lane: Lane, number: int) -> None:
@@ -117,12 +118,6 @@ class Canary:
     def fail(self, lane: Lane, error: str) -> None:
         """Note why a send had no success; it is tried again."""
         self._probes[lane].error = error
-
-    def topic_gone(self, lane: Lane, at: float) -> None:
-        """Note that the leader of the group says that there is no such topic."""
-        self._note([Trouble(Kind.TOPIC_GONE, lane, f"{lane.group} has no topic of ours", at)])
-
-    # -- what the consumers report
 
     def take(self, lane: Lane, member: str, at: float) -> None:
         """Note that *member* begins to work on a message."""
@@ -141,24 +136,14 @@ class Canary:
         if ledger.highest > highest:
             self._delivered(lane, at, sent_at)
 
-    def altered(self, lane: Lane, text: str, at: float) -> None:
-        """Note a message that is not as any canary sends it, or is of another queue."""
-        self._note([Trouble(Kind.ALTERED, lane, text, at)])
-
-    def misplaced(self, lane: Lane, text: str, at: float) -> None:
-        """Note a message of another queue."""
-        self._note([Trouble(Kind.MISPLACED, lane, text, at)])
+    def report(self, kind: Kind, lane: Lane, text: str, at: float) -> None:
+        """Note a trouble that is plain to see."""
+        self._note([Trouble(kind, lane, text, at)])
 
     def foreign(self, lane: Lane, at: float) -> None:
         """Note a message of another run; those of a former run are delivered before our own."""
         if self.ledgers[lane].highest:
             self._foreign_at = at
-
-    def took_over(self) -> None:
-        """Note that one consumer ended and its queues went to the other."""
-        self.takeovers += 1
-
-    # -- the verdict
 
     def tick(self, now: float) -> None:
         """Count probes that are overdue; call it every half second."""

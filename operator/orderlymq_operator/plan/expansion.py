@@ -269,7 +269,7 @@ def _next_steps(request: ExpansionRequest, world: ExpansionState) -> ExpansionPl
     switched = {name for name, found in present.items() if found.total == valid} if valid else set()
     before = sum(published.values())
 
-    if valid > before or _unpublished(present, valid):
+    if valid > before or (valid and any(found.total != valid for found in present.values())):
         # At least one raft group has switched: forward only.
         return _go_on(request, world, _layout_of(valid, world, published), switched)
     if any(found.phase in ("switched", "settling") for found in present.values()):
@@ -507,10 +507,6 @@ def _published(world: ExpansionState) -> Mapping[str, int]:
     """Return the smallest list that a name server returns: what somebody may still be using."""
     lists = [found for found in world.lists if found]
     return min(lists, key=lambda found: sum(found.values()), default={})
-
-
-def _unpublished(present: Mapping[str, ObservedExpansion], valid: int) -> bool:
-    return valid > 0 and any(found.total != valid for found in present.values())
 
 
 def _hopeless(present: Mapping[str, ObservedExpansion]) -> str | None:

@@ -417,7 +417,8 @@ def _unknown(desired: Desired, observed: Observed) -> str:
     """Return who leaves it open which topics exist; empty when everybody answers."""
     if silent := _unreachable(desired, observed):
         return f"{silent[0]} does not answer"
-    return "" if _name_server_answers(observed) else "no name server answers"
+    answer = any(server.order_config is not None for server in observed.name_servers.values())
+    return "" if answer else "no name server answers"
 
 
 def _unreachable(desired: Desired, observed: Observed) -> list[str]:
@@ -427,10 +428,6 @@ def _unreachable(desired: Desired, observed: Observed) -> list[str]:
         for name in desired.cluster.group_names
         if observed.groups.get(name, ObservedGroup()).topics is None
     ]
-
-
-def _name_server_answers(observed: Observed) -> bool:
-    return any(server.order_config is not None for server in observed.name_servers.values())
 
 
 def _unregistered(desired: Desired, observed: Observed) -> str | None:

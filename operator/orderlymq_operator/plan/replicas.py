@@ -15,7 +15,6 @@ from orderlymq_operator.plan.actions import (
     AddLearner,
     ObservedGroup,
     ObservedNameServer,
-    ObservedReplica,
     PromoteReplica,
     RemoveReplica,
     RestartReplica,
@@ -211,13 +210,14 @@ def _hand_over(name: str, targets: list[int], found: ObservedGroup) -> list[Acti
     """Transfer leadership to the first replica that could lead immediately; wait when there is none."""
     for node in sorted(targets):
         replica = found.replicas[node]
-        if node != found.leader and replica.member == "voter" and _fit(replica):
+        if (
+            node != found.leader
+            and replica.member == "voter"
+            and replica.healthy
+            and replica.caught_up
+        ):
             return [TransferLeadership(name, node)]
     return []
-
-
-def _fit(replica: ObservedReplica) -> bool:
-    return replica.healthy and replica.caught_up
 
 
 def _unhealthy_voters(found: ObservedGroup) -> set[int]:

@@ -82,7 +82,9 @@ def hold_twice(world: World) -> None:
 
 
 def alter(world: World) -> None:
-    world.canary.altered(LANE, "the message was altered: its checksum is wrong", world.now)
+    world.canary.report(
+        Kind.ALTERED, LANE, "the message was altered: its checksum is wrong", world.now
+    )
 
 
 def invent(world: World) -> None:
@@ -127,7 +129,7 @@ def keep(world: World) -> None:
 
 
 def delete(world: World) -> None:
-    world.canary.topic_gone(LANE, world.now)
+    world.canary.report(Kind.TOPIC_GONE, LANE, "gone", world.now)
 
 
 PLANTED: dict[str, tuple[Callable[[World], None], Kind]] = {

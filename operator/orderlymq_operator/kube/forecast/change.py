@@ -112,7 +112,10 @@ def forecast_change(present: Present, changed: Sequence[Item]) -> Forecast:
     before = _state(present.item, present.parts)
     after = desired_state(cluster_item.manifest, parts)
     refused = _refused(before, after.desired)
-    refused += [each for each in _set_later(present, changed) if not _names(refused, each)]
+    told = {(each.name, each.field) for each in refused}
+    refused += [
+        each for each in _set_later(present, changed) if (each.name, each.field) not in told
+    ]
     if refused and before is not None:
         names_out = {(each.kind, each.name) for each in refused}
         kept = [each for each in changed if (each.kind, subject_of(each).name) not in names_out]
@@ -143,7 +146,12 @@ def _forecast(
             waits = _paused(item, cluster) if effects or beside else []
             old = _carried_out(before, live)
             lives = live_effects(old, cluster) if old is not None else ()
-            confirms = _to_confirm(item, old, cluster) if before is not None else ()
+            # They hold the whole edit of the Cluster back; the other effects follow the confirmation.
+            acts = unconfirmed(old, cluster, item.annotations) if before is not None else ()
+            confirms = [
+                Effect("NeedsConfirmation", f"{act.name}: {act.text}; {act.advice}", (act.token,))
+                for act in acts
+            ]
             effects = (*confirms, *waits, *effects, *lives, *beside)
         resources.append(ResourceForecast(each.subject, effects))
     for subject, verdict in after.verdicts.items():
@@ -202,10 +210,6 @@ def _set_later(present: Present, changed: Sequence[Item]) -> Iterator[Refuse]:
                 advice = "leave it as it is, or make another object"
                 reason = "it cannot be set, changed or removed later"
                 yield Refuse(item.kind, name, f"spec.{field}", reason, advice)
-
-
-def _names(refused: Sequence[Refuse], other: Refuse) -> bool:
-    return any((each.name, each.field) == (other.name, other.field) for each in refused)
 
 
 def _value(manifest: Resource, field: str) -> object:
@@ -379,13 +383,6 @@ def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:
         return before.desired.cluster
     accepted = accepted_spec(sets)
     return before.desired.cluster.model_copy(update={"spec": accepted}) if accepted else None
-
-
-def _to_confirm(item: Item, old: Cluster | None, cluster: Cluster) -> Iterator[Effect]:
-    """Yield what holds the whole edit of the Cluster back; the other effects follow its confirmation."""
-    for act in unconfirmed(old, cluster, item.annotations):
-        text = f"{act.name}: {act.text}; {act.advice}"
-        yield Effect("NeedsConfirmation", text, (act.token,))
 
 
 def _paused(item: Item, cluster: Cluster) -> list[Effect]:

@@ -113,7 +113,9 @@ class Live:
     def leader(self, group: str) -> PodFacts | None:
         """Return the pod of the leader of the highest term; None when nobody leads."""
         leading = [
-            (status.term, name) for name, status in self._of_group(group).items() if status.leads
+            (status.term, pod.name)
+            for pod in self.group_pods(group).values()
+            if (status := self.statuses.get(pod.name)) is not None and status.leads
         ]
         return self.pods.get(max(leading)[1]) if leading else None
 
@@ -133,10 +135,6 @@ class Live:
             )
             and template not in (None, pod.labels.get(names.LABEL_TEMPLATE))
         )
-
-    def _of_group(self, group: str) -> dict[str, ReplicaStatus]:
-        pods = {pod.name for pod in self.group_pods(group).values()}
-        return {name: status for name, status in self.statuses.items() if name in pods}
 
 
 async def read_objects(

@@ -324,7 +324,8 @@ class ClusterReconciler:
             return EXPANDING_S
         if work or applied:
             # An action that is repeated without effect must not be repeated as fast as possible.
-            done = (tuple(filter(_is_work, actions)), work, applied)
+            steps = tuple(each for each in actions if not isinstance(each, ReportCondition))
+            done = (steps, work, applied)
             pause_s = self._repeats.pause_s(item.key, done, AT_WORK_S)
             return min(pause_s, EXPANDING_S) if expanding else pause_s
         self._repeats.forget(item.key)
@@ -546,10 +547,6 @@ class ClusterReconciler:
             and (scope.found.problem is None or scope.found.problem.reason != "SecretMissing")
             and (listeners is None or listeners.status == "True")
         )
-
-
-def _is_work(action: Action) -> bool:
-    return not isinstance(action, ReportCondition)
 
 
 def owner_of(key: ClusterKey) -> tuple[str, ...]:

@@ -193,7 +193,8 @@ def _topic(
         yield Effect("Creates", text, tuple(sorted(made)))
     elif made or changed:
         yield from _changes(existing, made, changed)
-    if not made and not _expands(lane):
+    expands = any(isinstance(step, FenceTopic | SwitchTopic | PublishTopic) for step in lane)
+    if not made and not expands:
         puts = [step for step in lane if isinstance(step, PutOrderConfig)]
         if puts:
             text = f"its queue list is published again: {puts[0].value}"
@@ -284,13 +285,6 @@ def _lag(topic: str, before: Observed) -> str:
         f"{name} {counted(count, 'message')}" for name, count in sorted(behind.items())
     )
     return f" (now: {listed})" if listed else ""
-
-
-def _expands(lane: Sequence[Action]) -> bool:
-    return any(isinstance(step, FenceTopic | SwitchTopic | PublishTopic) for step in lane)
-
-
-# -- consumer groups, accounts, deletions ----------------------------------------------------------------------------
 
 
 def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect]:

@@ -34,10 +34,6 @@ _PAUSE_MAX_S: Final = 300.0
 _FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def _wall_clock() -> datetime:
-    return datetime.now(UTC)
-
-
 class ScheduleReconciler:
     """Reconciles ScheduledBackups; `reconcile` is called for one key at a time."""
 
@@ -46,7 +42,7 @@ class ScheduleReconciler:
         api: Api,
         inventory: Inventory,
         metrics: OperatorMetrics,
-        now: Callable[[], datetime] = _wall_clock,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
         self._inventory = inventory
