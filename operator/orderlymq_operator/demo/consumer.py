@@ -4,7 +4,6 @@ An ordered consumer process of the demo: it records each message when it gets it
 It runs until SIGTERM, or until its input ends with who started it. Messages of other runs that are left in the topic are consumed and not recorded.
 """
 
-import argparse
 import asyncio
 import signal
 import sys
@@ -17,7 +16,7 @@ import msgspec
 from orderlymq import ClientSettings, Consumer, OrderedContext, OrderedResult, ReceivedMessage
 from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
-from orderlymq_operator.demo.options import ConsumerOptions
+from orderlymq_operator.demo.options import MemberOptions
 from orderlymq_operator.demo.orders import Ledger, decode
 from orderlymq_operator.demo.reports import (
     Report,
@@ -33,7 +32,7 @@ _COMMIT_S: Final = 0.5
 class Clerk:
     """Enters every step into a ledger and into the history."""
 
-    def __init__(self, options: ConsumerOptions, recorder: Recorder) -> None:
+    def __init__(self, options: MemberOptions, recorder: Recorder) -> None:
         self.has_queues: Callable[[], bool] = lambda: False
         self._options = options
         self._recorder = recorder
@@ -78,7 +77,7 @@ class Clerk:
         return OrderedResult.SUCCESS
 
 
-async def consume(options: ConsumerOptions) -> None:
+async def consume(options: MemberOptions) -> None:
     """Take part in a demo until SIGTERM or the end of the input."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -105,9 +104,7 @@ async def consume(options: ConsumerOptions) -> None:
 
 def main() -> int:
     """Run a consumer process; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m orderlymq_operator.demo.consumer")
-    parser.add_argument("options", help="JSON of ConsumerOptions")
-    options = msgspec.json.decode(parser.parse_args().options, type=ConsumerOptions)
+    options = msgspec.json.decode(sys.argv[1], type=MemberOptions)
     asyncio.run(consume(options))
     return 0
 

@@ -20,21 +20,14 @@ class DemoOptions:
     group: str = "billing"
 
 
-class ProducerOptions(msgspec.Struct, frozen=True):
-    """The options of a producer process."""
+class MemberOptions(msgspec.Struct, frozen=True):
+    """The options of a producer or consumer process.
 
-    run: str
-    process: str
-    name_servers: str
-    topic: str
-    history: str
-    seconds: float
-    orders_at_once: int
-    pause_s: float
-
-
-class ConsumerOptions(msgspec.Struct, frozen=True):
-    """The options of a consumer process."""
+    Attributes:
+        group: of a consumer.
+        seconds: how long a producer begins new orders.
+        orders_at_once, pause_s: how many orders a producer has under way, and the pause between two steps of one.
+    """
 
     run: str
     process: str
@@ -42,3 +35,6 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
     topic: str
     group: str
     history: str
+    seconds: float
+    orders_at_once: int
+    pause_s: float

@@ -6,7 +6,6 @@ same message, so that the broker can recognise it. The process ends by itself wh
 input ends with who started it.
 """
 
-import argparse
 import asyncio
 import contextlib
 import itertools
@@ -21,7 +20,7 @@ from orderlymq import Message, Producer
 from orderlymq.errors import OrderlyMQError, SendRefused
 from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
-from orderlymq_operator.demo.options import ProducerOptions
+from orderlymq_operator.demo.options import MemberOptions
 from orderlymq_operator.demo.orders import STEPS, Step
 from orderlymq_operator.demo.reports import (
     Report,
@@ -39,7 +38,7 @@ _GIVE_UP_S: Final = 30.0
 class OrderSource:
     """Sends orders through one producer until its time is over."""
 
-    def __init__(self, options: ProducerOptions, recorder: Recorder) -> None:
+    def __init__(self, options: MemberOptions, recorder: Recorder) -> None:
         self._options = options
         self._recorder = recorder
         self._numbers = itertools.count(1)
@@ -103,7 +102,7 @@ class OrderSource:
         return False
 
 
-async def produce(options: ProducerOptions) -> None:
+async def produce(options: MemberOptions) -> None:
     """Take part in a demo."""
     task = asyncio.current_task()
     assert task is not None
@@ -121,9 +120,7 @@ async def produce(options: ProducerOptions) -> None:
 
 def main() -> int:
     """Run a producer process; return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m orderlymq_operator.demo.producer")
-    parser.add_argument("options", help="JSON of ProducerOptions")
-    options = msgspec.json.decode(parser.parse_args().options, type=ProducerOptions)
+    options = msgspec.json.decode(sys.argv[1], type=MemberOptions)
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(produce(options))
     return 0

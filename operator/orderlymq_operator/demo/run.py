@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from orderlymq.oracle.verdict import Event, Kind, Verdict, judge
 from orderlymq_operator.demo.backlog import backlog
 from orderlymq_operator.demo.credentials import Credentials
 from orderlymq_operator.demo.display import Display, Scoreboard
-from orderlymq_operator.demo.options import ConsumerOptions, DemoOptions, ProducerOptions
+from orderlymq_operator.demo.options import DemoOptions, MemberOptions
 from orderlymq_operator.demo.reports import Report, parse
 from orderlymq_operator.demo.topiccheck import check_topic
 from orderlymq_operator.local.control import ControlClient
@@ -158,10 +158,10 @@ class _Run:
 
     async def perform(self) -> None:
         """Play from the first process to the last consumed message."""
-        async with self._members(self._consumers()) as consumers:
+        async with self._members("consumer", _CONSUMERS) as consumers:
             await self._wait_until_ready(consumers)
             self._board.event(f"{len(consumers)} ordered consumers share the queues")
-            async with self._members(self._producers()) as producers:
+            async with self._members("producer", _PRODUCERS) as producers:
                 self._board.event(f"{len(producers)} producers send the steps of orders")
                 if self._options.kill:
                     await asyncio.sleep(self._options.seconds / 2)
@@ -175,52 +175,26 @@ class _Run:
 
     # -- processes -----------------------------------------------------------------------------
 
-    def _producers(self) -> Mapping[str, tuple[str, msgspec.Struct]]:
-        names = [f"producer-{number}" for number in range(1, _PRODUCERS + 1)]
-        return {
-            name: (
-                "orderlymq_operator.demo.producer",
-                ProducerOptions(
-                    run=self._run,
-                    process=name,
-                    name_servers=self._name_servers,
-                    topic=self._options.topic,
-                    history=str(self._path),
-                    seconds=self._options.seconds,
-                    orders_at_once=_ORDERS_AT_ONCE,
-                    pause_s=_PAUSE_S,
-                ),
-            )
-            for name in names
-        }
-
-    def _consumers(self) -> Mapping[str, tuple[str, msgspec.Struct]]:
-        names = [f"consumer-{number}" for number in range(1, _CONSUMERS + 1)]
-        return {
-            name: (
-                "orderlymq_operator.demo.consumer",
-                ConsumerOptions(
+    @asynccontextmanager
+    async def _members(self, role: str, count: int) -> AsyncIterator[list[_Member]]:
+        """Start processes of a role, and end them when the block ends, however it ends."""
+        members: list[_Member] = []
+        readers: list[asyncio.Task[None]] = []
+        try:
+            for number in range(1, count + 1):
+                name = f"{role}-{number}"
+                options = MemberOptions(
                     run=self._run,
                     process=name,
                     name_servers=self._name_servers,
                     topic=self._options.topic,
                     group=self._options.group,
                     history=str(self._path),
-                ),
-            )
-            for name in names
-        }
-
-    @asynccontextmanager
-    async def _members(
-        self, wanted: Mapping[str, tuple[str, msgspec.Struct]]
-    ) -> AsyncIterator[list[_Member]]:
-        """Start processes, and end them when the block ends, however it ends."""
-        members: list[_Member] = []
-        readers: list[asyncio.Task[None]] = []
-        try:
-            for name, (module, options) in wanted.items():
-                member = _Member(name, await self._start(module, options))
+                    seconds=self._options.seconds,
+                    orders_at_once=_ORDERS_AT_ONCE,
+                    pause_s=_PAUSE_S,
+                )
+                member = _Member(name, await self._start(role, options))
                 members.append(member)
                 readers.append(
                     asyncio.create_task(member.read(self._board.take), name=f"read {name}")
@@ -230,12 +204,12 @@ class _Run:
             await asyncio.gather(*(_end(member) for member in members))
             await asyncio.gather(*readers)
 
-    async def _start(self, module: str, options: msgspec.Struct) -> asyncio.subprocess.Process:
+    async def _start(self, role: str, options: MemberOptions) -> asyncio.subprocess.Process:
         with self._log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                module,
+                f"orderlymq_operator.demo.{role}",
                 msgspec.json.encode(options).decode(),
                 # The pipe ends with this process, whatever ends it, and the member with the pipe.
                 stdin=asyncio.subprocess.PIPE,
