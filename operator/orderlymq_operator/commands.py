@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, ParamSpec, TypeAlias
 
@@ -113,25 +113,22 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
         except BrokenPipeError:
             raise  # as in `orderlymq.cli.session`
         except (LocalError, ManifestError, OSError) as error:
-            code = _exit_code(error)
+            code = next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
             tell_error(error, code, kwargs.get("output"))
             raise click.exceptions.Exit(code) from error
 
     return wrapped
 
 
-def _exit_code(error: Exception) -> int:
-    match error:
-        case RefusedError() | OtherClusterError():
-            return EXIT_REFUSED
-        case ManifestError():
-            return ExitCode.USAGE
-        case UnreachableError():
-            return ExitCode.UNREACHABLE
-        case InterruptedWaitError():
-            return ExitCode.INTERRUPTED
-        case _:
-            return ExitCode.FAILED
+# The first kind that an error is of decides.
+_EXIT_CODES: Final[Mapping[type[Exception], int]] = {
+    RefusedError: EXIT_REFUSED,
+    OtherClusterError: EXIT_REFUSED,
+    ManifestError: ExitCode.USAGE,
+    UnreachableError: ExitCode.UNREACHABLE,
+    InterruptedWaitError: ExitCode.INTERRUPTED,
+    Exception: ExitCode.FAILED,
+}
 
 
 @click.command()

@@ -12,6 +12,7 @@ import json
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -183,11 +184,9 @@ class Keeper:
 
     async def _pause(self, delay_s: float) -> None:
         """Wait, but not when the process is to be stopped meanwhile."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
                 await self._stopping.wait()
-        except TimeoutError:
-            pass
 
     def _signal(self, number: signal.Signals) -> None:
         if self.pid is not None and self._process is not None:
@@ -208,11 +207,9 @@ def _ending(code: int) -> str:
 
 def rotate(path: Path) -> None:
     """Move a log that has grown large to `NAME.log.1`."""
-    try:
+    with suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_SIZE_MAX:
             path.replace(path.with_name(f"{path.name}.1"))
-    except FileNotFoundError:
-        pass
 
 
 def write_record(path: Path, pid: int) -> None:

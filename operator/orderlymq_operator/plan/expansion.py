@@ -66,11 +66,6 @@ class ExpansionRequest:
     limit_ms: int
     propagation_ms: int
 
-    @property
-    def queues(self) -> int:
-        """The number of queues that the topic is to have."""
-        return self.config.queues
-
 
 @dataclass(frozen=True, slots=True)
 class ExpansionState:
@@ -160,7 +155,7 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
     silent = [group for group in _silent(name, world, observed) if under_way]
     if silent:
         # Nobody asked, because its manifest allows no growth by now; the next look does.
-        status = _status("Fencing", request.queues, world, _published(world))
+        status = _status("Fencing", request.config.queues, world, _published(world))
         return ExpansionPlan((), status, f"how far {silent[0]} is, is being asked")
     plan = plan_expansion(request, world)
     return plan if plan.status is not None else None
@@ -241,12 +236,6 @@ def _state(name: str, desired: Desired, observed: Observed) -> ExpansionState:
     return ExpansionState(groups, tuple(lists), tuple(routes), desired.draining)
 
 
-def expansion_reason(plan: ExpansionPlan) -> str:
-    """Return the reason of the condition Ready of a topic that expands."""
-    assert plan.status is not None, "a topic that does not expand has no plan"
-    return f"Expansion{plan.status.phase}"
-
-
 def plan_expansion(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
     """Return the next steps of a topic's expansion; without actions when there is something to wait for."""
     world = _without_groups_beside(world)
@@ -256,7 +245,7 @@ def plan_expansion(request: ExpansionRequest, world: ExpansionState) -> Expansio
         found = [found for found in world.groups.values() if found is not None]
         rests = all(each.phase == "open" for each in found)
         status = _status(
-            "Waiting" if rests else "Switching", request.queues, world, _published(world)
+            "Waiting" if rests else "Switching", request.config.queues, world, _published(world)
         )
         return ExpansionPlan((), status, str(error))
 
@@ -276,7 +265,7 @@ def _next_steps(request: ExpansionRequest, world: ExpansionState) -> ExpansionPl
         return _publish(request, world, _layout_of(valid, world, published))
     if fenced:
         return _drain(request, world, fenced, published)
-    if request.queues <= before:
+    if request.config.queues <= before:
         return ExpansionPlan()
     return _begin(request, world, present, published)
 
@@ -292,7 +281,9 @@ def _begin(
 ) -> ExpansionPlan:
     """Fence, unless the last try was just now, or the groups are too far behind to drain in time."""
     last = max(present.values(), key=lambda found: found.attempt)
-    status = _status("Aborted" if last.reason else "Waiting", request.queues, world, published)
+    status = _status(
+        "Aborted" if last.reason else "Waiting", request.config.queues, world, published
+    )
     given_up = [found for found in present.values() if found.reason]
     pause_ms = PAUSE_FACTOR * request.limit_ms - min((g.age_ms for g in given_up), default=1 << 62)
     if pause_ms > 0:
@@ -305,7 +296,7 @@ def _begin(
     silent = [name for name, found in enumerate(world.lists) if found is None]
     if silent:
         return ExpansionPlan((), status, f"not begun: name server {silent[0]} does not answer")
-    target = _layout_of(request.queues, world, published)
+    target = _layout_of(request.config.queues, world, published)
     attempt = 1 + max(found.attempt for found in present.values())
     fences = tuple(
         FenceTopic(
@@ -329,15 +320,15 @@ def _drain(
     total = max(found.next_total for found in fenced.values() if found.attempt == attempt)
     aborted = [f for f in present.values() if f.phase == "open" and f.attempt == attempt]
     stray = [name for name, found in fenced.items() if found.attempt != attempt]
-    if aborted or stray or total != request.queues:
+    if aborted or stray or total != request.config.queues:
         reason = (
             aborted[0].reason
             if aborted
             else "another number of queues is wanted now"
-            if total != request.queues
+            if total != request.config.queues
             else "a newer expansion has begun"
         )
-        gone = stray if stray and not aborted and total == request.queues else list(fenced)
+        gone = stray if stray and not aborted and total == request.config.queues else list(fenced)
         return _abort(request, world, {name: fenced[name] for name in gone}, total, reason)
     blockers = _blockers(world)
     age_ms = max(found.age_ms for found in fenced.values())

@@ -160,8 +160,6 @@ PipelineAction: TypeAlias = StopDriver | ApplyDriver | SuspendDriver | ReportPip
 _SPARK_RUNS: Final = {"RUNNING"}
 _SPARK_ENDED: Final = {"COMPLETED"}
 _SPARK_FAILED: Final = {"FAILED", "SUBMISSION_FAILED"}
-_READY: Final = "True"
-_NOT: Final = "False"
 
 
 def form_of(spec: PipelineSpec) -> Form:
@@ -214,13 +212,13 @@ def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> Conditio
     if reference is not None and not seen.cluster_found:
         namespace = reference.namespace or pipeline.metadata.namespace
         text = f"there is no Cluster {reference.name!r} in namespace {namespace!r}"
-        return ConditionReport(_NOT, "ClusterNotFound", text)
+        return ConditionReport("False", "ClusterNotFound", text)
     if form == "SparkApplication" and not seen.definition_found:
         text = "the API server knows no SparkApplication (sparkoperator.k8s.io/v1beta2)"
-        return ConditionReport(_NOT, "DefinitionMissing", text)
+        return ConditionReport("False", "DefinitionMissing", text)
     if form == "SparkApplication" and seen.unknown_fields:
         text = f"the API server's definition of SparkApplication has no {', '.join(seen.unknown_fields)}"
-        return ConditionReport(_NOT, "DefinitionTooOld", text)
+        return ConditionReport("False", "DefinitionTooOld", text)
     return None
 
 
@@ -264,7 +262,7 @@ def _is_previous(pod: DriverPod, form: Form, work: str, own: Sequence[Workload])
 
 def _previous(name: str, pods: Sequence[DriverPod]) -> ReportPipeline:
     text = f"{name} of the previous spec is ending"
-    return _report("Starting", ConditionReport(_NOT, "PreviousDriverTerminating", text), pods)
+    return _report("Starting", ConditionReport("False", "PreviousDriverTerminating", text), pods)
 
 
 def _steps(
@@ -306,7 +304,7 @@ def _state_report(
     over = present is not None and present.ended
     if spec.suspend and not over:
         text = f"{pod.name} is ending" if alive and pod is not None else "no driver runs"
-        return _report("Suspended", ConditionReport(_NOT, "Suspended", text), seen.pods)
+        return _report("Suspended", ConditionReport("False", "Suspended", text), seen.pods)
     if form == "SparkApplication":
         phase, condition = _of_application(present, pod)
     elif form == "Job":
@@ -330,7 +328,7 @@ def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Outcome:
     if present is None or pod is None:
         return _starting("the driver is being made")
     if pod.ready:
-        return "Running", ConditionReport(_READY, "DriverRunning", pod.runs)
+        return "Running", ConditionReport("True", "DriverRunning", pod.runs)
     return _trouble(pod) or _starting(f"{pod.name} starts")
 
 
@@ -352,10 +350,10 @@ def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Outcome:
         trouble = _trouble(pod)
         if trouble is not None:
             return trouble
-        return "Running", ConditionReport(_READY, "Scheduled", pod.runs)
+        return "Running", ConditionReport("True", "Scheduled", pod.runs)
     if pod is not None and not pod.succeeded:
         return _found(pod.word) or _failed(pod.word, f"{pod.name} has failed")
-    return "Scheduled", ConditionReport(_READY, "Scheduled", "waits for its time")
+    return "Scheduled", ConditionReport("True", "Scheduled", "waits for its time")
 
 
 def _of_application(present: Workload | None, pod: DriverPod | None) -> _Outcome:
@@ -364,7 +362,7 @@ def _of_application(present: Workload | None, pod: DriverPod | None) -> _Outcome
     if present.state in _SPARK_RUNS:
         said = f"; {pod.unread}" if pod is not None and pod.unread else ""
         text = f"the SparkApplication runs{said}"
-        return "Running", ConditionReport(_READY, "DriverRunning", text)
+        return "Running", ConditionReport("True", "DriverRunning", text)
     word = None if pod is None else pod.word
     if present.state in _SPARK_ENDED:
         return _ended_well(word)
@@ -380,7 +378,7 @@ def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Outcome:
     if pod.succeeded:
         return _starting(f"{pod.name} has ended")  # the Job has not noticed yet
     if pod.ready and not pod.ended:
-        return "Running", ConditionReport(_NOT, "Progressing", pod.runs)
+        return "Running", ConditionReport("False", "Progressing", pod.runs)
     trouble = None if pod.ended else _trouble(pod)
     if trouble is None and before is not None:
         # Until another attempt runs, the last one is what there is to say.
@@ -390,19 +388,19 @@ def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Outcome:
 
 def _ended_well(word: DriverReport | None) -> _Outcome:
     text = (word.result if word is not None else None) or "the run succeeded"
-    return "Finished", ConditionReport(_READY, "Finished", text)
+    return "Finished", ConditionReport("True", "Finished", text)
 
 
 def _found(word: DriverReport | None) -> _Outcome | None:
     if word is None or word.passed is not False:
         return None
     text = word.result or "the audit has found something"
-    return "Finished", ConditionReport(_NOT, "FindingsFound", text)
+    return "Finished", ConditionReport("False", "FindingsFound", text)
 
 
 def _failed(word: DriverReport | None, otherwise: str) -> _Outcome:
     text = (word.error if word is not None else None) or otherwise
-    return "Failed", ConditionReport(_NOT, "DriverFailed", text)
+    return "Failed", ConditionReport("False", "DriverFailed", text)
 
 
 def _trouble(pod: DriverPod) -> _Outcome | None:
@@ -412,7 +410,7 @@ def _trouble(pod: DriverPod) -> _Outcome | None:
 
 
 def _starting(text: str) -> _Outcome:
-    return "Starting", ConditionReport(_NOT, "Progressing", text)
+    return "Starting", ConditionReport("False", "Progressing", text)
 
 
 def _report(phase: Phase, condition: ConditionReport, pods: Sequence[DriverPod]) -> ReportPipeline:

@@ -43,7 +43,6 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.canary import canary_actions
 from orderlymq_operator.plan.expansion import (
     ExpansionPlan,
-    expansion_reason,
     given_elsewhere,
     topic_expansion,
     undeclared_steps,
@@ -456,8 +455,9 @@ def _conditions(desired: Desired, observed: Observed, parts: _Parts) -> Iterator
             report = ConditionReport("False", "SecretMissing", NO_SECRET)
         elif subject in parts.waits:
             report = ConditionReport("False", "Progressing", parts.waits[subject])
-        elif expansion is not None:
-            report = ConditionReport("False", expansion_reason(expansion), expansion.message)
+        elif expansion is not None and expansion.status is not None:
+            reason = f"Expansion{expansion.status.phase}"
+            report = ConditionReport("False", reason, expansion.message)
         elif actions:
             report = ConditionReport("False", "Progressing", "not effective everywhere yet")
         else:

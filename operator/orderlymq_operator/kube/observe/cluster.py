@@ -310,26 +310,15 @@ async def read_name_servers(
     return dict(enumerate(found))
 
 
-def stale_name_servers(live: Live, environment: Environment) -> set[int]:
-    """Return the name servers whose pods were made in a previous form, or cannot start in theirs."""
-    return {
-        index
-        for index, pod in live.name_server_pods().items()
-        if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
-        or live.waits_in_vain(pod)
-    }
-
-
 def with_forms(
     servers: Mapping[int, ObservedNameServer], live: Live, environment: Environment
 ) -> dict[int, ObservedNameServer]:
-    """Return *servers* with what the pods in a previous form show of that."""
-    pods = live.name_server_pods()
+    """Return *servers* with what the pods in a previous form, or that cannot start in theirs, show of that."""
     found = dict(servers)
-    for index in stale_name_servers(live, environment) & found.keys():
-        found[index] = replace(
-            found[index],
-            revision=str(pods[index].annotations.get(names.ANNOTATION_REVISION)),
-            serves_plain=pods[index].tls_mode != "Enforcing",
-        )
+    for index, pod in live.name_server_pods().items():
+        form = pod.annotations.get(names.ANNOTATION_REVISION)
+        is_stale = form != environment.name_server_revision or live.waits_in_vain(pod)
+        if is_stale and index in found:
+            serves_plain = pod.tls_mode != "Enforcing"
+            found[index] = replace(found[index], revision=str(form), serves_plain=serves_plain)
     return found

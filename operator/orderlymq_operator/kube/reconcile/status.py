@@ -424,8 +424,6 @@ def step_of(actions: Sequence[Action], applied: int) -> tuple[str, str] | None:
 
 def condition_of(status: Mapping[str, Any], kind: str) -> Json | None:
     """Return one condition of a status."""
-    for condition in status.get("conditions") or []:
-        if condition["type"] == kind:
-            found: Json = condition
-            return found
-    return None
+    said = status.get("conditions") or []
+    found: Json | None = next((each for each in said if each["type"] == kind), None)
+    return found

@@ -238,10 +238,9 @@ class StatusWriter:
         known = (before or {}).get("status")
         if order is None or order.status in (known, "Unknown"):
             return
-        if order.status == "False":
-            await self.event(item, "Warning", order.reason, order.message)
-        elif known == "False":
-            await self.event(item, "Normal", order.reason, order.message)
+        if "False" in (order.status, known):
+            kind = "Warning" if order.status == "False" else "Normal"
+            await self.event(item, kind, order.reason, order.message)
 
     async def event(self, item: Item, kind: str, reason: str, text: str) -> None:
         """Write an event; that it fails changes nothing."""
