@@ -105,6 +105,12 @@ class Admin:
         command = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return await self._read(address, command, answers.consumer_groups)
 
+    async def has_group(self, address: str, name: str) -> bool:
+        """Return whether a raft group has a consumer group."""
+        command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
+        absent = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, False)
+        return await self._read(address, command, lambda _: True, absent=absent)
+
     async def users(self, address: str) -> dict[str, UserConfig]:
         """Return the accounts of a raft group, without their secrets."""
         command = request(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {"orderlymq": "true"})

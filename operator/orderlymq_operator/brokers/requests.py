@@ -103,10 +103,24 @@ async def perform_remote(  # noqa: C901, PLR0912 - one per kind
 async def _set_group(action: SetGroup, admin: Admin, places: Places) -> None:
     if action.start_from != "Client":
         # Offsets first, everywhere: a group that exists somewhere never begins behind the last message again.
-        for group in (action.group, *action.also):
-            await _seed(action, admin, places.group_address(group))
+        addresses = [places.group_address(group) for group in (action.group, *action.also)]
+        if action.start_from == "Latest":
+            for address in addresses:
+                await _check_unmade(action.consumer_group, admin, address)
+        for address in addresses:
+            await _seed(action, admin, address)
     address = places.group_address(action.group)
     await admin.set_group(address, action.consumer_group, action.config)
+
+
+async def _check_unmade(name: str, admin: Admin, address: str) -> None:
+    """Refuse to let a group begin behind the last message that its clients have made since it was planned: they would miss some.
+
+    Raises:
+        AdminError: it is there; the next plan lets it begin nowhere again.
+    """
+    if await admin.has_group(address, name):
+        raise AdminError(f"{address} has the consumer group {name} by now; it is planned again")
 
 
 async def _seed(action: SetGroup, admin: Admin, address: str) -> None:

@@ -251,7 +251,7 @@ async def test_the_first_message_is_no_start_where_a_position_is_known(admin: Ad
         assert [asked for asked, *_ in broker.asked] == [14]
 
 
-class _Leaders:
+class Leaders:
     """Places of raft groups, by name."""
 
     def __init__(self, addresses: dict[str, str]) -> None:
@@ -279,15 +279,16 @@ async def test_a_group_gets_its_position_in_every_raft_group_before_it_is_made(
     answers: dict[int, Answer] = {
         21: lambda request: request.reply(body=json.dumps(table).encode()),
         30: lambda request: request.reply(ext={"offset": "42"}),
+        352: lambda request: request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
     }
     config = GroupConfig(True, True, 16, 1, 15)
     action = SetGroup("billing", "demo-0", config, "Latest", ("orders",), ("demo-1",))
 
     async with serving(answers) as (one, first), serving(answers) as (other, second):
-        await perform_remote(action, admin, _Leaders({"demo-0": first, "demo-1": second}))
+        await perform_remote(action, admin, Leaders({"demo-0": first, "demo-1": second}))
 
-        assert [asked for asked, *_ in other.asked] == [21, 30, 15]
-        assert [asked for asked, *_ in one.asked] == [21, 30, 15, 200]
+        assert [asked for asked, *_ in other.asked] == [352, 21, 30, 15]
+        assert [asked for asked, *_ in one.asked] == [352, 21, 30, 15, 200]
 
 
 async def test_steering_requests_name_their_node(admin: Admin) -> None:

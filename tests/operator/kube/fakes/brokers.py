@@ -292,6 +292,9 @@ _ANSWERS: Final[
         group.topics, asked.ext["topic"]
     ),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _set_group,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: lambda group, asked: group.groups.get(
+        asked.ext["group"], ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    ),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: lambda group, asked: _drop(
         group.groups, asked.ext["groupName"]
     ),

@@ -1,4 +1,4 @@
-"""An operator that was followed by another one, and whose requests come late, at a real broker's core."""
+"""Requests of an operator that come late, at a real broker's core: another one has followed it, or its plan is old."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -10,12 +10,14 @@ import pytest
 
 from orderlymq_broker.state.records import AssignmentSet, GroupSet, TopicSet
 from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.tables import read_tables
-from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
+from orderlymq_operator.plan.actions import GroupConfig, SetGroup, TopicConfig, UserConfig
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.broker.processors.driver import Shell
-from tests.broker.processors.requests import create
+from tests.broker.processors.requests import commit_ext, create, heartbeat, offset_of, send
+from tests.operator.brokers.test_admin import Leaders
 from tests.operator.examples import desired, topic
 from tests.operator.scripted import Scripted, serving
 
@@ -114,3 +116,26 @@ async def test_a_broker_that_believes_no_token_is_read_all_the_same() -> None:
         assert "orders" in topics
         with pytest.raises(AdminError, match="compare the clocks"):
             await ahead.delete_topic(world.address, "orders")
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_group_that_its_clients_have_made_since_it_was_planned_skips_nothing(
+    commits: bool,
+) -> None:
+    """Law: "Latest" is for a group that nobody consumes yet; one that begins beside the plan gets every message."""
+    async with operated() as world:
+        config = GroupConfig(True, True, 16, 1, 15)
+        action = SetGroup("shipping", "demo-0", config, "Latest", ("orders",))
+        heartbeat(world.shell, "one@1", group="shipping")
+        if commits:
+            assert world.shell.call(15, commit_ext(0, group="shipping")).code == 0
+        send(world.shell, "orders")
+        before = offset_of(world.shell, group="shipping")
+
+        with pytest.raises(AdminError, match="has the consumer group shipping by now"):
+            await perform_remote(action, world.latter, Leaders({"demo-0": world.address}))
+
+        assert offset_of(world.shell, group="shipping") == before
+        later = SetGroup("shipping", "demo-0", config)
+        await perform_remote(later, world.latter, Leaders({"demo-0": world.address}))
+        assert world.shell.state.groups.by_name["shipping"].orderly
