@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -28,7 +31,7 @@ from orderlymq.integrations.faststream import (
 )
 from orderlymq.oracle.events import Kind
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
-from orderlymq_protocol.body.lanes import BY_KEY
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 from tests.client.fakecluster import until
@@ -306,6 +309,71 @@ async def test_a_handler_stops_its_subscriber(orderlymq_cluster: Cluster) -> Non
         await until(lambda: len(got) == 3)
 
     assert got == ["stops at first", "first", "second"]
+
+
+async def test_a_handler_in_a_thread_that_outlives_the_consume_timeout_is_alone_with_its_key(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Nothing can stop the thread: its message comes neither again beside it nor as a failure."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    with AdminClient() as admin:
+        by_key = SubscriptionGroupConfig("billing", concurrency=BY_KEY, consume_timeout_minute=0)
+        admin.set_group(by_key)
+    broker = make()
+    settings = replace(QUICK, consume_timeout=1)
+    seen: list[str] = []
+
+    @broker.subscriber(
+        "orders", group="billing", ordered="key", consume_from="first", settings=settings
+    )
+    def handle(text: str) -> None:
+        seen.append(f"{text} begins")
+        time.sleep(2.5 if text == "long" else 0)
+        seen.append(f"{text} ends")
+
+    async with started(broker):
+        for text in ("long", "next"):
+            await broker.publish(text, "orders", key="k")
+        await until(lambda: "next ends" in seen)
+
+    assert seen == ["long begins", "long ends", "next begins", "next ends"]
+
+
+@pytest.mark.parametrize("ordered", [True, "key"])
+async def test_a_handler_in_a_thread_that_outlives_its_service_keeps_its_lock(
+    orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
+) -> None:
+    """Nobody else begins with its key before the lease ends."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    by_key = SubscriptionGroupConfig(
+        "billing", concurrency=BY_KEY if ordered == "key" else BY_QUEUE
+    )
+    broker = make()
+    begun, finish = threading.Event(), threading.Event()
+
+    @broker.subscriber(
+        "orders",
+        group="billing",
+        ordered=ordered,
+        consume_from="first",
+        settings=ConsumerSettings(shutdown_timeout=0.05),
+    )
+    def handle(text: str) -> None:
+        begun.set()
+        finish.wait(30)
+
+    try:
+        with AdminClient() as admin:
+            admin.set_group(by_key)
+            async with started(broker):
+                await broker.publish("long", "orders", key="k")
+                await until(begun.is_set)
+            held = len(admin.locks("billing"))
+            held += sum(each.in_hand for each in admin.lanes("billing").queues)
+    finally:
+        finish.set()
+
+    assert held == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])

@@ -1,10 +1,12 @@
 """Deliveries for FastStream: a subscriber is a consumer of the SDK whose listener calls the handlers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fast_depends.utils import is_coroutine_callable
 from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
 from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.publisher import PublisherProto
@@ -102,6 +104,7 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
         self.group = config.group
         self._config = config
         self._consumer: Consumer | None = None
+        self._in_threads = False
         self._calling: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
 
@@ -111,6 +114,10 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
         self._post_start()
         if not self.calls:
             return
+        # FastStream calls what is no coroutine function in a thread.
+        self._in_threads = not all(
+            is_coroutine_callable(each.handler._original_call) for each in self.calls
+        )
         wanted = self._config
         self._consumer = Consumer(
             self.group,
@@ -123,6 +130,8 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
             instance=self._outer_config.instance,
         )
         await self._consumer.start()
+        if self._in_threads and self._consumer.listeners is not None:
+            self._consumer.listeners.cancels = False
 
     async def stop(self) -> None:
         """Finish the running handlers, commit, leave the group."""
@@ -140,6 +149,12 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
     async def _listen(self, messages: Sequence[ReceivedMessage], _context: object) -> None:
         """Be the listener: return when the message is done, raise when it is to come again."""
         delivery = Delivery(messages[0])
+        call = self._call(delivery)
+        await (_to_the_end(call) if self._in_threads else call)
+        if delivery.outcome not in {AckStatus.ACKED, AckStatus.REJECTED}:
+            raise MessageAgain(f"{messages[0]!r} was not acknowledged")
+
+    async def _call(self, delivery: Delivery) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._calling.add(task)
@@ -147,8 +162,6 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
             await self.consume(delivery)
         finally:
             self._calling.discard(task)
-        if delivery.outcome not in {AckStatus.ACKED, AckStatus.REJECTED}:
-            raise MessageAgain(f"{messages[0]!r} was not acknowledged")
 
     def get_log_context(self, message: StreamMessage[Delivery] | None) -> dict[str, str]:
         """Return what each line of the log says beside its text."""
@@ -172,6 +185,15 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
             "this subscriber cannot be looped over; use a handler, or `async for` over "
             "orderlymq.Consumer"
         )
+
+
+async def _to_the_end(call: Coroutine[Any, Any, None]) -> None:
+    """Await a call, also when this is cancelled meanwhile: nothing stops a thread, and its message must not come again beside it."""
+    task = asyncio.create_task(call)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    task.result()
 
 
 def make_subscriber(config: SubscriberConfig, shown: SubscriberShown) -> OrderlyMQSubscriber:
