@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.alias_generators import to_camel
 
 from orderlymq.settings import DEFAULT_NAME_SERVER
+from orderlymq_protocol.plurals import counted
 from orderlymq_spark.errors import OptionError, hint
 from orderlymq_spark.locations.addresses import LocationField
 from orderlymq_spark.locations.location import Location
@@ -385,27 +386,31 @@ def read_pipeline(path: Path) -> Pipeline:
         OptionError: The file is missing, no YAML, of another kind, or a field is wrong; with its place.
     """
     try:
-        document = _document(path.read_text())
+        documents = _documents(path.read_text())
     except OSError as error:
         raise OptionError(
             f"{path}: {error.strerror}; give the path of a Pipeline manifest"
         ) from error
     except yaml.YAMLError as error:
         raise OptionError(f"{path} is no YAML: {error}") from error
-    return parse_pipeline(document, str(path))
+    if len(documents) != 1:
+        raise OptionError(
+            f"{path} has {counted(len(documents), 'document')}; give a file with one Pipeline"
+        )
+    return parse_pipeline(documents[0], str(path))
 
 
-def _document(text: str) -> object:
-    """Return what a text of JSON or YAML says.
+def _documents(text: str) -> list[object]:
+    """Return the documents of a text of JSON or YAML.
 
     Raises:
         YAMLError: it is neither.
     """
     try:
         # PyYAML makes two halves of a character that JSON writes as two escapes.
-        return json.loads(text)
+        return [json.loads(text)]
     except ValueError:
-        return yaml.safe_load(text)
+        return [each for each in yaml.safe_load_all(text) if each is not None]
 
 
 def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:
