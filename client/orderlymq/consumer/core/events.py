@@ -85,64 +85,71 @@ class LocksFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class StartFound:
-    """The committed offset, or where the group begins that has none: *is_new*."""
+class OfQueue:
+    """What events and instructions about one queue name."""
 
     queue: MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class OfFetcher(OfQueue):
+    """What those name that are about one generation of a queue: from one start of its fetcher to the next."""
+
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfDelivery(OfFetcher):
+    """What those name that are about one delivery to the listener."""
+
+    delivery: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFound(OfFetcher):
+    """The committed offset, or where the group begins that has none: *is_new*."""
+
     offset: int
     is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailed:
+class StartFailed(OfFetcher):
     """The offset could not be asked; nothing is assumed."""
 
-    queue: MessageQueue
-    generation: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(OfFetcher):
     """A pull was answered; no messages means that none is there or none matched."""
 
-    queue: MessageQueue
-    generation: int
     messages: tuple[ReceivedMessage, ...]
     next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class PullFailed:
+class PullFailed(OfFetcher):
     """A pull was refused (`refused`) or had no answer."""
 
-    queue: MessageQueue
-    generation: int
     reason: str
     refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetIllegal:
+class OffsetIllegal(OfFetcher):
     """The offset lies outside the queue; the broker says where to go on."""
 
-    queue: MessageQueue
-    generation: int
     next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerStarted:
+class ListenerStarted(OfDelivery):
     """The listener was called; until then a delivery only waits for a free worker."""
-
-    queue: MessageQueue
-    generation: int
-    delivery: int
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerDone:
+class ListenerDone(OfDelivery):
     """The listener returned or raised.
 
     Attributes:
@@ -152,9 +159,6 @@ class ListenerDone:
         ack_index, delay_level: from the concurrent context.
     """
 
-    queue: MessageQueue
-    generation: int
-    delivery: int
     result: OrderedResult | ConcurrentResult | None
     raised: str | None = None
     suspend_ms: int = -1
@@ -164,16 +168,12 @@ class ListenerDone:
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryDropped:
+class DeliveryDropped(OfDelivery):
     """A worker was free, but `may_start` said no: the listener was not called."""
-
-    queue: MessageQueue
-    generation: int
-    delivery: int
 
 
 @dataclass(frozen=True, slots=True)
-class CopySent:
+class CopySent(OfFetcher):
     """A message was handed back to the broker, as a retry or a dead letter, or it was refused.
 
     Attributes:
@@ -181,8 +181,6 @@ class CopySent:
         released: it was not sent because its key is not parked any more.
     """
 
-    queue: MessageQueue
-    generation: int
     offset: int
     ok: bool
     reason: str = ""
@@ -191,10 +189,8 @@ class CopySent:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Released(OfQueue):
     """A `Release` is done: offset committed, lock given back, as far as that was possible."""
-
-    queue: MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,47 +253,37 @@ class AskLocks:
 
 
 @dataclass(frozen=True, slots=True)
-class FindStart:
+class FindStart(OfFetcher):
     """Find where the queue is to be consumed from; answer with StartFound or StartFailed."""
-
-    queue: MessageQueue
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(OfFetcher):
     """Pull; at most one per queue is wanted, so an older one of the queue is to be given up."""
 
-    queue: MessageQueue
-    generation: int
     offset: int
     commit_offset: int | None
     epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(OfDelivery):
     """Call the listener as soon as a worker is free, if `may_start` still says so then."""
 
-    queue: MessageQueue
-    generation: int
-    delivery: int
     messages: tuple[ReceivedMessage, ...]
     epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class SendBack:
+class SendBack(OfFetcher):
     """Give a message back for a later retry (concurrent); answer with CopySent."""
 
-    queue: MessageQueue
-    generation: int
     message: ReceivedMessage
     delay_level: int
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(OfFetcher):
     """Hand a message over to the dead-letter queue (ordered); answer with CopySent.
 
     The broker is asked first what is to become of it, and of what follows it, if it knows epochs.
@@ -306,8 +292,6 @@ class DeadLetter:
         parked: what the message follows, or what it began itself, unsent as far as is known.
     """
 
-    queue: MessageQueue
-    generation: int
     message: ReceivedMessage
     reconsume_max: int
     epoch: int | None = None
@@ -323,41 +307,36 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class SetOffset:
+class SetOffset(OfQueue):
     """Remember what is to be committed; it leaves with the next pull or the next persist."""
 
-    queue: MessageQueue
     offset: int
     epoch: int | None
     increase_only: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(OfQueue):
     """The queue is given up: commit when `commit`, then unlock when `unlock`; answer with Released.
 
     The order matters, and so does the answer: the next holder begins at the committed offset, and an
     unlock that overtakes a later lock request of ours would free a queue that we believe to hold.
     """
 
-    queue: MessageQueue
     epoch: int | None
     commit: bool
     unlock: bool
 
 
 @dataclass(frozen=True, slots=True)
-class StopPull:
+class StopPull(OfQueue):
     """The queue is lost or restarts: an answer to its pull is not wanted any more."""
-
-    queue: MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Persist:
+class Persist(OfQueue):
     """Commit this queue's offset now."""
 
-    queue: MessageQueue
     epoch: int | None
 
 

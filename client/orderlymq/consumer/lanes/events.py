@@ -56,11 +56,30 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """A fetch brought lanes; their leases run at least from *asked_at_ms* on."""
+class OfPlace:
+    """What events and instructions about one place name."""
 
     place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class OfFetch(OfPlace):
+    """What those about one fetch name."""
+
     sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfReports(OfPlace):
+    """What those about reports of attempts name."""
+
+    reports: tuple[LaneReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched(OfFetch):
+    """A fetch brought lanes; their leases run at least from *asked_at_ms* on."""
+
     lanes: tuple[Given, ...]
     lease_ms: int
     asked_at_ms: int
@@ -68,16 +87,14 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchEmpty:
+class FetchEmpty(OfFetch):
     """There was nothing to hand out until the wait was over."""
 
-    place: Place
-    sequence: int
     limited: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class FetchFailed:
+class FetchFailed(OfFetch):
     """A fetch has no answer that says what was handed out: it is repeated with its number.
 
     Attributes:
@@ -86,8 +103,6 @@ class FetchFailed:
         final: the group takes no member like this one: what waits for the consumer to end gets *reason*.
     """
 
-    place: Place
-    sequence: int
     reason: str
     refused: bool = False
     expected: bool = False
@@ -126,21 +141,17 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(OfReports):
     """A broker answered reports, in their order."""
 
-    place: Place
-    reports: tuple[LaneReport, ...]
     verdicts: tuple[LaneVerdict, ...]
     asked_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteFailed:
+class CompleteFailed(OfReports):
     """Reports have no answer; *refused* when they never will have one."""
 
-    place: Place
-    reports: tuple[LaneReport, ...]
     reason: str
     refused: bool = False
 
@@ -165,11 +176,9 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class Fetch(OfFetch):
     """Ask for lanes; answered by `Fetched`, `FetchEmpty` or `FetchFailed`."""
 
-    place: Place
-    sequence: int
     lanes_max: int
 
 
@@ -188,11 +197,8 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(OfReports):
     """Say what became of attempts; answered by `Answered` or `CompleteFailed`."""
-
-    place: Place
-    reports: tuple[LaneReport, ...]
 
 
 Instruction: TypeAlias = Fetch | Work | Complete | Report
