@@ -9,12 +9,10 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from orderlymq_operator.resources.meta import (
-    API_VERSION,
     IMMUTABLE,
-    ApiVersion,
     ClusterRef,
+    KubernetesObject,
     Model,
-    ObjectMeta,
     Status,
     WireName,
     rules,
@@ -197,12 +195,10 @@ class ConsumerGroupStatus(Status):
     lanes: LaneStatus | None = Field(default=None, description="Lanes, with concurrency Key.")
 
 
-class ConsumerGroup(Model):
+class ConsumerGroup(KubernetesObject):
     """A set of consumers that share the queues of topics."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["ConsumerGroup"] = "ConsumerGroup"
-    metadata: ObjectMeta
     spec: ConsumerGroupSpec
     status: ConsumerGroupStatus | None = None
 

@@ -128,6 +128,14 @@ class ObjectMeta(Model):
     managed_fields: list[dict[str, Any]] = []
 
 
+class KubernetesObject(Model):
+    """What every kind has; each says its own name in `kind`, and has a spec and a status."""
+
+    api_version: ApiVersion = API_VERSION
+    kind: str
+    metadata: ObjectMeta
+
+
 class ClusterRef(Model):
     """Which Cluster a Topic or ConsumerGroup belongs to."""
 

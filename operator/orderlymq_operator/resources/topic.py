@@ -10,12 +10,10 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from orderlymq_operator.resources.meta import (
-    API_VERSION,
     IMMUTABLE,
-    ApiVersion,
     ClusterRef,
+    KubernetesObject,
     Model,
-    ObjectMeta,
     Status,
     WireName,
     rule,
@@ -171,12 +169,10 @@ class TopicStatus(Status):
     )
 
 
-class Topic(Model):
+class Topic(KubernetesObject):
     """A named set of queues, spread over the groups of a Cluster."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["Topic"] = "Topic"
-    metadata: ObjectMeta
     spec: TopicSpec
     status: TopicStatus | None = None
 

@@ -12,15 +12,13 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import (
-    API_VERSION,
     BY_NAME,
     IMMUTABLE,
-    ApiVersion,
     ClusterRef,
     FilePath,
+    KubernetesObject,
     Model,
     Name,
-    ObjectMeta,
     Status,
     WireName,
     check_names,
@@ -159,12 +157,10 @@ class UserStatus(Status):
     )
 
 
-class User(Model):
+class User(KubernetesObject):
     """An account of a Cluster with access control."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["User"] = "User"
-    metadata: ObjectMeta
     spec: UserSpec
     status: UserStatus | None = None
 

@@ -11,12 +11,10 @@ from pydantic import Field, StringConstraints
 from orderlymq_operator.resources.backups.destination import Destination
 from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.meta import (
-    API_VERSION,
     IMMUTABLE,
-    ApiVersion,
+    KubernetesObject,
     Model,
     Name,
-    ObjectMeta,
     Status,
     rules,
     set_once,
@@ -136,11 +134,9 @@ class BackupStatus(Status):
     )
 
 
-class Backup(Model):
+class Backup(KubernetesObject):
     """One backup of a Cluster."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["Backup"] = "Backup"
-    metadata: ObjectMeta
     spec: BackupSpec
     status: BackupStatus | None = None

@@ -16,7 +16,7 @@ from orderlymq_operator.resources.backups.backup import (
     Scratch,
 )
 from orderlymq_operator.resources.backups.destination import Destination
-from orderlymq_operator.resources.meta import API_VERSION, ApiVersion, Model, ObjectMeta, Status
+from orderlymq_operator.resources.meta import KubernetesObject, Model, Status
 from orderlymq_operator.resources.pipelines.spark import Cron
 from orderlymq_operator.resources.quantities import Duration
 from orderlymq_operator.resources.workload import Resources
@@ -87,11 +87,9 @@ class ScheduledBackupStatus(Status):
     )
 
 
-class ScheduledBackup(Model):
+class ScheduledBackup(KubernetesObject):
     """Backups of a Cluster on a schedule."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["ScheduledBackup"] = "ScheduledBackup"
-    metadata: ObjectMeta
     spec: ScheduledBackupSpec
     status: ScheduledBackupStatus | None = None

@@ -24,13 +24,11 @@ from orderlymq_operator.resources.cluster.network import Network
 from orderlymq_operator.resources.cluster.security import Security, contradictions
 from orderlymq_operator.resources.cluster.status import GROUPS_MAX, REPLICAS_MAX, ClusterStatus
 from orderlymq_operator.resources.meta import (
-    API_VERSION,
     IMMUTABLE,
-    ApiVersion,
     FilePath,
+    KubernetesObject,
     Model,
     Name,
-    ObjectMeta,
     rule,
     rules,
 )
@@ -496,12 +494,10 @@ def _check_ports(local: Local, groups: int) -> None:
             claim(local.http(group, node), f"HTTP of replica {group}-{node}")
 
 
-class Cluster(Model):
+class Cluster(KubernetesObject):
     """A set of broker groups that serve one name space of topics."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["Cluster"] = "Cluster"
-    metadata: ObjectMeta
     spec: ClusterSpec = ClusterSpec()
     status: ClusterStatus | None = None
 

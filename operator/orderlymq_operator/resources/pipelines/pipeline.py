@@ -11,12 +11,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import (
-    API_VERSION,
     IMMUTABLE,
-    ApiVersion,
     ClusterRef,
+    KubernetesObject,
     Model,
-    ObjectMeta,
     Status,
     WireName,
 )
@@ -343,11 +341,9 @@ class PipelineStatus(Status):
     claim: str | None = Field(default=None, description="Claim that holds the checkpoint.")
 
 
-class Pipeline(Model):
+class Pipeline(KubernetesObject):
     """A pipeline over topics: archive, audit, reports, redrive, replay, mirror, change capture."""
 
-    api_version: ApiVersion = API_VERSION
     kind: Literal["Pipeline"] = "Pipeline"
-    metadata: ObjectMeta
     spec: PipelineSpec
     status: PipelineStatus | None = None
