@@ -196,7 +196,8 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     storage: StorageSettings = StorageSettings()
     access: AccessSettings = AccessSettings()
     address_quotas: AddressQuotas = AddressQuotas()
-    shutdown_max_ms: Positive = SERVER_CLOSE_MAX_MS  # from SIGTERM on; then the process ends, whatever hangs
+    # From SIGTERM on; then the process ends, whatever hangs.
+    shutdown_max_ms: Positive = SERVER_CLOSE_MAX_MS
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
 
