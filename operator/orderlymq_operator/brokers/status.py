@@ -80,16 +80,25 @@ class PageAccess:
 
 
 async def read_status(
-    session: aiohttp.ClientSession, url: str, access: PageAccess | None = None
+    session: aiohttp.ClientSession,
+    url: str,
+    access: PageAccess | None = None,
+    who: Mapping[str, object] | None = None,
 ) -> ReplicaStatus | None:
-    """Ask the replica whose HTTP pages are under *url* how it is; None without a sensible answer."""
+    """Ask the replica whose HTTP pages are under *url* how it is; None without a sensible answer.
+
+    It is *who* says so by cluster, group and node: another process may have its address by now.
+    """
     access = access or PageAccess()
     headers, context = {}, access.tls or False
     if access.token and access.tls is not None:
         headers["Authorization"] = f"Bearer {access.token}"
     try:
         page = await read_page(session, f"{url}/status", _TIMEOUT_S, tls=context, headers=headers)
-        return parse_status(orjson.loads(page))
+        found = orjson.loads(page)
+        if any(found.get(fact, value) != value for fact, value in (who or {}).items()):
+            return None
+        return parse_status(found)
     except (aiohttp.ClientError, TimeoutError, OSError, *MISSHAPEN):
         return None
 

@@ -131,6 +131,8 @@ def test_only_who_proves_itself_may_name_a_token() -> None:
 
     assert (reply.code, attacked.shell.state.operator_token) == (1, 0)
     assert "signature of version 2" in str(reply.remark)
+    foreign = attacked.signer(secret="the operator's secret of another cluster")
+    assert attacked.judge_signed(foreign, 215, ext) is not None
     assert attacked.judge_signed(attacked.signer(), 215, ext) is None
     assert attacked.shell.call(215, {"topic": "orders"}).code == 0
 

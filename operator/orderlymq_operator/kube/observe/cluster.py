@@ -206,6 +206,7 @@ async def read_statuses(
                     session,
                     f"{access(pod).scheme}://{join_address(pod.ip, names.HTTP_PORT)}",
                     access(pod),
+                    _who(pod),
                 )
             )
             for pod in asked
@@ -215,6 +216,13 @@ async def read_statuses(
         for pod, task in zip(asked, answers, strict=True)
         if (status := task.result()) is not None
     }
+
+
+def _who(pod: PodFacts) -> dict[str, object]:
+    """Return as whom the broker of a pod introduces itself."""
+    cluster = pod.labels.get(names.LABEL_CLUSTER)
+    group = f"{cluster}-{pod.labels.get(names.LABEL_GROUP)}"
+    return {"cluster": cluster, "group": group, "node": names.node_of(pod.name)}
 
 
 def observed_group(

@@ -127,6 +127,9 @@ class Brokers:
         peers = {str(each): {"lag": 0, "active": each in heard} for each in members if each != node}
         return web.json_response(
             {
+                "cluster": "demo",
+                "group": f"demo-{index}",
+                "node": node,
                 "role": role,
                 "term": group.term,
                 "leader": group.leader,

@@ -2,8 +2,12 @@
 
 from typing import Any, Final
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.brokers.tables import SILENT
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import name_server_revision
@@ -11,6 +15,7 @@ from orderlymq_operator.kube.observe.cluster import (
     Live,
     observed_group,
     process_states,
+    read_statuses,
     with_forms,
 )
 from orderlymq_operator.kube.observe.pods import pod_facts
@@ -91,3 +96,34 @@ def test_a_pod_that_another_template_would_not_help_stays(template: str, reason:
 
     assert actions(found) == []
     assert stale_name_servers(found) == set()
+
+
+@pytest.mark.parametrize(
+    ("facts", "leads"),
+    [
+        ({"cluster": "demo", "group": "demo-0", "node": 2}, True),
+        ({}, True),
+        ({"cluster": "demo", "group": "demo-1", "node": 2}, False),
+        ({"cluster": "demo", "group": "demo-0", "node": 1}, False),
+        ({"cluster": "other", "group": "demo-0", "node": 2}, False),
+    ],
+)
+async def test_a_process_that_has_the_address_of_a_pod_by_now_is_not_taken_for_it(
+    facts: Json, leads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: no group is changed, or thought to be empty, at the leader of another one; addresses are given again."""
+
+    async def status(_: web.Request) -> web.Response:
+        return web.json_response({"role": "leader", "term": 1, "leader": 2, **facts})
+
+    made = pod("demo-0-1", podIP="127.0.0.1")
+    labels = {names.LABEL_CLUSTER: "demo", names.LABEL_GROUP: "0"}
+    made["metadata"]["labels"] = {**labels, "app.kubernetes.io/component": names.BROKER}
+    found = Live(pods={"demo-0-1": pod_facts(made)})
+    app = web.Application()
+    app.router.add_get("/status", status)
+    async with TestServer(app, host="127.0.0.1") as server, aiohttp.ClientSession() as session:
+        monkeypatch.setattr(names, "HTTP_PORT", server.port)
+        await read_statuses(session, found, lambda _: PageAccess())
+
+    assert (found.leader("demo-0") is not None) is leads
