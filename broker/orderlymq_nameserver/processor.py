@@ -61,6 +61,8 @@ from orderlymq_protocol.header.catalogue import (
     WipeWritePermOfBrokerHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from orderlymq_protocol.header.extensions import EXT_TOKEN
+from orderlymq_protocol.integers import read_integer
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     ORDER_NAMESPACE,
@@ -68,6 +70,7 @@ from orderlymq_protocol.names import (
     is_dlq_topic,
     is_retry_topic,
 )
+from orderlymq_protocol.operatortoken import stale_operator, token_max_at
 from orderlymq_protocol.unsupported import remark_of
 
 # What RocketMQ refuses in its words (NamesrvConfig): paths would let a client write any file.
@@ -138,6 +141,7 @@ class NameServerCore:
         self.outside = OutsideAddresses()
         self._proofs = proofs or Proofs()
         self._began_ms = began_ms
+        self._operator_token = 0  # the greatest that this process has been asked with
         self.routes = RouteRegistry(
             expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_NAMESPACE, topic)
         )
@@ -231,10 +235,13 @@ class NameServerCore:
 
         Raises:
             NotSigned: It is not.
+            HeaderError: It is of an operator that another one has followed.
         """
         if not self._proofs.needed or self._holds_already(request):
             return
         signed = self._proofs.judge(request, wall_ms)
+        if signed and EXT_TOKEN in request.ext:
+            self._check_operator(request.ext[EXT_TOKEN], wall_ms)
         name = request.ext.get("brokerName", "")
         if request.code not in OF_ONE_BROKER or not name:
             return
@@ -244,6 +251,16 @@ class NameServerCore:
             raise NotSigned(
                 f"the broker name {name} belongs to a broker that signs; give this one another name"
             )
+
+    def _check_operator(self, text: str, wall_ms: int) -> None:
+        """Refuse the queue list of an operator that another one has followed, as brokers do."""
+        try:
+            token = read_integer(text, 0, token_max_at(wall_ms))
+        except ValueError as error:
+            raise HeaderError(f"{EXT_TOKEN} {error}") from error
+        if token < self._operator_token:
+            raise HeaderError(stale_operator(token, self._operator_token))
+        self._operator_token = token
 
     def trusts(self, broker_name: str) -> bool:
         """Return whether a registration of this name is one of the cluster, as far as anybody can know."""

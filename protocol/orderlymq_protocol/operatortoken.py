@@ -30,3 +30,11 @@ def token_after(former: Iterable[int], wall_s: float) -> int:
     """Return the token of an operator that takes over at this time from those with *former* ones."""
     maximum = token_max_at(int(wall_s * 1000))
     return max([token_at(wall_s), *(1 + each for each in former if each < maximum)])
+
+
+def stale_operator(token: int, greatest: int) -> str:
+    """Return why an operator's request is refused."""
+    return (
+        f"operatorToken {token} is smaller than {greatest}, the greatest one seen: another operator "
+        f"has taken over; read the Lease again before asking for changes"
+    )

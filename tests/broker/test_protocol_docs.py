@@ -159,7 +159,8 @@ sends, pulls and offset queries as clients need it in a fail-over.
 A change of topics, consumer groups, accounts, settings, offsets, members or leaders (15, 17, 18, 25, 50, 51, 53, 200, 207, 215, 225, 513, 20502 to 20505,
 20507, 20511, 20520 to 20522) may name the token of an operator in the field `operatorToken`. It is refused with code 1 when a greater one is known
 ([a former operator](../explanation/guarantees.md#6-acknowledged-is-kept)). With the field it needs [a signature of version 2](../howto/security.md), where the cluster has an
-operator's account or access control. Without the field all but 20502, 20505 and 20507 are served as ever.
+operator's account or access control. Without the field all but 20502, 20505 and 20507 are served as ever. Name servers read it in 100 and 102
+that the cluster has signed.
 
 This page is generated: `python -m tests.broker.test_protocol_docs`.
 

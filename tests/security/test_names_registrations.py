@@ -12,6 +12,7 @@ from orderlymq_nameserver.registrations import Identity
 from orderlymq_protocol.body.catalogue import QueueData, RegisterBrokerBody, TopicRouteData
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.names import ORDER_NAMESPACE
+from orderlymq_protocol.operatortoken import token_max_at
 from orderlymq_protocol.signature import Signer
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
@@ -243,3 +244,36 @@ def test_a_topic_of_a_group_stays_where_brokers_register_it(cluster: Cluster, na
 
     assert cluster.ask(request(216, {"topic": name})).code == 0
     assert cluster.core.routes.route(name) is not None
+
+
+def _listed(code: int, token: object, value: str = "group-a:8") -> RemotingCommand:
+    ext = {"namespace": ORDER_NAMESPACE, "key": "orders", "value": value}
+    return request(code, {**ext, "operatorToken": str(token)})
+
+
+def test_a_queue_list_of_a_former_operator_comes_too_late(cluster: Cluster) -> None:
+    """Law: what an operator has published or withdrawn since is neither taken away nor replaced by its predecessor."""
+    assert cluster.ask_signed(_listed(100, 8, "group-a:12")).code == 0
+
+    for late in (_listed(102, 7), _listed(100, 7)):
+        refused = cluster.ask_signed(late)
+        assert (refused.code, "operatorToken 7 is smaller than 8" in str(refused.remark)) == (
+            1,
+            True,
+        )
+    assert cluster.core.kv.get(ORDER_NAMESPACE, "orders") == "group-a:12"
+    assert cluster.ask_signed(_listed(102, 8)).code == 0
+    # People's tools name none.
+    queue_list = {"namespace": ORDER_NAMESPACE, "key": "orders", "value": "group-a:8"}
+    assert cluster.ask_signed(request(100, queue_list)).code == 0
+
+
+@pytest.mark.parametrize("token", [token_max_at(NOW_MS) + 1, -1, "", "seven", "9" * 5_000])
+def test_a_token_that_no_operator_can_have_locks_nobody_out(
+    cluster: Cluster, token: object
+) -> None:
+    """Law: nor does one that nobody has signed, where nothing has to be signed: the list is so already."""
+    assert cluster.ask_signed(_listed(100, token, "group-a:9")).code == 1
+    assert cluster.ask(_listed(100, token_max_at(NOW_MS))).code == 0
+
+    assert cluster.ask_signed(_listed(102, 1)).code == 0

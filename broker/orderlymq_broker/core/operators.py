@@ -9,12 +9,11 @@ Where operators take their tokens from: ``orderlymq_protocol/operatortoken.py``.
 
 from orderlymq_broker.core.effects import Effect, Now, Propose
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
-from orderlymq_broker.state.machine import stale_operator
 from orderlymq_broker.state.records import AssignmentSet
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.header.extensions import EXT_TOKEN
 from orderlymq_protocol.integers import read_integer
-from orderlymq_protocol.operatortoken import token_max_at
+from orderlymq_protocol.operatortoken import stale_operator, token_max_at
 
 
 def check_token(context: Context, ext: dict[str, str], now: Now) -> int:

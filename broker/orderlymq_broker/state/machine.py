@@ -92,6 +92,7 @@ from orderlymq_broker.store.layout import (
     encode_timestamp,
     index_key,
 )
+from orderlymq_protocol.operatortoken import stale_operator
 
 # What an operator asks for; each carries its token.
 OperatorRecord: TypeAlias = (
@@ -448,12 +449,4 @@ def _is_of_message(record: Record) -> bool:
     """Return whether a record stands behind that of a message and is true only if the message is stored."""
     return type(record) in (HalfOpened, LaneLettered) or (
         type(record) is HalfEnded and record.committed
-    )
-
-
-def stale_operator(token: int, greatest: int) -> str:
-    """Return why an operator's request is refused."""
-    return (
-        f"operatorToken {token} is smaller than {greatest}, the greatest one seen: another operator "
-        f"has taken over; read the Lease again before asking for changes"
     )

@@ -421,6 +421,7 @@ class Admin:
 
     async def _tell_name_server(self, address: str, command: RemotingCommand) -> None:
         signer = self._name_server_signer
+        self._name_operator(command)
         if signer is None:
             _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
             return
@@ -433,9 +434,12 @@ class Admin:
         _check(address, answer)
 
     async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
+        self._name_operator(command)
+        return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
+
+    def _name_operator(self, command: RemotingCommand) -> None:
         if self.operator_token:
             command.ext = {**command.ext, EXT_TOKEN: str(self.operator_token)}
-        return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
 
     async def _invoke(
         self, address: str, command: RemotingCommand, timeout_s: float

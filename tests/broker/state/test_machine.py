@@ -20,7 +20,6 @@ from orderlymq_broker.state.groups.parkedkeyrecords import (
     ParkedFound,
     ParkedKey,
 )
-from orderlymq_broker.state.machine import stale_operator
 from orderlymq_broker.state.records import (
     Append,
     Commit,
@@ -69,6 +68,7 @@ from orderlymq_broker.store.layout import (
     message_key,
     queue_key,
 )
+from orderlymq_protocol.operatortoken import stale_operator
 from tests.broker.state.entries import WALL_MS, Replica, stored
 
 

@@ -1,6 +1,7 @@
 """Requests of an operator that come late, at a real broker's core: another one has followed it, or its plan is old."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.state.records import AssignmentSet, GroupSet, TopicSet
+from orderlymq_nameserver.kv import KvTable
+from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_nameserver.proofs import Proofs
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.tables import read_tables
 from orderlymq_operator.plan.actions import GroupConfig, SetGroup, TopicConfig, UserConfig
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.requests import commit_ext, create, heartbeat, offset_of, send
 from tests.operator.brokers.test_admin import Leaders
@@ -139,3 +144,27 @@ async def test_a_group_that_its_clients_have_made_since_it_was_planned_skips_not
         later = SetGroup("shipping", "demo-0", config)
         await perform_remote(later, world.latter, Leaders({"demo-0": world.address}))
         assert world.shell.state.groups.by_name["shipping"].orderly
+
+
+async def test_a_queue_list_is_not_withdrawn_by_an_operator_that_was_followed() -> None:
+    """Law: a list that another operator has published since stays, and so does what that one has withdrawn."""
+    secret = b"x" * 32
+    proofs = Proofs(derived_key(secret, NAME_SERVERS), "start-1")
+    core = NameServerCore(KvTable(), expiry_ms=60_000, proofs=proofs)
+
+    def answer(command: RemotingCommand) -> RemotingCommand:
+        return core.handle(command, 1, 0, int(1000 * time.time()))
+
+    client = RemotingClient()
+    former, latter = (
+        Admin(client, operator_token=token, cluster_secret=secret) for token in (7, 8)
+    )
+    async with serving(dict.fromkeys(core.codes, answer)) as (_, address):
+        await former.put_order_config(address, "orders", "demo-0:8")
+        await latter.put_order_config(address, "orders", "demo-0:12")
+        with pytest.raises(AdminError, match="operatorToken 7 is smaller than 8"):
+            await former.delete_order_config(address, "orders")
+        with pytest.raises(AdminError, match="operatorToken 7 is smaller than 8"):
+            await former.put_order_config(address, "orders", "demo-0:8")
+        assert await latter.order_config(address) == {"orders": "demo-0:12"}
+    await client.close()
