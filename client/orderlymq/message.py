@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
 
 from orderlymq.durations import Duration, milliseconds
 from orderlymq.errors import SettingError
@@ -16,6 +17,9 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties as names
 from orderlymq_protocol.message.ids import is_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage
+
+BodyLike: TypeAlias = bytes | bytearray | memoryview | str
+"""What a body may be given as: bytes, or text that becomes UTF-8."""
 
 
 def body_bytes(body: object) -> bytes:
@@ -45,7 +49,7 @@ class Message:
 
     Attributes:
         topic: where to.
-        body: bytes, opaque to the broker; text is encoded as UTF-8.
+        body: bytes, opaque to the broker; what is given as text is encoded as UTF-8.
         tags: one tag that subscriptions may select by.
         keys: index keys, for queries; a text or several.
         key: sharding key; messages of one key stay in order. A number is its text: 17 and "17" are one key.
@@ -76,6 +80,27 @@ class Message:
     wait_store_ok: bool = True
     marks: dict[str, str] = field(default_factory=dict, repr=False)
     maybe_stored: bool = field(default=False, init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+        # As it is made at run time, but for what a body may be given as.
+        def __init__(  # noqa: PLR0913
+            self,
+            *,
+            topic: str,
+            body: BodyLike,
+            tags: str = "",
+            keys: str | tuple[str, ...] = "",
+            key: str | int | None = None,
+            properties: Mapping[str, str] = {},
+            delay_level: int = 0,
+            delay: Duration = 0,
+            deliver_at: datetime | None = None,
+            cancels: str = "",
+            flag: int = 0,
+            unique_key: str = "",
+            wait_store_ok: bool = True,
+            marks: dict[str, str] = {},  # noqa: B006
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         self.body = body_bytes(self.body)

@@ -26,7 +26,7 @@ from orderlymq.errors import (
     SettingError,
     StateError,
 )
-from orderlymq.message import Message, ReceivedMessage, SendResult
+from orderlymq.message import BodyLike, Message, ReceivedMessage, SendResult
 from orderlymq.observers import observed, observed_future
 from orderlymq.ownedtasks import Lifecycle, Shutdown
 from orderlymq.producer.delivery import Delivery
@@ -159,7 +159,7 @@ class Producer(Lifecycle):
     async def send(  # noqa: PLR0913 - what a user may say about a message
         self,
         topic: str | Message,
-        body: bytes | str = b"",
+        body: BodyLike = b"",
         *,
         key: str | int | None = None,
         tags: str = "",
@@ -216,7 +216,7 @@ class Producer(Lifecycle):
     def send_nowait(  # noqa: PLR0913 - the same
         self,
         topic: str | Message,
-        body: bytes | str = b"",
+        body: BodyLike = b"",
         *,
         key: str | int | None = None,
         tags: str = "",
@@ -274,7 +274,7 @@ class Producer(Lifecycle):
     async def send_oneway(  # noqa: PLR0913 - the same
         self,
         topic: str | Message,
-        body: bytes | str = b"",
+        body: BodyLike = b"",
         *,
         key: str | int | None = None,
         tags: str = "",
@@ -373,7 +373,7 @@ class Producer(Lifecycle):
     async def request(
         self,
         topic: str | Message,
-        body: bytes | str = b"",
+        body: BodyLike = b"",
         *,
         key: str | int | None = None,
         tags: str = "",
@@ -416,7 +416,7 @@ class Producer(Lifecycle):
     async def reply(
         self,
         request: ReceivedMessage,
-        body: bytes | str,
+        body: BodyLike,
         *,
         properties: Mapping[str, str] | None = None,
         timeout: Duration | None = None,

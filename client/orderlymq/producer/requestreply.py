@@ -18,7 +18,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import INFLATED_SIZE_MAX
 from orderlymq.durations import milliseconds
 from orderlymq.errors import ReplyTimeout, SettingError, StateError
-from orderlymq.message import Message, ReceivedMessage, body_bytes
+from orderlymq.message import BodyLike, Message, ReceivedMessage, body_bytes
 from orderlymq.producer.requests import REPLY
 from orderlymq_protocol import names
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -142,7 +142,7 @@ class OpenRequests:
 
 
 def reply_message(
-    request: ReceivedMessage, body: bytes | str, user_properties: Mapping[str, str] | None
+    request: ReceivedMessage, body: BodyLike, user_properties: Mapping[str, str] | None
 ) -> Message:
     """Return the message that answers *request*.
 

@@ -19,7 +19,7 @@ from orderlymq.errors import (
     StateError,
     TopicNotFound,
 )
-from orderlymq.message import Message, SendResult, body_bytes
+from orderlymq.message import BodyLike, Message, SendResult, body_bytes
 from orderlymq.observers import installed
 from orderlymq.producer.requests import CHECKSUMS_SIZE, batch_entry
 from orderlymq.settings import check_name
@@ -226,7 +226,7 @@ def refusals_of(messages: Sequence[Message]) -> Iterator[None]:
 
 def as_message(
     topic: str | Message,
-    body: bytes | str,
+    body: BodyLike,
     tags: str,
     keys: str | tuple[str, ...],
     properties: Mapping[str, str] | None,

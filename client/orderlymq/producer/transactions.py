@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from orderlymq.connection.wire import read_record
 from orderlymq.durations import Duration, milliseconds, seconds
 from orderlymq.errors import BrokerError, SettingError
-from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+from orderlymq.message import BodyLike, Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.sendoutcome import as_message, refusals_of
@@ -122,7 +122,7 @@ class TransactionProducer(Producer):
     async def send_in_transaction(  # noqa: PLR0913 - what a user may say about a message
         self,
         topic: str | Message,
-        body: bytes | str = b"",
+        body: BodyLike = b"",
         *,
         execute: Execute,
         key: str | int | None = None,

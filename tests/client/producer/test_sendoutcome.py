@@ -1,5 +1,7 @@
 """Outcomes that a producer knows of a send while it is tried, and messages that it may send."""
 
+import ast
+import inspect
 from datetime import datetime
 from enum import IntEnum
 from math import inf, nan
@@ -209,10 +211,26 @@ def test_a_body_that_is_set_later_is_checked_when_it_is_sent() -> None:
         check_message(message, MIB)
 
 
+def test_the_constructor_that_type_checkers_read_is_that_of_the_fields() -> None:
+    """Law: a message takes text as its type says, and the declared constructor lacks no field of the real one."""
+    (declared,) = (
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(Message)))
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+    )
+    real = inspect.signature(Message).parameters
+
+    assert [each.arg for each in declared.args.kwonlyargs] == list(real)
+    assert [each is None for each in declared.args.kw_defaults] == [
+        each.default is inspect.Parameter.empty for each in real.values()
+    ]
+    assert Message(topic="T", body="text").body == b"text"
+
+
 def test_a_buffer_may_be_filled_again_while_its_message_is_on_its_way() -> None:
     """A repeat after a lost answer must have the body of the first try."""
     buffer = bytearray(b"one")
-    messages = [Message(topic="T", body=body) for body in (buffer, memoryview(buffer))]  # type: ignore[arg-type]
+    messages = [Message(topic="T", body=body) for body in (buffer, memoryview(buffer))]
     buffer[:] = b"two"
 
     assert [message.body for message in messages] == [b"one", b"one"]
