@@ -8,12 +8,14 @@ import argparse
 import gzip
 import hashlib
 import io
+import json
 import shutil
 import subprocess
 import sys
 import tarfile
+from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from release.distributions import ROOT, distributions, project
 from release.wheels import SERVER, build, build_compiled
@@ -55,6 +57,37 @@ def write_bill(image: str, lock: str, into: Path) -> None:
         ],
         check=True,
     )
+
+    path = into / f"{image}.cdx.json"
+    bill = with_licences(json.loads(path.read_text()))
+    path.write_text(json.dumps(bill, indent=2, sort_keys=True) + "\n")
+
+
+def with_licences(bill: dict[str, Any]) -> dict[str, Any]:
+    """Return a bill with our licence and those of the distributions, as the ones installed here declare them."""
+    about = bill["metadata"]
+    ours = {**about["component"], "licenses": [{"expression": project()["license"]}]}
+    parts = [
+        {**each, "licenses": found} if (found := _licences(each["name"], each["version"])) else each
+        for each in bill["components"]
+    ]
+    return {**bill, "metadata": {**about, "component": ours}, "components": parts}
+
+
+def _licences(name: str, version: str) -> list[dict[str, Any]]:
+    """Return what CycloneDX says of a licence: an expression of SPDX, or the names that a distribution gives it."""
+    try:
+        found = metadata.metadata(name)
+    except metadata.PackageNotFoundError:
+        return []
+    if found["Version"] != version:
+        return []  # the lock has another one, too, for another Python
+    for expression in found.get_all("License-Expression", ()):
+        return [{"expression": expression}]
+    named = [each for each in found.get_all("Classifier", ()) if each.startswith("License :: ")]
+    texts = [each.rpartition(" :: ")[2] for each in named]
+    texts = texts or [each.partition("\n")[0] for each in found.get_all("License", ())]
+    return [{"license": {"name": text}} for text in texts if text]
 
 
 def write_checksums(into: Path) -> None:
