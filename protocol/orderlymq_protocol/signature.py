@@ -7,6 +7,7 @@ the body, a time and a nonce. It also covers a mark of the server: a server make
 to serve, so nothing that another server or an earlier start has seen is good here. A request without the
 present mark is refused, the refusal has the mark, and the signer signs again.
 
+A large body is covered by its digest, which is a field: a stranger's signature is found wrong without reading the body.
 It stands in fields beside RocketMQ's signature, which is made last and covers it: without these fields that
 one is wrong. Pure: times are given. `Signer` signs, `ReplayGuard` and `verified` judge.
 """
@@ -27,12 +28,18 @@ TIME: Final = "OmqTime"
 NONCE: Final = "OmqNonce"
 SERVER: Final = "OmqServer"  # in requests and in refusals
 SIGNATURE: Final = "OmqSignature"
+BODY: Final = "OmqBody"  # SHA-256 of a large body in hexadecimal digits
 # RocketMQ's, made after ours; what it covers is not covered by ours.
 ROCKETMQ_SIGNATURE: Final = "Signature"
 
 _FORM: Final = b"OMQ2"
 _UNCOVERED: Final = frozenset({SIGNATURE, ROCKETMQ_SIGNATURE})
-_OURS: Final = (KEY, TIME, NONCE, SERVER, SIGNATURE)
+_OURS: Final = (KEY, TIME, NONCE, SERVER, SIGNATURE, BODY)
+
+# A signer names the digest of what is larger.
+DIGEST_FROM: Final = 64 << 10
+# Less than 2 ms of the loop; signers of before name no digest.
+READ_MAX: Final = 1 << 20
 
 # How far the clocks of signers and servers may differ, as in Kerberos.
 DIFFERENCE_MS_MAX: Final = 300_000
@@ -71,8 +78,12 @@ def signature(code: int, ext: Mapping[str, str], body: bytes, secret: bytes) -> 
 
     Lengths stand before texts, so that no two requests have one text.
     """
+    return _signature(code, ext, hashlib.sha256(body).digest(), secret)
+
+
+def _signature(code: int, ext: Mapping[str, str], digest: bytes, secret: bytes) -> str:
     names = sorted(name for name in ext if name not in _UNCOVERED)
-    parts = [_FORM, hashlib.sha256(body).digest()]
+    parts = [_FORM, digest]
     for text in (str(code), *(text for name in names for text in (name, ext[name]))):
         data = text.encode(errors="surrogatepass")
         parts += [len(data).to_bytes(4, "big"), data]
@@ -101,11 +112,37 @@ def verified(request: RemotingCommand, secrets_of_key: Iterable[bytes]) -> Stamp
         raise SignatureRefused(f"the field {TIME} of the signature is no time in milliseconds")
     if not 0 < len(nonce) <= _NONCE_LENGTH_MAX:
         raise SignatureRefused(f"the field {NONCE} has 1 to {_NONCE_LENGTH_MAX} characters")
+    named = _named_digest(request)
+    digest = named or hashlib.sha256(request.body).digest()
     for secret in secrets_of_key:
-        expected = signature(request.code, ext, request.body, secret).encode()
+        expected = _signature(request.code, ext, digest, secret).encode()
         if hmac.compare_digest(expected, given):
+            if named is not None and hashlib.sha256(request.body).digest() != named:
+                raise SignatureRefused(f"the field {BODY} is the digest of another body")
             return Stamp(key, ext.get(SERVER, ""), nonce, int(digits))
     raise SignatureRefused(f"the signature of {key} is wrong; it was made with another secret")
+
+
+def _named_digest(request: RemotingCommand) -> bytes | None:
+    """Return the digest that a request names; None where the body is to be read.
+
+    Raises:
+        SignatureRefused: It is none, or the body is too large to be read for a stranger.
+    """
+    text = request.ext.get(BODY)
+    if text is None:
+        if len(request.body) > READ_MAX:
+            raise SignatureRefused(
+                f"a signed body of more than {READ_MAX} bytes needs its digest in the field {BODY}; update who signs"
+            )
+        return None
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        digest = b""
+    if len(digest) != hashlib.sha256().digest_size:
+        raise SignatureRefused(f"the field {BODY} is no SHA-256 in hexadecimal digits")
+    return digest
 
 
 class ReplayGuard:
@@ -208,7 +245,10 @@ class Signer:
         fields[TIME] = str(self._clock_ms())
         fields[NONCE] = self._nonce()
         fields[SERVER] = self._marks.get(server, "")
-        fields[SIGNATURE] = signature(code, fields, body, self._secret)
+        digest = hashlib.sha256(body).digest()
+        if len(body) > DIGEST_FROM:
+            fields[BODY] = digest.hex()
+        fields[SIGNATURE] = _signature(code, fields, digest, self._secret)
         return fields
 
     def learn(self, server: str, answer: RemotingCommand, sent: Mapping[str, str]) -> bool:

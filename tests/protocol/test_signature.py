@@ -1,5 +1,6 @@
 """Version 2 of signatures: what they cover, and that each signed request is taken once."""
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -8,7 +9,10 @@ from hypothesis import strategies as st
 
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signature import (
+    BODY,
     DIFFERENCE_MS_MAX,
+    DIGEST_FROM,
+    READ_MAX,
     SERVER,
     SIGNATURE,
     ReplayGuard,
@@ -100,6 +104,40 @@ def test_a_request_of_another_secret_is_refused() -> None:
     """The refusal says that the secret is another."""
     with pytest.raises(SignatureRefused, match="another secret"):
         verified(_signed(_signer(b"guessed")), [SECRET])
+
+
+def test_a_large_body_is_not_read_for_a_stranger() -> None:
+    """Law: a wrong signature is found wrong by its fields: 16 MiB would keep a name server's loop for 30 ms."""
+    ours = _signed(_signer(), body=b"x" * (DIGEST_FROM + 1))
+    theirs = _signed(_signer(b"other"), body=b"x" * (DIGEST_FROM + 1))
+
+    assert verified(ours, [SECRET]) == Stamp("ann", "", "n0", NOW_MS)
+    with pytest.raises(SignatureRefused, match="another body"):
+        verified(replace(ours, body=b"y" * (DIGEST_FROM + 1)), [SECRET])
+    with pytest.raises(SignatureRefused, match="another secret"):
+        verified(replace(theirs, body=b"y"), [SECRET])
+
+
+@pytest.mark.parametrize("digest", ["", "zz", "00" * 31, "00" * 33, "\u0661" * 64])
+def test_what_is_no_digest_is_refused(digest: str) -> None:
+    """Law: one sentence for whatever stands there."""
+    ext = {**_signed(_signer()).ext, BODY: digest}
+
+    with pytest.raises(SignatureRefused, match="no SHA-256"):
+        verified(request(215, ext), [SECRET])
+
+
+def test_a_large_body_needs_its_digest() -> None:
+    """Law: signers of before sign requests of up to 1 MiB as they did; what is larger says what to do."""
+    signed = dict(_signed(_signer()).ext)
+    for size, why in ((READ_MAX, None), (READ_MAX + 1, "update who signs")):
+        body = bytes(size)
+        signed[SIGNATURE] = signature(215, signed, body, SECRET)
+        if why is None:
+            assert verified(request(215, signed, body), [SECRET])
+            continue
+        with pytest.raises(SignatureRefused, match=why):
+            verified(request(215, signed, body), [SECRET])
 
 
 def test_a_request_is_taken_once() -> None:
