@@ -117,6 +117,20 @@ class Nemesis:
         time.sleep(fault.lasts_s)
         self.cluster.brokers[node].resume()
 
+    def pause_majority(self, fault: Fault, outcome: Outcome) -> None:
+        members = self._members()
+        first = fault.pick % len(members)
+        stopped = [*members[first:], *members[:first]][: len(members) // 2 + 1]
+        self._tell(outcome, f"{stopped}")
+        children = [self.cluster.brokers[node] for node in stopped]
+        for child in children:
+            child.pause()
+            time.sleep(fault.strength)
+        time.sleep(fault.lasts_s)
+        for child in children:
+            child.resume()
+            time.sleep(fault.strength)
+
     def restart_all(self, fault: Fault, outcome: Outcome) -> None:
         self._tell(outcome, "all")
         for child in self.cluster.brokers.values():
@@ -321,9 +335,10 @@ class Nemesis:
         time.sleep(fault.lasts_s)
         client.start()
 
-    def pause_consumer(self, fault: Fault, outcome: Outcome) -> None:
-        java = fault.kind is Kind.PAUSE_JAVA_CONSUMER
-        client = self._client(fault, producer=False, java=java)
+    def pause_client(self, fault: Fault, outcome: Outcome) -> None:
+        producer = fault.kind is Kind.PAUSE_PRODUCER
+        java = None if producer else fault.kind is Kind.PAUSE_JAVA_CONSUMER
+        client = self._client(fault, producer=producer, java=java)
         if client is None:
             return
         self._tell(outcome, client.process)
@@ -401,11 +416,13 @@ _ACTIONS: Final[Mapping[Kind, Callable[[Nemesis, Fault, Outcome], None]]] = {
     Kind.WIPE: Nemesis.wipe,
     Kind.NAME_SERVER: Nemesis.kill_name_server,
     Kind.KILL_CONSUMER: Nemesis.kill_client,
-    Kind.PAUSE_CONSUMER: Nemesis.pause_consumer,
-    Kind.PAUSE_JAVA_CONSUMER: Nemesis.pause_consumer,
+    Kind.PAUSE_CONSUMER: Nemesis.pause_client,
+    Kind.PAUSE_JAVA_CONSUMER: Nemesis.pause_client,
     Kind.KILL_PRODUCER: Nemesis.kill_client,
     Kind.KILL_DEALER: Nemesis.kill_dealer,
     Kind.DENY: Nemesis.deny,
     Kind.DELETE_ACCOUNT: Nemesis.deny,
     Kind.CHANGE_SECRET: Nemesis.deny,
+    Kind.PAUSE_MAJORITY: Nemesis.pause_majority,
+    Kind.PAUSE_PRODUCER: Nemesis.pause_client,
 }

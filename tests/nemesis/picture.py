@@ -21,6 +21,7 @@ _TRACKS: Final = {
     Track.REPLICAS: "tab:red",
     Track.CLIENTS: "tab:olive",
     Track.BESIDE: "tab:purple",
+    Track.PAUSES: "tab:gray",
 }
 _WIDTH_MIN, _WIDTH_MAX, _SECONDS_PER_INCH = 12.0, 24.0, 15.0
 

@@ -3,8 +3,8 @@ A schedule of faults from a seed. Pure.
 
 The same seed, plan and version of this module give the same schedule. It names faults and leaves
 open who they hit (``pick`` is a number that the executor turns into a replica or a client that
-exists then). Faults of replicas, faults of clients, and what is done to features beside order run on three
-tracks beside each other; what is added to a later track leaves the earlier ones of a seed as they were. Every
+exists then). Faults of replicas, faults of clients, what is done to features beside order, and further pauses run on
+four tracks beside each other; what is added to a later track leaves the earlier ones of a seed as they were. Every
 round plays each kind that is possible here, in another order; a run that is long enough for one round
 has tried everything.
 """
@@ -57,6 +57,8 @@ class Kind(StrEnum):
     DENY = "permission denied"
     DELETE_ACCOUNT = "account deleted"
     CHANGE_SECRET = "secret changed"
+    PAUSE_MAJORITY = "pause a majority"
+    PAUSE_PRODUCER = "pause producer"
 
 
 class Track(Enum):
@@ -65,6 +67,7 @@ class Track(Enum):
     REPLICAS = "replica"
     CLIENTS = "client"
     BESIDE = "beside"  # what is asked of the group beside order
+    PAUSES = "pauses"  # of replicas and clients, beside whatever the other tracks do to them
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,10 @@ SHAPES: Final[Mapping[Kind, Shape]] = {
     Kind.DENY: Shape((2.0, 8.0), track=Track.BESIDE),
     Kind.DELETE_ACCOUNT: Shape((2.0, 8.0), track=Track.BESIDE),
     Kind.CHANGE_SECRET: Shape((2.0, 8.0), track=Track.BESIDE),
+    # One after the other, so that a leader without followers and followers without a leader wake by turns.
+    Kind.PAUSE_MAJORITY: Shape((0.5, 2.0), track=Track.PAUSES),
+    # Longer than a send takes before its time is over, so that it does not know what became of it.
+    Kind.PAUSE_PRODUCER: Shape((4.0, 8.0), track=Track.PAUSES),
 }
 
 #: Leadership changes are what clients notice most; a round has more than one of each.
