@@ -27,6 +27,7 @@ from orderlymq.cli.table import Subcommands, nearest
 from orderlymq.connection.instance import unless_missing
 from orderlymq.connection.routes import NO_ROUTE
 from orderlymq.consumer.assignment import uneven_shares
+from orderlymq.errors import BrokerUnreachable
 from orderlymq_protocol.body.catalogue import ConsumerConnection, OffsetWrapper
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
@@ -147,7 +148,9 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     connections = await admin.connections(name)
     transactions = (await admin.transactions()).get(name)
     if name not in configs and not connections and transactions is None:
-        raise _no_group(name, configs, ", and no producer group of that name has open transactions")
+        raise await _no_group(
+            admin, name, configs, ", and no producer group of that name has open transactions"
+        )
     subscriptions = _subscriptions(connections)
     locks = await admin.locks(name)
     progress = await admin.progress(name)
@@ -198,7 +201,14 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     }
 
 
-def _no_group(name: str, known: Iterable[str], also: str = "") -> CommandFailed:
+async def _no_group(
+    admin: AdminClient, name: str, known: Iterable[str], also: str = ""
+) -> CommandFailed | BrokerUnreachable:
+    """Return what to say of a group that no registered broker knows."""
+    if absent := await admin.absent_groups():
+        return BrokerUnreachable(
+            f"consumer group {name} may be at the broker group {absent[0]}, which is not registered now"
+        )
     near = nearest(name, list(known)) or "; `orderlymq group list` shows the groups"
     return CommandFailed(ExitCode.NOT_FOUND, f"there is no consumer group {name}{also}{near}")
 
@@ -365,7 +375,7 @@ async def parked(name: str, name_server: str, output: str) -> None:
         found = await admin.parked_keys(name)
         configs = {} if found else await admin.groups()
         if not found and name not in configs and not await admin.connections(name):
-            raise _no_group(name, configs)
+            raise await _no_group(admin, name, configs)
     rows = _parked_rows(found)
     if output == "json":
         print_json(rows)

@@ -3,9 +3,11 @@
 import asyncio
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from orderlymq.cli import cli
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.groups import total_lag
 from orderlymq_protocol.body.catalogue import OffsetWrapper, SubscriptionGroupTable
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
@@ -79,6 +81,29 @@ async def test_a_list_names_all_groups_and_asks_about_a_bounded_number() -> None
     assert [each["group"] for each in json.loads(some.stdout)] == names[10:20]
     assert some.stderr == ""
     assert cluster.codes().count(RequestCode.GET_CONSUMER_CONNECTION_LIST) == 13
+
+
+@pytest.mark.parametrize("command", ["show", "parked"])
+async def test_a_group_is_missing_only_where_every_broker_was_asked(command: str) -> None:
+    """Law: while a broker group is not registered, as after a start of the name servers, nobody knows what it has."""
+    empty = SubscriptionGroupTable({}).to_json()
+    found = []
+    for away in ("", ";broker-b:1"):
+        declared = {"orders": f"broker-a:1{away}"}
+        async with running(topics={"orders": 1}, declared=declared) as cluster:
+            cluster.faults |= {
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: [says(empty)],
+                RequestCode.ORDERLYMQ_PARKED_KEYS: [says(b'{"parkedKeys":[]}')],
+                RequestCode.GET_CONSUMER_CONNECTION_LIST: [
+                    refuse(ResponseCode.CONSUMER_NOT_ONLINE)
+                ],
+            }
+            words = ["group", command, "biling", "--name-server", cluster.address]
+            found.append(await asyncio.to_thread(CliRunner().invoke, cli, words))
+
+    assert [each.exit_code for each in found] == [ExitCode.NOT_FOUND, ExitCode.UNREACHABLE]
+    assert "there is no consumer group biling" in found[0].output
+    assert "broker-b, which is not registered now" in found[1].output
 
 
 def says(body: bytes) -> Fault:
