@@ -9,7 +9,7 @@ A taskiq broker: the tasks of one key run one after the other, in the order in w
     await charge.kicker().with_labels(key=order).kiq(order)
 
 Rules: a task is a message; it is done when taskiq acknowledges it, so a task whose worker dies comes again. What
-taskiq never acknowledges holds its queue, or its key, until the worker ends.
+taskiq never acknowledges holds its queue, or its key, until the worker ends, and then until the lease ends.
 """
 
 import asyncio
@@ -45,13 +45,14 @@ class TaskAgain(Exception):  # noqa: N818 - says what happens next
 
 
 class _Delivery:
-    """A task on its way: `done` ends the listener call that brought it."""
+    """A task on its way: `done` ends the listener call that brought it; once taskiq has taken it, only its acknowledgement does."""
 
     def __init__(
         self, message: ReceivedMessage, context: OrderedContext | ConcurrentContext
     ) -> None:
         self.message = message
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_taken = False
         self._context = context
 
     @property
@@ -184,6 +185,7 @@ class OrderlyMQBroker(AsyncBroker):
             while True:
                 delivery = await self._deliveries.get()
                 if delivery.is_ours:
+                    delivery.is_taken = True
                     yield AckableMessage(data=delivery.message.body, ack=self._ack(delivery))
                 else:
                     delivery.give_back("the lock ended before the task began")
@@ -201,7 +203,12 @@ class OrderlyMQBroker(AsyncBroker):
         delivery = _Delivery(messages[0], context)
         self._deliveries.put_nowait(delivery)
         try:
-            await delivery.done
+            try:
+                await asyncio.shield(delivery.done)
+            except asyncio.CancelledError:
+                if not delivery.is_taken:
+                    raise
+                await delivery.done  # the broker is shut down, and taskiq still has the task
         finally:
             delivery.done.cancel()  # when the call itself was cancelled, nobody is to begin the task
             self._failed.discard(" ".join(messages[0].keys))

@@ -21,7 +21,7 @@ from orderlymq import ClientSettings, ConsumerSettings, SettingError, StateError
 from orderlymq.blocking import AdminClient
 from orderlymq.integrations.taskiq import OrderlyMQBroker
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
-from orderlymq_protocol.body.lanes import BY_KEY
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 from tests.client.fakecluster import until
@@ -189,6 +189,33 @@ async def test_a_task_whose_worker_stops_comes_again(orderlymq_cluster: Cluster)
         await until(lambda: len(ended) == 2)
 
     assert ended == ["first", "second"]
+
+
+@pytest.mark.parametrize("ordered", [True, "key"])
+async def test_a_task_that_outlives_its_broker_keeps_its_lock(
+    orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
+) -> None:
+    """Taskiq may still work on it: nobody else begins with its key before the lease ends."""
+    orderlymq_cluster.create_topic("tasks", queues=1)
+    broker = make(ordered=ordered, settings=ConsumerSettings(shutdown_timeout=0.05))
+
+    @broker.task("work")
+    async def work(name: str) -> None:
+        pass
+
+    concurrency = BY_KEY if ordered == "key" else BY_QUEUE
+    with AdminClient() as admin:
+        admin.set_group(SubscriptionGroupConfig("workers", concurrency=concurrency))
+        await broker.startup()
+        await work.kicker().with_labels(key="k").kiq("first")
+        tasks = broker.listen()
+        await anext(tasks)
+        await tasks.aclose()
+        await broker.shutdown()
+        held = len(admin.locks("workers"))
+        held += sum(each.in_hand for each in admin.lanes("workers").queues)
+
+    assert held == 1
 
 
 @pytest.mark.parametrize("ordered", [True, "key", False])
