@@ -347,7 +347,7 @@ async def set_group(
 @click.option("--to", "moment", required=True, metavar="MOMENT", help="earliest, latest or a time.")
 @connected
 async def reset(name: str, topic: str, moment: str, name_server: str, output: str) -> None:
-    """Move the offsets of a group; members that are online go on there immediately."""
+    """Move the offsets of a group; its connected members are notified and go on there."""
     async with AdminClient(name_server) as admin:
         found = await admin.reset_offsets(name, topic, parse_moment(moment))
     rows = [

@@ -97,8 +97,9 @@ class ConsumerSettings:
         consume_timeout: a concurrent message this long in a listener goes back to the broker; by key the group's counts.
         server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing
             them; RocketMQ's clientRebalance=false. An operator may have decided the assignment.
-        lock_lease: how long a grant of a queue lock, or of a lane, is asked for; RocketMQ brokers grant 60 s anyway.
-        lock_renew: at most a third of the lease, so that two lost renewals do not lose the queue.
+        lock_lease: lease that the consumer asks for with a queue lock or a lane; RocketMQ brokers grant 60 s anyway.
+        lock_renew: how often locks and lanes are renewed; at most half of the lease. With a third of it, as by
+            default, two lost renewals in a row lose no queue.
         shutdown_timeout: how long closing waits for running listeners.
         lane_messages_max: by key: messages of one lane that a fetch brings, still given to the listener one call after
             the other; they come again when this member dies.
