@@ -183,18 +183,7 @@ class Watch:
                     ),
                 },
             ),
-            **series(
-                ("group", "state"),
-                {
-                    "lanes": (
-                        "Key lanes of a group that are not idle, by state",
-                        [
-                            ((group, NAMES[state]), count)
-                            for (group, state), count in self._context.state.lanes.counts().items()
-                        ],
-                    )
-                },
-            ),
+            **self._lanes(),
             **series(
                 (),
                 {
@@ -216,6 +205,20 @@ class Watch:
                 },
             ),
         }
+
+    def _lanes(self) -> dict[str, Series]:
+        return series(
+            ("group", "state"),
+            {
+                "lanes": (
+                    "Key lanes of a group that are not idle, by state",
+                    [
+                        ((group, NAMES[state]), count)
+                        for (group, state), count in self._context.state.lanes.counts().items()
+                    ],
+                )
+            },
+        )
 
     # -- events ------------------------------------------------------------------------------------
 
