@@ -42,24 +42,17 @@ from orderlymq_protocol.body.javaproperties import java_properties
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import (
-    AddWritePermOfBrokerHeader,
-    AddWritePermOfBrokerResponseHeader,
-    DeleteKVConfigHeader,
+    BrokerHeader,
+    BrokerNameHeader,
     DeleteTopicFromNamesrvHeader,
-    GetKVConfigHeader,
-    GetKVConfigResponseHeader,
     GetKVListByNamespaceHeader,
-    GetRouteInfoHeader,
     GetTopicsByClusterHeader,
     HeaderError,
+    KVKeyHeader,
     PutKVConfigHeader,
-    QueryDataVersionHeader,
-    QueryDataVersionResponseHeader,
     RegisterBrokerHeader,
     RegisterBrokerResponseHeader,
-    UnRegisterBrokerHeader,
-    WipeWritePermOfBrokerHeader,
-    WipeWritePermOfBrokerResponseHeader,
+    TopicHeader,
 )
 from orderlymq_protocol.header.extensions import EXT_TOKEN
 from orderlymq_protocol.integers import read_integer
@@ -347,32 +340,32 @@ class NameServerCore:
         return request.reply(ext=answer.to_ext(), body=body)
 
     def _unregister(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
-        self.routes.unregister(_identity(UnRegisterBrokerHeader.from_ext(request.ext)), connection)
+        self.routes.unregister(_identity(BrokerHeader.from_ext(request.ext)), connection)
         return request.reply()
 
     def _query_data_version(
         self, request: RemotingCommand, connection: int, now_ms: int
     ) -> RemotingCommand:
-        who = _identity(QueryDataVersionHeader.from_ext(request.ext))
+        who = _identity(BrokerHeader.from_ext(request.ext))
         theirs = DataVersion.from_json(request.body)
         # A question keeps no registration of a broker that signs: those are signed themselves.
         reserved = self.routes.is_reserved(who.broker_name)
         ours = self.routes.version(who) if reserved else self.routes.renew(who, connection, now_ms)
         return request.reply(
-            ext=QueryDataVersionResponseHeader(changed=ours != theirs).to_ext(),
+            ext={"changed": "true" if ours != theirs else "false"},
             body=b"" if ours is None else ours.to_json(),
         )
 
     def _heartbeat(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
         # The same required fields as a query of the version; only the id may be absent.
-        header = QueryDataVersionHeader.from_ext({"brokerId": str(MASTER_ID), **request.ext})
+        header = BrokerHeader.from_ext({"brokerId": str(MASTER_ID), **request.ext})
         self.routes.renew(_identity(header), connection, now_ms)
         return request.reply()
 
     # Routes and lists.
 
     def _route(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
-        topic = GetRouteInfoHeader.from_ext(request.ext).topic
+        topic = TopicHeader.from_ext(request.ext).topic
         if self._awaits_groups(topic):
             remark = _AWAITED.format(topic)
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
@@ -448,15 +441,15 @@ class NameServerCore:
     def _wipe_write_perm(
         self, request: RemotingCommand, connection: int, _: int
     ) -> RemotingCommand:
-        name = WipeWritePermOfBrokerHeader.from_ext(request.ext).broker_name
+        name = BrokerNameHeader.from_ext(request.ext).broker_name
         count, kept = self.routes.set_writable(name, is_writable=False)
         remark = _ORDERED_STAY.format(kept) if kept else None
-        return request.reply(ext=WipeWritePermOfBrokerResponseHeader(count).to_ext(), remark=remark)
+        return request.reply(ext={"wipeTopicCount": str(count)}, remark=remark)
 
     def _add_write_perm(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
-        name = AddWritePermOfBrokerHeader.from_ext(request.ext).broker_name
+        name = BrokerNameHeader.from_ext(request.ext).broker_name
         count, _ = self.routes.set_writable(name, is_writable=True)
-        return request.reply(ext=AddWritePermOfBrokerResponseHeader(count).to_ext())
+        return request.reply(ext={"addTopicCount": str(count)})
 
     def _delete_topic(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         header = DeleteTopicFromNamesrvHeader.from_ext(request.ext)
@@ -465,7 +458,7 @@ class NameServerCore:
         return request.reply()
 
     def _register_topic(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
-        topic = _required(request, "topic")
+        topic = TopicHeader.from_ext(request.ext).topic
         route = TopicRouteData.from_json(request.body)
         self.routes.add_queues(topic, route.queue_datas)
         return request.reply()
@@ -481,17 +474,17 @@ class NameServerCore:
         return request.reply()
 
     def _get_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
-        header = GetKVConfigHeader.from_ext(request.ext)
+        header = KVKeyHeader.from_ext(request.ext)
         value = self.kv.get(header.namespace, header.key)
         if value is None:
             return request.reply(
                 ResponseCode.QUERY_NOT_FOUND,
                 remark=f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
-        return request.reply(ext=GetKVConfigResponseHeader(value).to_ext())
+        return request.reply(ext={"value": value})
 
     def _delete_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
-        header = DeleteKVConfigHeader.from_ext(request.ext)
+        header = KVKeyHeader.from_ext(request.ext)
         is_changed = self.kv.delete(header.namespace, header.key)
         if is_changed and header.namespace == ORDER_NAMESPACE:
             self.routes.purge()
@@ -530,7 +523,7 @@ class NameServerCore:
 
 
 def _identity(
-    header: RegisterBrokerHeader | UnRegisterBrokerHeader | QueryDataVersionHeader,
+    header: RegisterBrokerHeader | BrokerHeader,
 ) -> Identity:
     return Identity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
 

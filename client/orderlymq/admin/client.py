@@ -54,9 +54,9 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import (
+    ConsumerGroupHeader,
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
-    GetConsumerConnectionListHeader,
     GetConsumeStatsHeader,
     PutKVConfigHeader,
     ResetOffsetHeader,
@@ -386,7 +386,7 @@ class AdminClient(Lifecycle, MessageOperations):
 
     async def connections(self, group: str) -> list[ConsumerConnection]:
         """Return what every broker group knows about a group's members and subscriptions."""
-        ext = GetConsumerConnectionListHeader(group).to_ext()
+        ext = ConsumerGroupHeader(group).to_ext()
         absent = ResponseCode.CONSUMER_NOT_ONLINE
         answers = await self._of_all(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext, absent=absent)
         return [ConsumerConnection.from_json(answer.body) for answer in answers]

@@ -37,25 +37,21 @@ from orderlymq_protocol.body.stats import (
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.header.catalogue import (
+    BrokerNameHeader,
     CloneGroupOffsetHeader,
     ConsumeMessageDirectlyHeader,
-    DeleteKVConfigHeader,
     GetConsumerRunningInfoHeader,
-    GetEarliestMsgStoretimeHeader,
-    GetKVConfigHeader,
     GetKVListByNamespaceHeader,
-    GetMaxOffsetHeader,
-    GetMinOffsetHeader,
     GetProducerConnectionListHeader,
+    GroupHeader,
+    KVKeyHeader,
     PutKVConfigHeader,
     QueryConsumeQueueHeader,
-    QueryConsumeTimeSpanHeader,
-    QuerySubscriptionByConsumerHeader,
-    QueryTopicsByConsumerHeader,
+    QueueHeader,
     ResumeCheckHalfMessageHeader,
     SearchOffsetHeader,
+    TopicOfGroupHeader,
     ViewBrokerStatsDataHeader,
-    WipeWritePermOfBrokerHeader,
 )
 from orderlymq_protocol.header.lanes import LanesHeader
 from orderlymq_protocol.message.properties import SHARDING_KEY
@@ -265,12 +261,12 @@ class Operations(AdminCalls):
     async def delete_kv(self, namespace: str, key: str) -> None:
         """Remove one value."""
         await self._tell_name_servers(
-            RequestCode.DELETE_KV_CONFIG, DeleteKVConfigHeader(namespace, key).to_ext()
+            RequestCode.DELETE_KV_CONFIG, KVKeyHeader(namespace, key).to_ext()
         )
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
         """Return one value, None when there is none."""
-        ext = GetKVConfigHeader(namespace, key).to_ext()
+        ext = KVKeyHeader(namespace, key).to_ext()
         answer = await self._ask_first(RequestCode.GET_KV_CONFIG, ext)
         return None if answer is None else answer[0].get("value")
 
@@ -322,7 +318,7 @@ class Operations(AdminCalls):
 
     async def topics_of_group(self, group: str) -> list[str]:
         """Return the topics in which a group has committed an offset."""
-        ext = QueryTopicsByConsumerHeader(group).to_ext()
+        ext = GroupHeader(group).to_ext()
         answers = await self._of_all(RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
         return sorted({t for each in answers for t in TopicList.from_json(each.body).topic_list})
 
@@ -332,7 +328,7 @@ class Operations(AdminCalls):
         Raises:
             BrokerUnreachable: A broker does not answer, and no other one knows.
         """
-        ext = QuerySubscriptionByConsumerHeader(group, topic).to_ext()
+        ext = TopicOfGroupHeader(topic, group).to_ext()
         code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
         failure: BrokerUnreachable | None = None
         for address in (await self.brokers()).values():
@@ -380,7 +376,7 @@ class Operations(AdminCalls):
 
     async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:
         """Return for each queue when its oldest, newest and last consumed message were stored."""
-        ext = QueryConsumeTimeSpanHeader(topic, group).to_ext()
+        ext = TopicOfGroupHeader(topic, group).to_ext()
         answers = await self._of_all(RequestCode.QUERY_CONSUME_TIME_SPAN, ext)
         spans = (ConsumeTimeSpan.from_json(answer.body) for answer in answers)
         return [queue for span in spans for queue in span.consume_time_span_set]
@@ -389,12 +385,12 @@ class Operations(AdminCalls):
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the queue's next message will get."""
-        ext = GetMaxOffsetHeader(queue.topic, queue.queue_id).to_ext()
+        ext = QueueHeader(queue.topic, queue.queue_id).to_ext()
         return await self._number_of(queue, RequestCode.GET_MAX_OFFSET, ext)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the first offset that is kept."""
-        ext = GetMinOffsetHeader(queue.topic, queue.queue_id).to_ext()
+        ext = QueueHeader(queue.topic, queue.queue_id).to_ext()
         return await self._number_of(queue, RequestCode.GET_MIN_OFFSET, ext)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -404,7 +400,7 @@ class Operations(AdminCalls):
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """Return when the queue's first message was stored, milliseconds since the epoch, -1 for none."""
-        ext = GetEarliestMsgStoretimeHeader(queue.topic, queue.queue_id).to_ext()
+        ext = QueueHeader(queue.topic, queue.queue_id).to_ext()
         code = RequestCode.GET_EARLIEST_MSG_STORETIME
         return await self._number_of(queue, code, ext, "timestamp")
 
@@ -429,7 +425,7 @@ class Operations(AdminCalls):
             )
 
     async def _set_writable(self, code: RequestCode, broker: str) -> int:
-        ext = WipeWritePermOfBrokerHeader(broker).to_ext()
+        ext = BrokerNameHeader(broker).to_ext()
         counts = [0]
         for address in self._instance.name_servers:
             answer = await self._instance.call(address, code, ext)

@@ -37,7 +37,7 @@ from orderlymq_protocol.body.catalogue import SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_protocol.header.catalogue import AppendCopiesHeader, PullMessageResponseHeader
+from orderlymq_protocol.header.catalogue import PullMessageResponseHeader, QueueHeader
 from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_protocol.names import is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
@@ -225,7 +225,7 @@ class ClusterAccess:
             OptionError: The brokers take no copies.
             BrokerError: They refuse these.
         """
-        header = AppendCopiesHeader(queue.topic, queue.queue_id)
+        header = QueueHeader(queue.topic, queue.queue_id)
 
         async def ask() -> int | None:
             address = await self.instance.address(queue.broker_name, queue.topic)

@@ -26,28 +26,28 @@ class CreateTopicHeader(Header):
     force: bool | None = None
 
 
-@response_header(RequestCode.GET_BROKER_CONFIG)
-class GetBrokerConfigResponseHeader(Header):
-    """The version of the configuration, as JSON text of a DataVersion."""
-
-    version: str
-
-
 @request_header(
     RequestCode.GET_TOPIC_STATS_INFO,
     RequestCode.DELETE_TOPIC_IN_BROKER,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     RequestCode.GET_TOPIC_CONFIG,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV,
 )
 class TopicHeader(Header):
-    """A topic and nothing else: 202, 215, 300, 351."""
+    """A topic and nothing else: 202, 215, 217, 300, 351; 105 may also say which JSON its sender reads."""
 
     topic: str
+    accept_standard_json_only: bool | None = None
 
 
-@request_header(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-class GetConsumerConnectionListHeader(Header):
-    """The connections of a consumer group."""
+@request_header(
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+)
+class ConsumerGroupHeader(Header):
+    """A consumer group and nothing else: 38, 40, 203."""
 
     consumer_group: str
 
@@ -100,9 +100,9 @@ class GetConsumerStatusHeader(Header):
     client_addr: str | None = None
 
 
-@request_header(RequestCode.QUERY_CONSUME_TIME_SPAN)
-class QueryConsumeTimeSpanHeader(Header):
-    """Oldest, newest and consumed message of each queue."""
+@request_header(RequestCode.QUERY_CONSUME_TIME_SPAN, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+class TopicOfGroupHeader(Header):
+    """A topic and a group that reads it: 303, 345."""
 
     topic: str
     group: str
@@ -115,15 +115,6 @@ class GetConsumerRunningInfoHeader(Header):
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
-
-
-@request_header(RequestCode.QUERY_CORRECTION_OFFSET)
-class QueryCorrectionOffsetHeader(Header):
-    """Offsets of a group compared with others."""
-
-    compare_group: str
-    topic: str
-    filter_groups: str | None = None
 
 
 @request_header(RequestCode.CONSUME_MESSAGE_DIRECTLY)
@@ -201,24 +192,9 @@ class ReplyMessageHeader(Header):
     unit_mode: bool = False
 
 
-@request_header(RequestCode.QUERY_TOPICS_BY_CONSUMER)
-class QueryTopicsByConsumerHeader(Header):
-    """The topics of a consumer group."""
-
-    group: str
-
-
-@request_header(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
-class QuerySubscriptionByConsumerHeader(Header):
-    """Subscription of a consumer group to a topic."""
-
-    group: str
-    topic: str
-
-
-@request_header(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
-class GetSubscriptionGroupConfigHeader(Header):
-    """The configuration of a group."""
+@request_header(RequestCode.QUERY_TOPICS_BY_CONSUMER, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+class GroupHeader(Header):
+    """A group and nothing else: 343, 352."""
 
     group: str
 

@@ -47,13 +47,6 @@ class EndTransactionHeader(Header):
     topic: str | None = None
 
 
-@request_header(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-class GetConsumerListByGroupHeader(Header):
-    """Who is in a consumer group."""
-
-    consumer_group: str
-
-
 @request_header(RequestCode.CHECK_TRANSACTION_STATE)
 class CheckTransactionStateHeader(Header):
     """The broker asks a producer what became of a half message."""
@@ -64,10 +57,3 @@ class CheckTransactionStateHeader(Header):
     transaction_id: str | None = None
     offset_msg_id: str | None = None
     topic: str | None = None
-
-
-@request_header(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
-class NotifyConsumerIdsChangedHeader(Header):
-    """The broker notifies a client that the members of its group changed."""
-
-    consumer_group: str

@@ -24,20 +24,18 @@ class QueryMessageHeader(Header):
     unique_key_query: bool = field(default=False, metadata=wire_name("_UNIQUE_KEY_QUERY"))
 
 
-@request_header(RequestCode.ORDERLYMQ_APPEND_COPIES)
-class AppendCopiesHeader(Header):
-    """Stored records of this queue in another cluster; the body holds them one after the other."""
+@request_header(
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+    RequestCode.ORDERLYMQ_APPEND_COPIES,
+)
+class QueueHeader(Header):
+    """A queue and nothing else: 31, 32, 20515; 30 may also say which end it means."""
 
     topic: str
     queue_id: Int
-
-
-@response_header(RequestCode.QUERY_MESSAGE)
-class QueryMessageResponseHeader(Header):
-    """How far the index reaches."""
-
-    index_last_update_timestamp: Long
-    index_last_update_phyoffset: Long
+    committed: bool | None = None
 
 
 @request_header(RequestCode.QUERY_CONSUMER_OFFSET)
@@ -60,23 +58,6 @@ class SearchOffsetHeader(Header):
     boundary_type: str | None = None
 
 
-@request_header(RequestCode.GET_MAX_OFFSET)
-class GetMaxOffsetHeader(Header):
-    """The offset that the next message will get."""
-
-    topic: str
-    queue_id: Int
-    committed: bool | None = None
-
-
-@request_header(RequestCode.GET_MIN_OFFSET)
-class GetMinOffsetHeader(Header):
-    """The oldest offset that is still there."""
-
-    topic: str
-    queue_id: Int
-
-
 @response_header(
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -87,21 +68,6 @@ class OffsetResponseHeader(Header):
     """One offset: the answer to 14, 29, 30 and 31."""
 
     offset: Long
-
-
-@request_header(RequestCode.GET_EARLIEST_MSG_STORETIME)
-class GetEarliestMsgStoretimeHeader(Header):
-    """The store time of a queue's oldest message."""
-
-    topic: str
-    queue_id: Int
-
-
-@response_header(RequestCode.GET_EARLIEST_MSG_STORETIME)
-class GetEarliestMsgStoretimeResponseHeader(Header):
-    """Milliseconds, -1 for an empty queue."""
-
-    timestamp: Long
 
 
 @request_header(RequestCode.VIEW_MESSAGE_BY_ID)

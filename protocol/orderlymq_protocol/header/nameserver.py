@@ -18,24 +18,9 @@ class PutKVConfigHeader(Header):
     value: str
 
 
-@request_header(RequestCode.GET_KV_CONFIG)
-class GetKVConfigHeader(Header):
-    """Read a text by its name."""
-
-    namespace: str
-    key: str
-
-
-@response_header(RequestCode.GET_KV_CONFIG)
-class GetKVConfigResponseHeader(Header):
-    """The text."""
-
-    value: str | None = None
-
-
-@request_header(RequestCode.DELETE_KV_CONFIG)
-class DeleteKVConfigHeader(Header):
-    """Forget a text."""
+@request_header(RequestCode.GET_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
+class KVKeyHeader(Header):
+    """The name of a text: 101, 102."""
 
     namespace: str
     key: str
@@ -70,9 +55,9 @@ class RegisterBrokerResponseHeader(Header):
     awaited_groups: str | None = None
 
 
-@request_header(RequestCode.UNREGISTER_BROKER)
-class UnRegisterBrokerHeader(Header):
-    """A broker leaves."""
+@request_header(RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION)
+class BrokerHeader(Header):
+    """Which broker leaves (104), or asks whether it needs to register its topics again (322)."""
 
     broker_name: str
     broker_addr: str
@@ -80,40 +65,11 @@ class UnRegisterBrokerHeader(Header):
     broker_id: Long
 
 
-@request_header(RequestCode.GET_ROUTEINFO_BY_TOPIC)
-class GetRouteInfoHeader(Header):
-    """Where a topic's queues are."""
-
-    topic: str
-    accept_standard_json_only: bool | None = None
-
-
-@request_header(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
-class WipeWritePermOfBrokerHeader(Header):
-    """Take a broker's queues out of writing."""
+@request_header(RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER)
+class BrokerNameHeader(Header):
+    """The broker whose queues go out of writing (205), or back (327)."""
 
     broker_name: str
-
-
-@response_header(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
-class WipeWritePermOfBrokerResponseHeader(Header):
-    """How many topics that touched."""
-
-    wipe_topic_count: Int
-
-
-@request_header(RequestCode.ADD_WRITE_PERM_OF_BROKER)
-class AddWritePermOfBrokerHeader(Header):
-    """Give a broker's queues back to writing."""
-
-    broker_name: str
-
-
-@response_header(RequestCode.ADD_WRITE_PERM_OF_BROKER)
-class AddWritePermOfBrokerResponseHeader(Header):
-    """How many topics that touched."""
-
-    add_topic_count: Int
 
 
 @request_header(RequestCode.DELETE_TOPIC_IN_NAMESRV)
@@ -136,20 +92,3 @@ class GetTopicsByClusterHeader(Header):
     """The topics of a cluster."""
 
     cluster: str
-
-
-@request_header(RequestCode.QUERY_DATA_VERSION)
-class QueryDataVersionHeader(Header):
-    """Whether a broker needs to register its topics again."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Long
-
-
-@response_header(RequestCode.QUERY_DATA_VERSION)
-class QueryDataVersionResponseHeader(Header):
-    """Whether the versions differ."""
-
-    changed: bool

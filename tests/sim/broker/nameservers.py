@@ -18,7 +18,7 @@ from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_protocol.header.catalogue import GetRouteInfoHeader, PutKVConfigHeader
+from orderlymq_protocol.header.catalogue import PutKVConfigHeader, TopicHeader
 from orderlymq_protocol.names import ORDER_NAMESPACE
 from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.clients.client import Errand, ServerProcess
@@ -162,7 +162,7 @@ class Lookup(Errand):
 
     def look(self) -> None:
         """Ask immediately: somebody said that there are other queues."""
-        header = GetRouteInfoHeader(self.world.topic)
+        header = TopicHeader(self.world.topic)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
         self.call(command, LOOKUP_TIMEOUT_US, partial(self._answered, False))
 
@@ -174,7 +174,7 @@ class Lookup(Errand):
         if known and self.link is not None and random.random() < 0.2:
             # Clients stay with one name server as long as it answers; here they change now and then.
             self.link.hang_up()
-        header = GetRouteInfoHeader(self.world.topic)
+        header = TopicHeader(self.world.topic)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
         self.call(command, LOOKUP_TIMEOUT_US, partial(self._answered, known))
 

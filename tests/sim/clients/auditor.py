@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_protocol.header.catalogue import GetMaxOffsetHeader, QueryConsumerOffsetHeader
+from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader, QueueHeader
 from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.clients.accounts import OPERATOR
 from tests.sim.clients.client import Client
@@ -57,7 +57,7 @@ class Auditor(Client):
 
     def ask_end(self, queue: int) -> None:
         """Ask where a queue of the topic ends."""
-        header = GetMaxOffsetHeader(self.world.topic, queue)
+        header = QueueHeader(self.world.topic, queue)
         command = request(RequestCode.GET_MAX_OFFSET, header.to_ext())
         at_least = self.world.laws.observed_ends[queue]
         self.call(command, SECOND, partial(self._end_answered, queue, at_least))

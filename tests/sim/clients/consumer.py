@@ -69,7 +69,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand, request
 from orderlymq_protocol.header.catalogue import (
-    GetConsumerListByGroupHeader,
+    ConsumerGroupHeader,
     QueryConsumerOffsetHeader,
 )
 from orderlymq_runtime.remoting.client import RemotingError
@@ -550,7 +550,7 @@ class Consumer(Client):
         self._ask_members()
 
     def _ask_members(self) -> None:
-        ext = GetConsumerListByGroupHeader(self.group).to_ext()
+        ext = ConsumerGroupHeader(self.group).to_ext()
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, RemotingError) or answer.code != 0 or self._closing:

@@ -22,8 +22,8 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import (
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
-    GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,
+    QueueHeader,
 )
 from orderlymq_raft import Role
 from orderlymq_runtime.remoting.client import RemotingError
@@ -175,7 +175,7 @@ class Recycler(Client):
         number, key = laws.lives.number(topic), (GROUP, topic, queue)
         if number is None:
             return
-        ends = GetMaxOffsetHeader(topic, queue).to_ext()
+        ends = QueueHeader(topic, queue).to_ext()
         end = yield from self._ask_in_life(request(RequestCode.GET_MAX_OFFSET, ends))
         laws.ensure(
             end <= laws.model.ends[number, queue],

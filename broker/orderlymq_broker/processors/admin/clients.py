@@ -31,11 +31,11 @@ from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import (
     ConsumeMessageDirectlyHeader,
-    GetConsumerConnectionListHeader,
+    ConsumerGroupHeader,
     GetConsumerRunningInfoHeader,
     GetProducerConnectionListHeader,
-    QuerySubscriptionByConsumerHeader,
-    QueryTopicsByConsumerHeader,
+    GroupHeader,
+    TopicOfGroupHeader,
 )
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 
@@ -56,7 +56,7 @@ class ClientAdministration:
 
     def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 203: the members of a group and what it subscribes to."""
-        group = GetConsumerConnectionListHeader.from_ext(request.ext).consumer_group
+        group = ConsumerGroupHeader.from_ext(request.ext).consumer_group
         members = self._context.state.members.of_group(group)
         if not members:
             raise RequestRefused(
@@ -94,7 +94,7 @@ class ClientAdministration:
 
     def topics_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 343: the topics that a group subscribes to or has offsets in."""
-        group = QueryTopicsByConsumerHeader.from_ext(request.ext).group
+        group = GroupHeader.from_ext(request.ext).group
         state = self._context.state
         names = {*state.members.subscriptions(group), *state.offsets.of_group(group)}
         if not names:
@@ -104,7 +104,7 @@ class ClientAdministration:
 
     def subscription_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 345: what a group wants of a topic; null while nobody is online who says so."""
-        header = QuerySubscriptionByConsumerHeader.from_ext(request.ext)
+        header = TopicOfGroupHeader.from_ext(request.ext)
         raise_unknown_group(self._context, header.group)
         subscription = self._context.state.members.subscriptions(header.group).get(header.topic)
         body = {
@@ -139,7 +139,7 @@ class ClientAdministration:
         return answer_list(self._context, request, peer, self._all_producers(now))
 
     def _all_producers(self, now: Now) -> Pieces:
-        """Write what `ProducerTable` is."""
+        """Write what RocketMQ calls ProducerTableInfo."""
         table: dict[str, list[tuple[str, Session]]] = {}
         for session in list(self._context.sessions.all()):
             for client_id, groups in sorted(session.producer_groups.items()):

@@ -44,8 +44,8 @@ from orderlymq_protocol.header.catalogue import (
     DeleteSubscriptionGroupHeader,
     GetConsumeStatsHeader,
     GetConsumeStatsInBrokerHeader,
-    GetSubscriptionGroupConfigHeader,
-    QueryConsumeTimeSpanHeader,
+    GroupHeader,
+    TopicOfGroupHeader,
 )
 from orderlymq_protocol.header.extensions import EXT_MEMBERS
 from orderlymq_protocol.names import (
@@ -263,7 +263,7 @@ class GroupAdministration:
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 352: one group's configuration."""
-        group = GetSubscriptionGroupConfigHeader.from_ext(request.ext).group
+        group = GroupHeader.from_ext(request.ext).group
         config = self._context.state.groups.get(group)
         if config is None:
             raise RequestRefused(
@@ -347,7 +347,7 @@ class GroupAdministration:
 
     def time_spans(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 303: oldest, newest and consumed message of every queue, by store time."""
-        header = QueryConsumeTimeSpanHeader.from_ext(request.ext)
+        header = TopicOfGroupHeader.from_ext(request.ext)
         topic = find_topic(self._context, header.topic)
 
         def rows() -> Iterator[Any]:

@@ -27,10 +27,8 @@ from orderlymq_broker.store.layout import (
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import (
-    GetEarliestMsgStoretimeHeader,
-    GetMaxOffsetHeader,
-    GetMinOffsetHeader,
     QueryMessageHeader,
+    QueueHeader,
     SearchOffsetHeader,
     ViewMessageHeader,
 )
@@ -104,7 +102,7 @@ class QueryProcessor:
     def by_time(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 29: the offset that belongs to a store time."""
         header = SearchOffsetHeader.from_ext(request.ext)
-        queue = self._queue(header.topic, header.queue_id)
+        queue = self._queue(header)
         offset = 0
         if queue is not None:
             offset = self.search(queue, header.timestamp, header.boundary_type)
@@ -113,8 +111,7 @@ class QueryProcessor:
 
     def max_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 30: the offset that the next message will get."""
-        header = GetMaxOffsetHeader.from_ext(request.ext)
-        queue = self._queue(header.topic, header.queue_id)
+        queue = self._queue(QueueHeader.from_ext(request.ext))
 
         return answer(
             request, peer, ext={"offset": str(queue.next_offset if queue is not None else 0)}
@@ -122,8 +119,7 @@ class QueryProcessor:
 
     def min_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 31: the first offset that is kept."""
-        header = GetMinOffsetHeader.from_ext(request.ext)
-        queue = self._queue(header.topic, header.queue_id)
+        queue = self._queue(QueueHeader.from_ext(request.ext))
 
         return answer(
             request, peer, ext={"offset": str(queue.min_offset if queue is not None else 0)}
@@ -131,8 +127,7 @@ class QueryProcessor:
 
     def earliest_time(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 32: the store time of the first message, -1 for an empty queue."""
-        header = GetEarliestMsgStoretimeHeader.from_ext(request.ext)
-        queue = self._queue(header.topic, header.queue_id)
+        queue = self._queue(QueueHeader.from_ext(request.ext))
         timestamp = -1
         if queue is not None and queue.min_offset < queue.next_offset:
             timestamp = self.store_time(queue, queue.min_offset)
@@ -201,10 +196,10 @@ class QueryProcessor:
             key=lambda at: self.store_time(queue, at),
         )
 
-    def _queue(self, topic_name: str, queue_id: int) -> Queue | None:
-        topic = self._context.state.topics.get(topic_name)
+    def _queue(self, header: QueueHeader | SearchOffsetHeader) -> Queue | None:
+        topic = self._context.state.topics.get(header.topic)
 
-        return topic.queues.get(queue_id) if topic is not None else None
+        return topic.queues.get(header.queue_id) if topic is not None else None
 
     def _load(self, keys: list[bytes], limit: int) -> list[bytes]:
         """Return up to *limit* messages, within what one answer may hold."""

@@ -54,7 +54,7 @@ from orderlymq_protocol.body.clients import (
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.header.catalogue import GetConsumerListByGroupHeader, UnregisterClientHeader
+from orderlymq_protocol.header.catalogue import ConsumerGroupHeader, UnregisterClientHeader
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX, dlq_topic, retry_topic
 
@@ -139,7 +139,7 @@ class MembershipProcessor:
 
     def list_members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 38."""
-        group = GetConsumerListByGroupHeader.from_ext(request.ext).consumer_group
+        group = ConsumerGroupHeader.from_ext(request.ext).consumer_group
         members = self._context.state.members.of_group(group)
         if not members:
             return answer(

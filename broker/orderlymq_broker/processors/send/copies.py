@@ -24,7 +24,7 @@ from orderlymq_broker.state.send.duplicates import send_identity
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.header.catalogue import AppendCopiesHeader
+from orderlymq_protocol.header.catalogue import QueueHeader
 from orderlymq_protocol.message.record import StoredMessage, body_crc, iter_records
 from orderlymq_protocol.names import is_dlq_topic
 
@@ -42,7 +42,7 @@ class CopyProcessor:
 
     def append(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20515."""
-        header = AppendCopiesHeader.from_ext(request.ext)
+        header = QueueHeader.from_ext(request.ext)
         topic = self._topic(header)
         drafts: list[Draft] = []
         first = 0
@@ -73,7 +73,7 @@ class CopyProcessor:
             )
         ]
 
-    def _topic(self, header: AppendCopiesHeader) -> Topic:
+    def _topic(self, header: QueueHeader) -> Topic:
         """Return the topic of copies.
 
         Raises:
@@ -103,7 +103,7 @@ class CopyProcessor:
 
         return topic
 
-    def _check(self, header: AppendCopiesHeader, message: StoredMessage, offset: int) -> None:
+    def _check(self, header: QueueHeader, message: StoredMessage, offset: int) -> None:
         """Refuse what is no message of this queue, or not the one that follows."""
         place = (message.topic, message.queue_id, message.queue_offset)
         if place != (header.topic, header.queue_id, offset) or not 0 <= offset <= OFFSET_MAX:

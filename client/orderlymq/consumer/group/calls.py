@@ -31,7 +31,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import (
-    GetConsumerListByGroupHeader,
+    ConsumerGroupHeader,
 )
 from orderlymq_protocol.names import is_retry_topic, retry_topic
 from orderlymq_runtime.remoting.client import RemotingError
@@ -127,7 +127,7 @@ class GroupCalls:
         """Return the group's client ids as one of the topic's brokers knows them; None on trouble."""
         brokers = list(self._instance.routes.brokers(topic))
         random.shuffle(brokers)
-        ext = GetConsumerListByGroupHeader(self._group).to_ext()
+        ext = ConsumerGroupHeader(self._group).to_ext()
         command = functools.partial(request, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
         return await self._first_answer(brokers, command, _client_ids, "members")
 

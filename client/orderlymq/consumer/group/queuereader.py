@@ -26,8 +26,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import (
-    GetMaxOffsetHeader,
-    GetMinOffsetHeader,
+    QueueHeader,
     SearchOffsetHeader,
 )
 from orderlymq_runtime.remoting.client import RemotingError
@@ -114,13 +113,13 @@ class QueueReader:
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset the next message will get."""
         check_place(queue)
-        header = GetMaxOffsetHeader(queue.topic, queue.queue_id)
+        header = QueueHeader(queue.topic, queue.queue_id)
         return read_offset(await self._call(queue, RequestCode.GET_MAX_OFFSET, header.to_ext()))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the oldest offset that is still there."""
         check_place(queue)
-        header = GetMinOffsetHeader(queue.topic, queue.queue_id)
+        header = QueueHeader(queue.topic, queue.queue_id)
         return read_offset(await self._call(queue, RequestCode.GET_MIN_OFFSET, header.to_ext()))
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
