@@ -24,12 +24,10 @@ from orderlymq_protocol.body.clients import (
     ConsumerStatus,
     HeartbeatData,
     LockBatchRequest,
-    LockBatchResponse,
     OffsetTable,
     ProducerConnection,
     ProducerData,
     ProducerInfo,
-    ProducerTable,
     SubscriptionData,
 )
 from orderlymq_protocol.body.config import (
@@ -132,7 +130,6 @@ __all__ = [
     "LaneVerdicts",
     "LanesFetched",
     "LockBatchRequest",
-    "LockBatchResponse",
     "MessageQueue",
     "ModelError",
     "OffsetTable",
@@ -140,7 +137,6 @@ __all__ = [
     "ProducerConnection",
     "ProducerData",
     "ProducerInfo",
-    "ProducerTable",
     "QueueData",
     "QueueLanes",
     "QueueTimeSpan",

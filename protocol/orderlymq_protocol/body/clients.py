@@ -133,13 +133,6 @@ class LockBatchRequest(JsonModel):
 
 
 @dataclass(frozen=True, slots=True)
-class LockBatchResponse(JsonModel):
-    """The queues of the request that the client now holds, in the request's spelling."""
-
-    queues: tuple[MessageQueue, ...] = field(metadata=wire_name("lockOKMQSet"), default=())
-
-
-@dataclass(frozen=True, slots=True)
 class ConsumerIdList(JsonModel):
     """The live members of a group (code 38), the base of a client's rebalance."""
 
@@ -184,13 +177,6 @@ class ProducerInfo(JsonModel):
     language: str
     version: Int
     last_update_timestamp: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerTable(JsonModel):
-    """All producers of a broker by group (code 328)."""
-
-    data: Mapping[str, tuple[ProducerInfo, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
