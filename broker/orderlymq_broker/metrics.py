@@ -15,7 +15,12 @@ from prometheus_client.registry import Collector
 
 from orderlymq_broker.processors.observe.status import Series
 from orderlymq_broker.replication.interfaces import LoopFigures
-from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
+from orderlymq_runtime.pages.trafficmetrics import (
+    InputBudgetCollector,
+    Rows,
+    TrafficCollector,
+    family,
+)
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 
@@ -82,41 +87,52 @@ class _Readings(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return everything as it stands now."""
         reading = self._read()
-        metrics: list[Metric] = []
-        for name, (text, value) in reading.gauges.items():
-            metrics.append(GaugeMetricFamily(f"orderlymq_{name}", text, value=value))
-        for name, (text, value) in reading.counters.items():
-            metrics.append(CounterMetricFamily(f"orderlymq_{name}", text, value=value))
-        events = CounterMetricFamily(
-            "orderlymq_events",
-            "Events of the broker by kind, since the process began",
-            labels=["event"],
-        )
-        for event, count in sorted(reading.events.items()):
-            events.add_metric([event], count)
-        failures = CounterMetricFamily(
-            "orderlymq_task_failures", "Failures of background tasks by their kind", labels=["task"]
-        )
-        for task, count in sorted(reading.task_failures.items()):
-            failures.add_metric([task], count)
-        lag = GaugeMetricFamily(
-            "orderlymq_replica_lag_entries",
-            "Raft entries that a replica has not stored yet, as the leader knows it",
-            labels=["node"],
-        )
-        for node, entries in sorted(reading.lag_by_replica.items()):
-            lag.add_metric([node], entries)
-        return [*metrics, events, failures, lag, *_labelled(reading.labelled)]
+        return [
+            *(
+                family(GaugeMetricFamily, f"orderlymq_{name}", text, (), [((), value)])
+                for name, (text, value) in reading.gauges.items()
+            ),
+            *(
+                family(CounterMetricFamily, f"orderlymq_{name}", text, (), [((), value)])
+                for name, (text, value) in reading.counters.items()
+            ),
+            family(
+                CounterMetricFamily,
+                "orderlymq_events",
+                "Events of the broker by kind, since the process began",
+                ["event"],
+                _sorted_rows(reading.events),
+            ),
+            family(
+                CounterMetricFamily,
+                "orderlymq_task_failures",
+                "Failures of background tasks by their kind",
+                ["task"],
+                _sorted_rows(reading.task_failures),
+            ),
+            family(
+                GaugeMetricFamily,
+                "orderlymq_replica_lag_entries",
+                "Raft entries that a replica has not stored yet, as the leader knows it",
+                ["node"],
+                _sorted_rows(reading.lag_by_replica),
+            ),
+            *(
+                family(
+                    CounterMetricFamily if each.rises else GaugeMetricFamily,
+                    f"orderlymq_{name}",
+                    each.text,
+                    each.labels,
+                    each.rows,
+                )
+                for name, each in reading.labelled.items()
+            ),
+        ]
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing in advance: the instance may not exist yet."""
         return []
 
 
-def _labelled(series: Mapping[str, Series]) -> Iterable[Metric]:
-    for name, each in series.items():
-        kind = CounterMetricFamily if each.rises else GaugeMetricFamily
-        family = kind(f"orderlymq_{name}", each.text, labels=each.labels)
-        for labels, value in each.rows:
-            family.add_metric(labels, value)
-        yield family
+def _sorted_rows(values: Mapping[str, float]) -> Rows:
+    return [([name], value) for name, value in sorted(values.items())]

@@ -31,7 +31,7 @@ from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.codes import LanguageCode, RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.pages.server import HealthServer
-from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
+from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector, family
 from orderlymq_runtime.process.openfiles import connections_allowed
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.connectiontable import ConnectionLimits
@@ -328,20 +328,34 @@ class _NameServerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics as they stand now."""
-        prefix = "orderlymq_nameserver_"
-        info = self._core.routes.cluster_info()
-        brokers = GaugeMetricFamily(prefix + "brokers", "Living brokers", labels=["cluster"])
-        for cluster, names in info.cluster_addr_table.items():
-            brokers.add_metric([cluster], len(names))
-        requests = CounterMetricFamily(
-            prefix + "requests", "Requests by code and result", labels=["code", "result"]
-        )
-        for (code, result), count in sorted(self._core.requests.items()):
-            requests.add_metric(["other" if code < 0 else str(code), str(int(result))], count)
-        topics = GaugeMetricFamily(
-            prefix + "topics", "Topics with a route", value=len(self._core.routes.topics())
-        )
-        return [brokers, topics, requests]
+        core = self._core
+        clusters = core.routes.cluster_info().cluster_addr_table
+        return [
+            family(
+                GaugeMetricFamily,
+                "orderlymq_nameserver_brokers",
+                "Living brokers",
+                ["cluster"],
+                [([cluster], len(names)) for cluster, names in clusters.items()],
+            ),
+            family(
+                GaugeMetricFamily,
+                "orderlymq_nameserver_topics",
+                "Topics with a route",
+                (),
+                [((), len(core.routes.topics()))],
+            ),
+            family(
+                CounterMetricFamily,
+                "orderlymq_nameserver_requests",
+                "Requests by code and result",
+                ["code", "result"],
+                [
+                    (["other" if code < 0 else str(code), str(int(result))], count)
+                    for (code, result), count in sorted(core.requests.items())
+                ],
+            ),
+        ]
 
 
 def _proofs(settings: NameServerSettings) -> Proofs:

@@ -84,7 +84,7 @@ def test_the_budget_is_kept_and_strangers_give_way_first(
         strangers = sum(size for size, client in held.values() if not client)
         clients = sum(size for size, client in held.values() if client)
 
-        assert (budget.held_by_strangers, budget.held_by_clients) == (strangers, clients)
+        assert (budget.strangers.held, budget.clients.held) == (strangers, clients)
         assert strangers <= 40
         assert strangers + clients <= 100
         if gone & (clients_before - {who}) and not is_client:
@@ -126,7 +126,7 @@ async def test_ten_thousand_strangers_cost_a_bounded_sum_and_no_client() -> None
     for stranger in strangers:
         stranger.connection_made(StuckTransport())
         feed(stranger, _half(64 * 1024))
-        most = max(most, budget.held_by_strangers + budget.held_by_clients)
+        most = max(most, budget.strangers.held + budget.clients.held)
     for start in range(middle, len(frame), READ_BUFFER_SIZE):
         feed(client, frame[start : start + READ_BUFFER_SIZE])
 
@@ -137,7 +137,7 @@ async def test_ten_thousand_strangers_cost_a_bounded_sum_and_no_client() -> None
     assert table.traffic.errors["input_budget"] == budget.refusals["half_frame"] == 9_744
     for conn in [client, *strangers]:
         conn.connection_lost(None)
-    assert (budget.held_by_strangers, budget.held_by_clients) == (0, 0)
+    assert (budget.strangers.held, budget.clients.held) == (0, 0)
 
 
 async def test_a_whole_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ async def test_handshakes_draw_on_the_budget(files: TlsFiles, sockets: list[sock
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
         writer.write(encode(request(1)))
         assert await reader.read(4)
-        assert budget.held_by_strangers <= 3 * HANDSHAKE_BYTES
+        assert budget.strangers.held <= 3 * HANDSHAKE_BYTES
         writer.transport.abort()
 
     assert budget.refusals["tls_handshake"] >= 4
@@ -293,11 +293,11 @@ async def test_a_tls_connection_draws_until_it_is_served(files: TlsFiles) -> Non
         trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
         async with asyncio.timeout(PATIENCE_S):
-            while budget.held_by_strangers != TLS_CONNECTION_BYTES:  # noqa: ASYNC110 - the events of sockets
+            while budget.strangers.held != TLS_CONNECTION_BYTES:  # noqa: ASYNC110 - the events of sockets
                 await asyncio.sleep(0.001)
         writer.write(encode(request(1)))
         assert await reader.read(4)
-        assert (budget.held_by_strangers, budget.held_by_clients) == (0, 0)
+        assert (budget.strangers.held, budget.clients.held) == (0, 0)
         writer.transport.abort()
 
 
@@ -341,10 +341,10 @@ async def test_pages_take_no_body_and_few_connections(sockets: list[socket.socke
                 assert answer.status == 200
             async with session.get(f"http://{host}:{port}/status", data=bytes(MIB)) as answer:
                 assert answer.status == 413
-        assert 0 < budget.held_by_strangers <= budget.strangers_max
+        assert 0 < budget.strangers.held <= budget.strangers_max
     finally:
         await server.close()
-    assert budget.held_by_strangers == 0
+    assert budget.strangers.held == 0
 
 
 # -- bodies ----------------------------------------------------------------------------------------

@@ -1,16 +1,33 @@
 """
-Counters of remoting traffic as Prometheus reads them.
+Metrics as Prometheus reads them: how one is made of its rows, and the counters of remoting traffic.
 
 No registry is global: the process that owns one registers `TrafficCollector`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.sockets.inputbudget import InputBudget
+
+Rows: TypeAlias = Iterable[tuple[Sequence[str], float]]
+
+
+def family(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    rows: Rows,
+) -> Metric:
+    """Return a metric that has a value for each row of labels."""
+    made = kind(name, text, labels=labels)
+    for values, value in rows:
+        made.add_metric(values, value)
+    return made
 
 
 class TrafficCollector(Collector):
@@ -21,32 +38,48 @@ class TrafficCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the counters as they stand now."""
-        prefix = "orderlymq_remoting_"
-        gauge = GaugeMetricFamily(prefix + "connections", "Open connections", labels=["role"])
-        opened = CounterMetricFamily(
-            prefix + "connections_opened", "Connections opened since the start", labels=["role"]
-        )
-        frames = CounterMetricFamily(
-            prefix + "frames", "Frames received and sent", labels=["role", "direction"]
-        )
-        octets = CounterMetricFamily(
-            prefix + "bytes", "Bytes received and sent", labels=["role", "direction"]
-        )
-        errors = CounterMetricFamily(
-            prefix + "errors",
-            "Connections that this process closed or lost and calls that failed, by kind",
-            labels=["role", "kind"],
-        )
-        for role, traffic in self._traffic_by_role.items():
-            gauge.add_metric([role], traffic.connections)
-            opened.add_metric([role], traffic.accepted)
-            frames.add_metric([role, "in"], traffic.frames_in)
-            frames.add_metric([role, "out"], traffic.frames_out)
-            octets.add_metric([role, "in"], traffic.bytes_in)
-            octets.add_metric([role, "out"], traffic.bytes_out)
-            for kind, count in sorted(traffic.errors.items()):
-                errors.add_metric([role, kind], count)
-        return [gauge, opened, frames, octets, errors]
+        roles = self._traffic_by_role.items()
+        return [
+            family(
+                GaugeMetricFamily,
+                "orderlymq_remoting_connections",
+                "Open connections",
+                ["role"],
+                [([role], each.connections) for role, each in roles],
+            ),
+            family(
+                CounterMetricFamily,
+                "orderlymq_remoting_connections_opened",
+                "Connections opened since the start",
+                ["role"],
+                [([role], each.accepted) for role, each in roles],
+            ),
+            family(
+                CounterMetricFamily,
+                "orderlymq_remoting_frames",
+                "Frames received and sent",
+                ["role", "direction"],
+                _both_ways((role, each.frames_in, each.frames_out) for role, each in roles),
+            ),
+            family(
+                CounterMetricFamily,
+                "orderlymq_remoting_bytes",
+                "Bytes received and sent",
+                ["role", "direction"],
+                _both_ways((role, each.bytes_in, each.bytes_out) for role, each in roles),
+            ),
+            family(
+                CounterMetricFamily,
+                "orderlymq_remoting_errors",
+                "Connections that this process closed or lost and calls that failed, by kind",
+                ["role", "kind"],
+                [
+                    ([role, kind], count)
+                    for role, each in roles
+                    for kind, count in sorted(each.errors.items())
+                ],
+            ),
+        ]
 
 
 class InputBudgetCollector(Collector):
@@ -58,23 +91,32 @@ class InputBudgetCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return it as it stands now."""
         budget = self._budget
-        held = GaugeMetricFamily(
-            "orderlymq_input_bytes",
-            "Bytes kept for unfinished frames, TLS handshakes and HTTP connections",
-            labels=["peers"],
-        )
-        held.add_metric(["strangers"], budget.held_by_strangers)
-        held.add_metric(["clients"], budget.held_by_clients)
-        most = GaugeMetricFamily(
-            "orderlymq_input_bytes_max", "Limit of orderlymq_input_bytes", labels=["peers"]
-        )
-        most.add_metric(["strangers"], budget.strangers_max)
-        most.add_metric(["all"], budget.bytes_max)
-        refused = CounterMetricFamily(
-            "orderlymq_input_refusals",
-            "Peers that were closed because the budget for unfinished input was full, by its use",
-            labels=["use"],
-        )
-        for use, count in sorted(budget.refusals.items()):
-            refused.add_metric([use], count)
-        return [held, most, refused]
+        return [
+            family(
+                GaugeMetricFamily,
+                "orderlymq_input_bytes",
+                "Bytes kept for unfinished frames, TLS handshakes and HTTP connections",
+                ["peers"],
+                [(["strangers"], budget.strangers.held), (["clients"], budget.clients.held)],
+            ),
+            family(
+                GaugeMetricFamily,
+                "orderlymq_input_bytes_max",
+                "Limit of orderlymq_input_bytes",
+                ["peers"],
+                [(["strangers"], budget.strangers_max), (["all"], budget.bytes_max)],
+            ),
+            family(
+                CounterMetricFamily,
+                "orderlymq_input_refusals",
+                "Peers that were closed because the budget for unfinished input was full, by its use",
+                ["use"],
+                [([use], count) for use, count in sorted(budget.refusals.items())],
+            ),
+        ]
+
+
+def _both_ways(counts: Iterable[tuple[str, int, int]]) -> Rows:
+    for role, came, went in counts:
+        yield [role, "in"], came
+        yield [role, "out"], went

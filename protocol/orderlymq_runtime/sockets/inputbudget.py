@@ -57,6 +57,7 @@ class InputBudget:
         strangers_max: of that for strangers, less than *bytes_max*.
 
     Attributes:
+        strangers, clients: what each kind of peer holds.
         refusals: how many holders were ended because a part was full, by what they held memory for.
     """
 
@@ -67,18 +68,8 @@ class InputBudget:
         self.bytes_max = bytes_max
         self.strangers_max = strangers_max
         self.refusals: Counter[str] = Counter()
-        self._strangers = _Part()
-        self._clients = _Part()
-
-    @property
-    def held_by_strangers(self) -> int:
-        """Bytes that strangers hold."""
-        return self._strangers.held
-
-    @property
-    def held_by_clients(self) -> int:
-        """Bytes that clients hold."""
-        return self._clients.held
+        self.strangers = _Part()
+        self.clients = _Part()
 
     def hold(self, holder: Holder, size: int, use: str, *, is_client: bool = False) -> None:
         """Note that *holder* keeps *size* bytes now; it, or an older one, ends when that is too much.
@@ -86,24 +77,24 @@ class InputBudget:
         A holder keeps its age until it is released. *use* is a fixed word, by which refusals are counted; *is_client*
         says that it has been served before.
         """
-        part, other = self._strangers, self._clients
+        part, other = self.strangers, self.clients
         if is_client:
             part, other = other, part
         other.take(holder)
         part.put(holder, size, use)
-        while self._strangers.held > self.strangers_max:
-            self._end_oldest(self._strangers)
+        while self.strangers.held > self.strangers_max:
+            self._end_oldest(self.strangers)
         self.make_room(0)
 
     def release(self, holder: Holder) -> None:
         """Note that *holder* keeps nothing; harmless when it kept nothing."""
-        self._strangers.take(holder)
-        self._clients.take(holder)
+        self.strangers.take(holder)
+        self.clients.take(holder)
 
     def make_room(self, size: int) -> None:
         """Let *size* bytes be used and freed before anything else happens on the loop."""
-        while self._strangers.held + self._clients.held + size > self.bytes_max:
-            part = self._strangers if self._strangers.holders else self._clients
+        while self.strangers.held + self.clients.held + size > self.bytes_max:
+            part = self.strangers if self.strangers.holders else self.clients
             if not part.holders:
                 return  # a limit of its own bounds what is asked for
             self._end_oldest(part)
@@ -112,7 +103,7 @@ class InputBudget:
         holder, (size, use) = next(iter(part.holders.items()))
         part.take(holder)
         self.refusals[use] += 1
-        share = self.bytes_max if part is self._clients else self.strangers_max
+        share = self.bytes_max if part is self.clients else self.strangers_max
         holder.give_up(
             f"the oldest of those that use the {share} bytes for unfinished input: {size} bytes for {use.replace('_', ' ')}"
         )

@@ -162,7 +162,7 @@ async def test_strangers_that_keep_half_of_their_headers_are_kept_within_the_bud
 
         assert await read_out(crowd[0][0]) == b""
 
-        assert 0 < pages.budget.held_by_strangers <= pages.budget.strangers_max
+        assert 0 < pages.budget.strangers.held <= pages.budget.strangers_max
         for _, writer in crowd:
             writer.transport.abort()
-    assert pages.budget.held_by_strangers == 0
+    assert pages.budget.strangers.held == 0

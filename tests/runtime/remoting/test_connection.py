@@ -566,6 +566,6 @@ async def test_requests_of_a_peer_that_does_not_read_are_kept_as_bytes(
 
     assert len(transport.sent) == 1
     assert not transport.is_reading_now
-    assert 0 < budget.held_by_clients < len(chunk) + 100_000
+    assert 0 < budget.clients.held < len(chunk) + 100_000
     conn.connection_lost(None)
-    assert budget.held_by_clients == 0
+    assert budget.clients.held == 0
