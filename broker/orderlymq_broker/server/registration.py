@@ -15,15 +15,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from orderlymq_broker.processors.admin.topics import config_of
 from orderlymq_broker.server.restoredgroups import RestoredGroups
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
     RegisterBrokerBody,
-    TopicConfig,
     TopicConfigTable,
     body_crc32,
 )
@@ -81,21 +80,9 @@ def body_pieces(state: BrokerState) -> Iterator[bytes]:
     before, begin, after = empty.partition(_TOPICS_BEGIN)
     yield before + begin
     for start in range(0, len(configs), PIECE_TOPICS):
-        rows = {each.name: _row(each) for each in configs[start : start + PIECE_TOPICS]}
+        rows = {each.name: config_of(each) for each in configs[start : start + PIECE_TOPICS]}
         yield (b"," if start else b"") + fastjson.dumps(rows)[1:-1]
     yield after
-
-
-def _row(config: TopicSet) -> TopicConfig:
-    return TopicConfig(
-        topic_name=config.name,
-        read_queue_nums=config.read_queues,
-        write_queue_nums=config.write_queues,
-        perm=config.perm,
-        topic_filter_type=config.filter_type,
-        topic_sys_flag=config.sys_flag,
-        order=config.order,
-    )
 
 
 class Registration:
@@ -165,6 +152,7 @@ class Registration:
         while True:
             wake.clear()
             delay_max_s = await self._register(name_server)
+            self.registered[name_server] = not delay_max_s
             if not delay_max_s:
                 delay_s = RETRY_FIRST_S
                 with contextlib.suppress(TimeoutError):
@@ -214,17 +202,13 @@ class Registration:
         except RemotingError as error:
             if was_registered:
                 _log.warning("name server %s does not answer: %s", name_server, error)
-            self.registered[name_server] = False
             return RETRY_MAX_S
         except FrameError as error:
             _log.error("this broker cannot be registered, delete topics: %s", error)
-            self.registered[name_server] = False
             return REFUSED_MAX_S
         if reply.code != ResponseCode.SUCCESS:
             _log.error("name server %s refuses this broker: %s", name_server, reply.remark)
-            self.registered[name_server] = False
             return REFUSED_MAX_S
-        self.registered[name_server] = True
         self._hear(name_server, reply)
         if not was_registered:
             _log.info("registered %s at name server %s", settings.address, name_server)

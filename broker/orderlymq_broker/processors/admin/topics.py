@@ -291,10 +291,8 @@ def find_topic(context: Context, name: str) -> Topic:
     return topic
 
 
-def config_of(topic: Topic) -> TopicConfig:
+def config_of(config: TopicSet) -> TopicConfig:
     """Return a topic's configuration as it is on the wire."""
-    config = topic.config
-
     return TopicConfig(
         config.name,
         config.read_queues,
@@ -308,7 +306,7 @@ def config_of(topic: Topic) -> TopicConfig:
 
 def _shown(topic: Topic) -> dict[str, Any]:
     """Return a topic's configuration in 5.x's form, with its attributes."""
-    return {**config_of(topic).to_json_value(), "attributes": topic.config.attributes}
+    return {**config_of(topic.config).to_json_value(), "attributes": topic.config.attributes}
 
 
 def groups_of(context: Context, topic: str) -> Iterator[str | None]:
