@@ -44,8 +44,8 @@ from orderlymq_broker.state.records import (
     Append,
     AssignmentSet,
     DedupTrimmed,
-    DelayAdvanced,
     DelayProgress,
+    Done,
     GroupDeleted,
     GroupSet,
     MemberLeft,
@@ -435,7 +435,7 @@ class Machine:
         self.state.delay[record.queue_id] = record.end
         self._writes.put(Table.DELAY, record.queue_id, value=(record.queue_id, record.end))
 
-        return DelayAdvanced(record.queue_id, record.end)
+        return Done()
 
     def _finish(self, index: int, term: int, batch: Batch) -> None:
         state = self.state

@@ -31,7 +31,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesFetched,
     LanesMoved,
 )
-from orderlymq_broker.state.schedule.timerrecords import TimersEnded, TimersMoved
+from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.topics.expansionrecords import ExpansionMoved, ExpansionRecord
 from orderlymq_broker.state.transactions.halfrecords import HalfRecord, HalvesMoved
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
@@ -352,18 +352,15 @@ class MembersChanged(Struct, frozen=True):
     lanes: LanesMoved = LanesMoved(())
 
 
-class DelayAdvanced(Struct, frozen=True):
-    """A delay queue's progress stands at *offset*."""
-
-    queue_id: int
-    offset: int
-
-
 class AssignmentChanged(Struct, frozen=True):
     """The assignment of a group's queues changed, or was so already."""
 
     group: str
     changed: bool
+
+
+class Done(Struct, frozen=True):
+    """The record did what it says, which its proposer knows."""
 
 
 class Trimmed(Struct, frozen=True):
@@ -383,9 +380,8 @@ Outcome: TypeAlias = (
     | LocksGranted
     | LocksFreed
     | MembersChanged
-    | DelayAdvanced
+    | Done
     | HalvesMoved
-    | TimersMoved
     | AccessChanged
     | SettingsChanged
     | ExpansionMoved

@@ -18,9 +18,3 @@ class TimersEnded(Struct, frozen=True, array_like=True, tag=90):
 
     timers: tuple[TimerRef, ...]
     cancelled: bool = False
-
-
-class TimersMoved(Struct, frozen=True):
-    """The timers that wait no more."""
-
-    timers: tuple[TimerRef, ...]

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.records import Append
-from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded, TimersMoved
+from orderlymq_broker.state.records import Append, Done
+from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
 from orderlymq_broker.state.tables import TableWrites, read_counter, read_pairs
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_bounds
@@ -46,7 +46,7 @@ class TimerTable:
         writes.put(Table.TIMER_PLACES, timer.offset, value=timer)
         self._write(writes)
 
-    def end(self, record: TimersEnded, writes: TableWrites) -> TimersMoved:
+    def end(self, record: TimersEnded, writes: TableWrites) -> Done:
         """Let timers wait no more: they were delivered, cancelled or are of no use."""
         assert len(record.timers) <= self.count, (
             f"{record} ends more than the {self.count} that wait"
@@ -58,7 +58,7 @@ class TimerTable:
         self.count -= len(record.timers)
         self._write(writes)
 
-        return TimersMoved(record.timers)
+        return Done()
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield what replicas must agree on."""

@@ -1,6 +1,5 @@
 """Records of the raft log about half messages, by the rules of ``records.py``."""
 
-from enum import Enum
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -55,21 +54,10 @@ class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
     offset: Position
 
 
-class HalfChange(Enum):
-    """Results of half messages."""
-
-    OPENED = "opened"
-    ENDED = "ended"
-    CHECKED = "checked"
-    GIVEN_UP = "given up"
-    RESUMED = "resumed"
-
-
 class HalvesMoved(Struct, frozen=True):
     """The half messages that changed; those that had ended before are not among them."""
 
     offsets: tuple[int, ...]
-    change: HalfChange
 
 
 HalfRecord: TypeAlias = HalfOpened | HalfEnded | HalvesChecked | HalfGivenUp | HalfResumed

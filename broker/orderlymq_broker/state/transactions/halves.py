@@ -17,7 +17,6 @@ import msgspec
 
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.transactions.halfrecords import (
-    HalfChange,
     HalfEnded,
     HalfGivenUp,
     HalfOpened,
@@ -133,7 +132,7 @@ class TransactionTable:
         assert self.get(record.offset) is None, f"{record} is open already"
         self._put(Half(record), writes)
 
-        return HalvesMoved((record.offset,), HalfChange.OPENED)
+        return HalvesMoved((record.offset,))
 
     def end(self, record: HalfEnded, writes: TableWrites) -> HalvesMoved:
         """End a half; one leader ends each only once, because it remembers what is under way.
@@ -143,11 +142,11 @@ class TransactionTable:
         """
         half = self.get(record.offset)
         if half is None:
-            return HalvesMoved((), HalfChange.ENDED)
+            return HalvesMoved(())
         self._remove(half)
         writes.delete(Table.TRANSACTIONS, record.offset)
 
-        return HalvesMoved((record.offset,), HalfChange.ENDED)
+        return HalvesMoved((record.offset,))
 
     def check_again(self, record: HalvesChecked, wall_ms: int, writes: TableWrites) -> HalvesMoved:
         """Count a check of each half that is still open."""
@@ -161,27 +160,27 @@ class TransactionTable:
             writes.put(Table.TRANSACTIONS, offset, value=half)
             asked.append(offset)
 
-        return HalvesMoved(tuple(asked), HalfChange.CHECKED)
+        return HalvesMoved(tuple(asked))
 
     def give_up(self, record: HalfGivenUp, writes: TableWrites) -> HalvesMoved:
         """Ask nobody about a half any more."""
         half = self.open.get(record.offset)
         if half is None:
-            return HalvesMoved((), HalfChange.GIVEN_UP)
+            return HalvesMoved(())
         self._remove(half)
         self._put(msgspec.structs.replace(half, given_up=True), writes)
 
-        return HalvesMoved((record.offset,), HalfChange.GIVEN_UP)
+        return HalvesMoved((record.offset,))
 
     def resume(self, record: HalfResumed, writes: TableWrites) -> HalvesMoved:
         """Begin to ask about a half again; one that nobody was asked about yet stays as it is."""
         half = self.get(record.offset)
         if half is None or not (half.given_up or half.checks):
-            return HalvesMoved((), HalfChange.RESUMED)
+            return HalvesMoved(())
         self._remove(half)
         self._put(Half(half.opened), writes)
 
-        return HalvesMoved((record.offset,), HalfChange.RESUMED)
+        return HalvesMoved((record.offset,))
 
     def drop_below(self, floor: int, writes: TableWrites) -> list[int]:
         """Forget halves whose messages retention has taken; return where these were."""

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from orderlymq_broker.state.records import Append, TopicSet
-from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded, TimersMoved
+from orderlymq_broker.state.records import Append, Done, TopicSet
+from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
 from orderlymq_broker.state.schedule.timers import TimerTable, decode_timer, read_timers
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.layout import Table
@@ -46,7 +46,7 @@ def test_timers_stand_in_the_store_by_time_and_by_place_until_they_end(timed: Re
     assert rows(timed, Table.TIMER_PLACES) == [late, soon, last]
     assert timed.state.timers.count == 3
 
-    assert timed.take(TimersEnded((late, last))) == [TimersMoved((late, last))]
+    assert timed.take(TimersEnded((late, last))) == [Done()]
 
     assert rows(timed, Table.TIMERS) == rows(timed, Table.TIMER_PLACES) == [soon]
     assert timed.state.timers.count == 1
