@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from orderlymq_broker.state.tables import read_pairs
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.entry import EntryParts, split_entry
 from orderlymq_broker.store.kv import Family, Reader, StoreError, StoreFailed
@@ -350,13 +351,7 @@ def read_pages(
     reader: Reader, family: Family, per_page: int = PAIRS_PER_PAGE
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield every pair of *family* in key order."""
-    start = b""
-    while True:
-        page = reader.scan(family, start, _FAMILY_END, limit=per_page)
-        yield from page
-        if len(page) < per_page:
-            return
-        start = page[-1][0] + b"\x00"
+    return read_pairs(reader, family, b"", _FAMILY_END, per_page)
 
 
 # No key of any family begins with this many of the highest byte.

@@ -10,8 +10,6 @@ have no second witness.
 
 from pathlib import Path
 
-import msgspec
-
 from orderlymq_broker.doctor.log import (
     LogExamination,
     Report,
@@ -24,7 +22,7 @@ from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import KEYS_MAX
 from orderlymq_broker.state.records import Append, decode_records
 from orderlymq_broker.state.schedule.timers import read_timers
-from orderlymq_broker.state.tables import read_rows
+from orderlymq_broker.state.tables import read_as
 from orderlymq_broker.state.topics.rows import FloorRow
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store import layout
@@ -356,8 +354,7 @@ def _load_floors(reader: Reader, report: Report) -> dict[tuple[int, int], int]:
     """Return where trimmed queues begin, as their rows say: the entries themselves may be lost."""
     floors = {}
     try:
-        for value in read_rows(reader, layout.Table.QUEUES):
-            row = msgspec.msgpack.decode(value, type=FloorRow)
+        for row in read_as(reader, layout.Table.QUEUES, FloorRow):
             floors[row.topic_id, row.queue_id] = row.min_offset
     except (StoreError, *UNREADABLE) as error:
         report.add("tables", "queue floors", error)

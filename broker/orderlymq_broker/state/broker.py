@@ -8,8 +8,6 @@ The rules: it is what the store holds after the last applied entry, so a restart
 from hashlib import blake2b
 from typing import Any, Final
 
-import msgspec
-
 from orderlymq_broker.state.admin.access import AccessTable
 from orderlymq_broker.state.admin.settings import OverrideTable
 from orderlymq_broker.state.groups.assignment import AssignmentTable
@@ -20,7 +18,7 @@ from orderlymq_broker.state.groups.parkedkeys import ParkedTable
 from orderlymq_broker.state.lanes.table import LaneTable
 from orderlymq_broker.state.schedule.timers import TimerTable
 from orderlymq_broker.state.send.duplicates import DedupWindow
-from orderlymq_broker.state.tables import encode_row, read_counter, read_rows
+from orderlymq_broker.state.tables import encode_row, read_as, read_counter
 from orderlymq_broker.state.topics.expansiontable import ExpansionTable
 from orderlymq_broker.state.topics.queues import TailCache, load_queues
 from orderlymq_broker.state.topics.topics import GroupTable, TopicTable
@@ -95,9 +93,7 @@ class BrokerState:
         state.operator_token = read_counter(reader, OPERATOR_ROW, int, 0)
         state.restored_ms = read_counter(reader, RESTORED_ROW, int, 0)
         state.timers = TimerTable.load(reader)
-        for value in read_rows(reader, Table.DELAY):
-            queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
-            state.delay[queue_id] = offset
+        state.delay.update(read_as(reader, Table.DELAY, tuple[int, int]))
         for (topic_id, queue_id), queue in load_queues(reader).items():
             topic = state.topics.by_id.get(topic_id)
             if topic is not None:

@@ -89,13 +89,18 @@ def read_rows(reader: Reader, table: Table) -> Iterator[bytes]:
         yield value
 
 
+def read_as(reader: Reader, table: Table, kind: type[T]) -> Iterator[T]:
+    """Yield all rows of *table* as what they hold, in key order."""
+    return (msgspec.msgpack.decode(value, type=kind) for value in read_rows(reader, table))
+
+
 def read_pairs(
-    reader: Reader, family: Family, start: bytes, end: bytes
+    reader: Reader, family: Family, start: bytes, end: bytes, per_page: int = _PAGE
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield all pairs of ``[start, end)`` in key order, a page at a time."""
     while True:
-        page = reader.scan(family, start, end, limit=_PAGE)
+        page = reader.scan(family, start, end, limit=per_page)
         yield from page
-        if len(page) < _PAGE:
+        if len(page) < per_page:
             return
         start = page[-1][0] + b"\x00"

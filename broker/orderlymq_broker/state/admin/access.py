@@ -16,7 +16,7 @@ from orderlymq_broker.state.admin.accessrecords import (
     AccountSet,
     FormerSecretEnded,
 )
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.state.topics.topics import Versioned
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
@@ -44,11 +44,9 @@ class AccessTable:
     def load(cls, reader: Reader) -> "AccessTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.ACCOUNTS):
-            account = msgspec.msgpack.decode(value, type=AccountSet)
+        for account in read_as(reader, Table.ACCOUNTS, AccountSet):
             table.accounts[account.access_key] = account
-        for value in read_rows(reader, Table.ACCESS):
-            found = msgspec.msgpack.decode(value, type=_Globals)
+        for found in read_as(reader, Table.ACCESS, _Globals):
             table.white_addresses = found.addresses
             table.version = Versioned(found.counter, found.timestamp)
 

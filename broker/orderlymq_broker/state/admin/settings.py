@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.state.topics.topics import Versioned
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
@@ -39,8 +39,7 @@ class OverrideTable:
     def load(cls, reader: Reader) -> "OverrideTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.SETTINGS):
-            row = msgspec.msgpack.decode(value, type=_Row)
+        for row in read_as(reader, Table.SETTINGS, _Row):
             table.values = row.values
             table.version = Versioned(row.counter, row.timestamp)
 

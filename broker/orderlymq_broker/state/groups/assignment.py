@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq_broker.state.records import AssignmentChanged, AssignmentSet, Refused
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
@@ -39,8 +39,7 @@ class AssignmentTable:
     def load(cls, reader: Reader) -> "AssignmentTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.ASSIGNMENTS):
-            found = msgspec.msgpack.decode(value, type=AssignmentSet)
+        for found in read_as(reader, Table.ASSIGNMENTS, AssignmentSet):
             table._divisions[found.group, found.topic] = found
 
         return table

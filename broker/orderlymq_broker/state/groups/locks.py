@@ -24,7 +24,7 @@ from orderlymq_broker.state.groups.lockrecords import (
     LocksReleased,
     LocksRequested,
 )
-from orderlymq_broker.state.tables import TableWrites, read_counter, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as, read_counter
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
@@ -90,8 +90,7 @@ class LockTable:
     def load(cls, reader: Reader) -> "LockTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.LOCKS):
-            lock = msgspec.msgpack.decode(value, type=Lock)
+        for lock in read_as(reader, Table.LOCKS, Lock):
             if lock.topic == _GROUP_MARK:
                 table._ordered.add(lock.group)
             else:

@@ -9,10 +9,8 @@ since when, only the leader knows: ``processors/groups/members.py``.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
-
 from orderlymq_broker.state.records import MembersChanged, MemberSeen, Subscription
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 from orderlymq_protocol.body.clients import CONSUME_PASSIVELY, SubscriptionData
@@ -43,8 +41,7 @@ class MemberTable:
     def load(cls, reader: Reader) -> "MemberTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.MEMBERS):
-            member = msgspec.msgpack.decode(value, type=MemberSeen)
+        for member in read_as(reader, Table.MEMBERS, MemberSeen):
             table._add(member)
         return table
 

@@ -9,11 +9,9 @@ what the new one reads; only a reset moves backwards.
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.state.records import Commit, OffsetsMoved
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
@@ -36,8 +34,7 @@ class OffsetTable:
     def load(cls, reader: Reader) -> "OffsetTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.OFFSETS):
-            commit = msgspec.msgpack.decode(value, type=Commit)
+        for commit in read_as(reader, Table.OFFSETS, Commit):
             table._put(table._queues(commit), commit)
         return table
 

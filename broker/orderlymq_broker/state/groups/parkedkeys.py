@@ -28,7 +28,7 @@ from orderlymq_broker.state.groups.parkedkeyrecords import (
     ReleasedKey,
 )
 from orderlymq_broker.state.records import Commit, Refused
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
@@ -55,8 +55,8 @@ class _Rows(Generic[Row]):
         self.counts: Counter[str] = Counter()
 
     def load(self, reader: Reader, kind: type[Row]) -> None:
-        for value in read_rows(reader, self._table):
-            self._add(msgspec.msgpack.decode(value, type=kind))
+        for row in read_as(reader, self._table, kind):
+            self._add(row)
 
     def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, Row]:
         return self.groups.get(group, {}).get((topic, queue_id), {})

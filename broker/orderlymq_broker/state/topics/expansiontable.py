@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
@@ -65,8 +65,7 @@ class ExpansionTable:
     def load(cls, reader: Reader) -> "ExpansionTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.EXPANSIONS):
-            expansion = msgspec.msgpack.decode(value, type=Expansion)
+        for expansion in read_as(reader, Table.EXPANSIONS, Expansion):
             table._put(expansion)
 
         return table

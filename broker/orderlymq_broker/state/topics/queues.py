@@ -9,9 +9,7 @@ first out over all queues, so that a consumer that keeps up never touches the st
 from collections import deque
 from typing import Final
 
-import msgspec
-
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.state.topics.rows import FloorRow, TailEntry
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import (
@@ -139,8 +137,7 @@ def load_queues(reader: Reader) -> dict[tuple[int, int], Queue]:
         queue.last_timestamp = decode_queue_entry(value).store_timestamp
         queues[topic_id, queue_id] = queue
         end = start
-    for row_bytes in read_rows(reader, Table.QUEUES):
-        row = msgspec.msgpack.decode(row_bytes, type=FloorRow)
+    for row in read_as(reader, Table.QUEUES, FloorRow):
         queue = queues.setdefault((row.topic_id, row.queue_id), Queue(row.topic_id, row.queue_id))
         queue.min_offset = row.min_offset
         queue.next_offset = max(queue.next_offset, row.min_offset)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq_broker.state.records import GroupChanged, GroupSet, TopicChanged, TopicSet
-from orderlymq_broker.state.tables import TableWrites, read_counter, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as, read_counter
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.state.topics.rows import TopicRow
@@ -128,8 +128,7 @@ class TopicTable:
     def load(cls, reader: Reader) -> "TopicTable":
         """Read the table; queues are added by the caller."""
         table = cls()
-        for value in read_rows(reader, Table.TOPICS):
-            row = msgspec.msgpack.decode(value, type=TopicRow)
+        for row in read_as(reader, Table.TOPICS, TopicRow):
             table._add(Topic(row.id, row.config))
         counters = read_counter(reader, _TOPIC_COUNTERS, tuple[int, int, int], (0, 0, 1))
         *version, table.next_id = counters
@@ -219,8 +218,7 @@ class GroupTable:
     def load(cls, reader: Reader) -> "GroupTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.GROUPS):
-            config = msgspec.msgpack.decode(value, type=GroupSet)
+        for config in read_as(reader, Table.GROUPS, GroupSet):
             table.by_name[config.name] = config
         table.version = Versioned(*read_counter(reader, _GROUP_COUNTERS, tuple[int, int], (0, 0)))
 

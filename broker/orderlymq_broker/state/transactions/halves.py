@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.state.transactions.halfrecords import (
     HalfEnded,
     HalfGivenUp,
@@ -103,8 +103,8 @@ class TransactionTable:
     def load(cls, reader: Reader) -> "TransactionTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.TRANSACTIONS):
-            table._add(msgspec.msgpack.decode(value, type=Half))
+        for half in read_as(reader, Table.TRANSACTIONS, Half):
+            table._add(half)
 
         return table
 
