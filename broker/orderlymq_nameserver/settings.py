@@ -5,7 +5,7 @@ The local backend and the operator write this file. Times are in milliseconds.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,8 @@ from orderlymq_runtime.remoting.outside import ListenerError, OutsideListeners, 
 from orderlymq_runtime.security.tls import TlsError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
 from orderlymq_runtime.sockets.addresses import join_address
+
+Positive: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -47,12 +49,12 @@ class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unkno
     listen: Address = Address("0.0.0.0", 9876)  # noqa: S104 - clients are on other machines
     http: Address | None = None
     kv_path: Path | None = None
-    scan_ms: int = 10_000
-    expiry_ms: int = 120_000
+    scan_ms: Positive = 10_000
+    expiry_ms: Positive = 120_000
     allow_unsigned_registrations: bool = False
     listeners: OutsideListeners = msgspec.field(default_factory=list)
     outside_addresses: Path | None = None
-    shutdown_max_ms: int = SERVER_CLOSE_MAX_MS
+    shutdown_max_ms: Positive = SERVER_CLOSE_MAX_MS
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["text", "json"] = "text"
 
@@ -64,9 +66,6 @@ def load(path: Path) -> NameServerSettings:
         SettingsError: They cannot be used.
     """
     settings = read_settings(path, NameServerSettings)
-    for name in ("scan_ms", "expiry_ms", "shutdown_max_ms"):
-        if getattr(settings, name) <= 0:
-            raise SettingsError(f"{path}: {name} must be above 0")
     try:
         check_listeners(settings.listeners)
         if settings.http is not None:

@@ -409,7 +409,7 @@ def test_a_port_in_use_ends_the_start_with_one_line(tmp_path: Path, which: str) 
 BAD_SETTINGS = [
     ({"listn": {}}, "unknown field `listn`"),
     ({"listen": {"host": "127.0.0.1", "port": "x"}}, "$.listen.port"),
-    ({"expiry_ms": 0}, "expiry_ms must be above 0"),
+    ({"expiry_ms": 0}, "Expected `int` >= 1 - at `$.expiry_ms`"),
     ({"kv_path": 7}, "$.kv_path"),
     ({"log_level": "LOUD"}, "$.log_level"),
 ]
