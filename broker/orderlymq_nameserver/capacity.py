@@ -23,8 +23,8 @@ ADDRESS_BYTES: Final = 8 << 10
 ROW_BYTES: Final = 192
 
 
-class TooMuchRegistered(ValueError):  # noqa: N818 - what was found, not what failed
-    """The registrations do not fit; the text says what to do."""
+class NotEntered(ValueError):  # noqa: N818 - what becomes of a request, not what failed
+    """What a request brings does not fit what is registered, or there is no room; the text says what to do."""
 
 
 def rows_bytes(names: Iterable[str]) -> int:
@@ -36,15 +36,15 @@ def check_room(broker_name: str, size: int, others: int) -> None:
     """Check that the registrations of a name may grow to *size* bytes, beside *others* of further names.
 
     Raises:
-        TooMuchRegistered: They may not.
+        NotEntered: They may not.
     """
     if size > NAME_BYTES_MAX:
-        raise TooMuchRegistered(
+        raise NotEntered(
             f"TooMuchRegistered: the broker {broker_name} would take {size} bytes of memory, {NAME_BYTES_MAX} are allowed "
             "without the secret of the cluster: give it the secret, or divide its topics over several groups of brokers"
         )
     if size + others > UNSIGNED_BYTES_MAX:
-        raise TooMuchRegistered(
+        raise NotEntered(
             f"TooMuchRegistered: the brokers that do not sign would take {size + others} bytes of memory, "
             f"{UNSIGNED_BYTES_MAX} are allowed: give this broker the secret of the cluster, end brokers that are not "
             "needed, or use another name server"

@@ -11,16 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_nameserver.answers import UNIT, UNIT_SUBSCRIPTION
-from orderlymq_nameserver.capacity import TooMuchRegistered
+from orderlymq_nameserver.capacity import NotEntered
 from orderlymq_nameserver.kv import KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
 from orderlymq_nameserver.outside import OutsideAddresses
 from orderlymq_nameserver.proofs import OF_ONE_BROKER, NotSigned, Proofs
 from orderlymq_nameserver.registrations import (
     Identity,
-    IdentityConflict,
-    KeysWouldMove,
-    TooManyBrokers,
     listed_groups,
     named_groups,
 )
@@ -80,16 +77,7 @@ BODY_SIZE_MAX: Final = 64 << 10
 # Until then an answer that could be wrong waits, but not beyond the client's time-out of 3 s.
 HOLD_MAX_MS: Final = 2_500
 
-_REFUSALS: Final = (
-    HeaderError,
-    ModelError,
-    JsonError,
-    KvError,
-    IdentityConflict,
-    KeysWouldMove,
-    TooManyBrokers,
-    TooMuchRegistered,
-)
+_REFUSALS: Final = (HeaderError, ModelError, JsonError, KvError, NotEntered)
 _ORDERED_STAY: Final = (
     "{} ordered topics stay as they are: their senders hash keys over this list; to make one read-only, let its broker refuse sends "
     "(mqadmin updateTopicPerm -p 4)"

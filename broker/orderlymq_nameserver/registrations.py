@@ -28,18 +28,6 @@ class Identity:
     address: str
 
 
-class IdentityConflict(ValueError):  # noqa: N818 - what was found, not what failed
-    """The broker name is in use by another cluster."""
-
-
-class TooManyBrokers(ValueError):  # noqa: N818 - what was found, not what failed
-    """No further broker name can be registered."""
-
-
-class KeysWouldMove(ValueError):  # noqa: N818 - what would happen
-    """The change would give the senders of an ordered topic another list of queues."""
-
-
 @dataclass(slots=True)
 class RoutedTopic:
     """A topic on one broker; *counter* is the data version at which it was last registered."""

@@ -20,16 +20,13 @@ from dataclasses import replace
 from typing import Final
 
 from orderlymq_nameserver.answers import Answers
-from orderlymq_nameserver.capacity import ADDRESS_BYTES, check_room, rows_bytes
+from orderlymq_nameserver.capacity import ADDRESS_BYTES, NotEntered, check_room, rows_bytes
 from orderlymq_nameserver.registrations import (
     Broker,
     Entry,
     Identity,
-    IdentityConflict,
-    KeysWouldMove,
     RoutedTopic,
     Session,
-    TooManyBrokers,
     filter_servers,
     keep_alive,
     living_addresses,
@@ -122,20 +119,19 @@ class RouteRegistry(Answers):
         *is_trusted*, names none, because nobody may have that name, and is none of them.
 
         Raises:
-            IdentityConflict: Another cluster has a living broker of this name; nothing has changed.
-            TooManyBrokers: The name would be one too many; nothing has changed.
-            TooMuchRegistered: There is no room for all that; nothing has changed.
+            NotEntered: Another cluster has a living broker of this name, the name would be one too many, or there is no
+                room for all that; nothing has changed.
         """
         broker = self._brokers.get(who.broker_name)
         if broker is None:
             if len(self._brokers) >= BROKERS_MAX:
-                raise TooManyBrokers(
+                raise NotEntered(
                     f"{len(self._brokers)} broker names are registered, more are not kept: "
                     "end brokers that are not needed, or use another name server"
                 )
             broker = Broker(who.cluster)
         elif broker.cluster != who.cluster and broker.entries:
-            raise IdentityConflict(
+            raise NotEntered(
                 f"broker name {who.broker_name} belongs to cluster {broker.cluster}: "
                 f"give the broker of cluster {who.cluster} another name"
             )
@@ -244,11 +240,10 @@ class RouteRegistry(Answers):
         """Enter queues of a topic by hand, on brokers that are known (code 217).
 
         Raises:
-            KeysWouldMove: The topic is ordered; nothing has changed.
-            TooMuchRegistered: There is no room for it; nothing has changed.
+            NotEntered: The topic is ordered, or there is no room for it; nothing has changed.
         """
         if any(self._is_ordered(topic, known) for _, _, known in self._holders(topic)):
-            raise KeysWouldMove(
+            raise NotEntered(
                 f"topic[{topic}] is ordered and other queues would move its keys: they are what its brokers register; "
                 "change the topic at the brokers"
             )
@@ -349,7 +344,7 @@ class RouteRegistry(Answers):
         """Check that a name may have *size* bytes; brokers that sign are not counted.
 
         Raises:
-            TooMuchRegistered: It may not.
+            NotEntered: It may not.
         """
         if size <= broker.size or name in self._reserved:
             return
