@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeAlias
 import click
 
 from orderlymq.cli.exitcodes import ExitCode
-from orderlymq.cli.session import Span, print_json, tell_error
+from orderlymq.cli.session import Span, print_json, print_outcome, tell_error
 from orderlymq_operator.demo.options import DemoOptions
 from orderlymq_operator.demo.run import run_demo
 from orderlymq_operator.local import session
@@ -208,7 +208,7 @@ def _detach(
     ):
         session.wait_for_contact(directory, process, timeout_s)
         settled = _wait_until_settled(directory, timeout_s, output, begun_s=begun_s)
-    _show_ready(settled, output)
+    print_outcome(output, settled, summary(settled))
 
 
 @contextlib.contextmanager
@@ -271,7 +271,8 @@ async def _accompany(
             progress.show(supervisor.snapshot())
             await asyncio.sleep(_POLL_S)
         progress.show(supervisor.snapshot())
-    _show_ready(supervisor.snapshot(), output)
+    snapshot = supervisor.snapshot()
+    print_outcome(output, snapshot, summary(snapshot))
     if supervisor.desired.cluster.spec.canary.enabled and output == "text":
         click.echo("spec.canary is for Kubernetes; here `orderlymq canary` does the same.")
     async with contextlib.AsyncExitStack() as beside:
@@ -341,11 +342,9 @@ def apply(
         steps = client.apply(texts, prune=prune)
     with _going_on("the change is accepted and the supervisor goes on with it"):
         settled = _wait_until_settled(directory, timeout_s, output, after=before)
-    if output == "json":
-        print_json({"applied": True, "actions": steps})
-    else:
-        text = "Applied." if steps else "Nothing to change."
-        click.echo("\n".join([text, *refused(settled)]))
+    text = "Applied." if steps else "Nothing to change."
+    sentence = "\n".join([text, *refused(settled)])
+    print_outcome(output, {"applied": True, "actions": steps}, sentence)
 
 
 @click.command()
@@ -378,10 +377,7 @@ def plan(
         report = report_of(_forecast_in_kubernetes(files, context, namespace))
     else:
         report = ControlClient(DataDirectory(data_dir)).plan(read_with_texts(files)[1], prune=prune)
-    if output == "json":
-        print_json(report)
-    else:
-        click.echo(text_of(report))
+    print_outcome(output, report, text_of(report))
     refused = report["refusals"] or report["confirmations"]
     raise click.exceptions.Exit(
         EXIT_REFUSED if refused else EXIT_CHANGES if report["changes"] else 0
@@ -493,10 +489,3 @@ def _unsettled(snapshot: dict[str, Any], directory: DataDirectory, timeout_s: fl
         f"not everything is effective after {timeout_s:g} s ({reason}); the supervisor goes on trying, "
         f"its logs are in {directory.path / 'logs'}"
     )
-
-
-def _show_ready(snapshot: dict[str, Any], output: Output) -> None:
-    if output == "json":
-        print_json(snapshot)
-    else:
-        click.echo(summary(snapshot))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orderlymq.cli.exitcodes import ExitCode
-from orderlymq.cli.session import CommandFailed, print_json, print_table, reporting
+from orderlymq.cli.session import CommandFailed, print_outcome, print_rows, reporting
 from orderlymq.cli.table import Subcommands
 from orderlymq_spark.jobs.catalogue import CATALOGUE, run
 from orderlymq_spark.run.outcome import SparkStarter
@@ -34,18 +34,12 @@ def pipeline() -> None:
 @reporting
 def list_pipelines(output: str) -> None:
     """Explain the types of pipelines."""
-    if output == "json":
-        print_json(
-            [
-                {"type": name, "about": entry.about, "invariant": entry.invariant}
-                for name, entry in CATALOGUE.items()
-            ]
-        )
-        return
-    rows: list[list[object]] = [
-        [name, entry.about, entry.invariant] for name, entry in CATALOGUE.items()
+    data = [
+        {"type": name, "about": entry.about, "invariant": entry.invariant}
+        for name, entry in CATALOGUE.items()
     ]
-    print_table("", ["TYPE", "WHAT IT DOES", "WHAT ITS TEST PROVES"], rows)
+    columns = ["TYPE", "WHAT IT DOES", "WHAT ITS TEST PROVES"]
+    print_rows(output, data, columns, (list(each.values()) for each in data))
 
 
 @pipeline.command("run")
@@ -63,10 +57,8 @@ def run_pipeline(manifest: Path, check: bool, output: str) -> None:
         click.echo(f"{manifest}: the {found.spec.type} pipeline {found.name} is well formed")
         return
     outcome = run(found, _starter(found))
-    if output == "json":
-        print_json({"pipeline": found.name, "passed": outcome.passed, **outcome.data})
-    else:
-        click.echo(outcome.text)
+    data = {"pipeline": found.name, "passed": outcome.passed, **outcome.data}
+    print_outcome(output, data, outcome.text)
     if not outcome.passed:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -90,10 +82,7 @@ def explain_pipeline(manifest: Path, output: str) -> None:
     from orderlymq_spark.explain.explanation import explain  # noqa: PLC0415 - needs numpy and pyarrow
 
     found = explain(read_pipeline(manifest))
-    if output == "json":
-        print_json(found.data())
-    else:
-        click.echo(found.text())
+    print_outcome(output, found.data(), found.text())
 
 
 def check_installed() -> None:

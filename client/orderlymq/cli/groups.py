@@ -20,6 +20,7 @@ from orderlymq.cli.session import (
     iso,
     parse_moment,
     print_json,
+    print_rows,
     print_table,
     say,
 )
@@ -95,13 +96,8 @@ async def list_groups(
         }
         for name, config in configs.items()
     ]
-    if output == "json":
-        print_json(found)
-    else:
-        rows: list[list[object]] = [
-            [each["group"], _ordering(each), each["members"], each["lag"]] for each in found
-        ]
-        print_table("", ["GROUP", "ORDERING", "MEMBERS", "LAG"], rows)
+    rows = [[each["group"], _ordering(each), each["members"], each["lag"]] for each in found]
+    print_rows(output, found, ["GROUP", "ORDERING", "MEMBERS", "LAG"], rows)
     if len(detailed) < len(configs):
         left = counted(len(configs) - len(detailed), "group")
         text = f"Note: members and lag of {left} were not asked; name some with --match, or all with --details {len(configs)}."
@@ -359,11 +355,8 @@ async def reset(name: str, topic: str, moment: str, name_server: str, output: st
         }
         for queue, offset in found.items()
     ]
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = ["TOPIC", "BROKER GROUP", "QUEUE", "OFFSET"]
-        print_table("", columns, [list(row.values()) for row in rows])
+    columns = ["TOPIC", "BROKER GROUP", "QUEUE", "OFFSET"]
+    print_rows(output, rows, columns, (list(row.values()) for row in rows))
 
 
 @group.command()

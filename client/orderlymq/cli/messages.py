@@ -12,6 +12,7 @@ from orderlymq.cli.session import (
     iso,
     print_json,
     print_outcome,
+    print_rows,
     print_table,
     say,
 )
@@ -90,10 +91,7 @@ async def find(topic: str, key: str, limit: int, name_server: str, output: str) 
             f"`orderlymq tail {topic} --key {key}` shows its messages"
         )
         raise CommandFailed(ExitCode.NOT_FOUND, text)
-    if output == "json":
-        print_json([_shown(each) for each in messages])
-        return
-    rows: list[list[object]] = [
+    rows = [
         [
             f"{each.queue.broker_name}:{each.queue.queue_id}",
             each.queue_offset,
@@ -104,7 +102,8 @@ async def find(topic: str, key: str, limit: int, name_server: str, output: str) 
         ]
         for each in messages
     ]
-    print_table("", ["QUEUE", "OFFSET", "STORED AT", "KEY", "TAG", "ID"], rows)
+    columns = ["QUEUE", "OFFSET", "STORED AT", "KEY", "TAG", "ID"]
+    print_rows(output, [_shown(each) for each in messages], columns, rows)
 
 
 @message.command()

@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Final, ParamSpec
 
@@ -274,6 +274,16 @@ def print_outcome(output: str, data: object, sentence: str) -> None:
         print_json(data)
     else:
         say(sentence)
+
+
+def print_rows(
+    output: str, data: object, columns: list[str], rows: Iterable[Sequence[object]]
+) -> None:
+    """Print what a command has found: as JSON, or as a table."""
+    if output == "json":
+        print_json(data)
+    else:
+        print_table("", columns, [list(row) for row in rows])
 
 
 def print_table(title: str, columns: list[str], rows: list[list[object]]) -> None:

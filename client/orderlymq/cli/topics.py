@@ -6,7 +6,15 @@ from typing import Any
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.session import connected, iso, print_json, print_outcome, print_table, say
+from orderlymq.cli.session import (
+    connected,
+    iso,
+    print_json,
+    print_outcome,
+    print_rows,
+    print_table,
+    say,
+)
 from orderlymq.cli.table import Subcommands
 from orderlymq.errors import BrokerError
 from orderlymq_protocol.names import is_hidden_topic
@@ -37,10 +45,7 @@ async def list_topics(with_system: bool, name_server: str, output: str) -> None:
         for name, parts in sorted(configs.items())
         if with_system or not is_hidden_topic(name, own)
     ]
-    if output == "json":
-        print_json(found)
-        return
-    rows: list[list[object]] = [
+    rows = [
         [
             each["topic"],
             each["queues"],
@@ -49,7 +54,7 @@ async def list_topics(with_system: bool, name_server: str, output: str) -> None:
         ]
         for each in found
     ]
-    print_table("", ["TOPIC", "QUEUES", "TYPE", "BROKER GROUPS"], rows)
+    print_rows(output, found, ["TOPIC", "QUEUES", "TYPE", "BROKER GROUPS"], rows)
 
 
 @topic.command()
