@@ -28,6 +28,8 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
 # Half of what one proposal may take in the log, so that every message with its properties and its copies passes.
 BodySize: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=8 << 20)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+# Half of the largest frame that replicas take from each other.
+FramePart: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=32 << 20)]
 Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -58,13 +60,13 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     heartbeat_ms: int = 50  # two ticks: a lost heartbeat is noticed well inside the election time
     # Randomised up to twice this: a new leader in about 0.3 s on a LAN.
     election_ms: Annotated[int, msgspec.Meta(le=ELECTION_MS_MAX)] = 200
-    append_size_max: Positive = 1 << 20
+    append_size_max: FramePart = 1 << 20
     inflight_appends_max: Positive = 64
     # Half of what a connection holds back for a peer that does not read: the window of the last term may wait there, too.
-    inflight_size_max: Annotated[int, msgspec.Meta(gt=0, le=32 << 20)] = 16 << 20
+    inflight_size_max: FramePart = 16 << 20
     uncommitted_size_max: Positive = 64 << 20  # beyond it sends are refused with code 2
     entries_kept: Count = 20_000  # compaction leaves this many entries for followers that lag
-    snapshot_chunk_size: Positive = 1 << 20
+    snapshot_chunk_size: FramePart = 1 << 20
 
 
 class TimerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

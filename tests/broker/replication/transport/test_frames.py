@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.replication.transport.frameheaders import Clock, Forward, Hello
 from orderlymq_broker.replication.transport.frames import (
+    FRAME_SIZE_MAX,
     Frame,
     FrameCorrupt,
     FrameKind,
@@ -19,6 +20,7 @@ from orderlymq_broker.replication.transport.frames import (
     encode_frame,
     encode_messages,
 )
+from orderlymq_broker.settings import RaftSettings
 from orderlymq_raft import (
     Append,
     AppendResponse,
@@ -154,6 +156,13 @@ def test_a_clock_of_an_earlier_version_says_nothing_of_stickiness_and_snapshots(
 
     assert decode_header(theirs, Clock) == Clock(7, True, 0, 0)
     assert decode_header(ours, Earlier) == Earlier(7, True)
+
+
+@pytest.mark.parametrize("name", ["append_size_max", "snapshot_chunk_size"])
+def test_no_setting_lets_a_replica_send_what_its_peers_refuse(name: str) -> None:
+    """Law: they would close the connection again and again, and never get the log or the state."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({name: FRAME_SIZE_MAX}, RaftSettings)
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:
