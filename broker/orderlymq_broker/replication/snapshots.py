@@ -272,6 +272,8 @@ class SnapshotSender:
         connection.send(encode_frame(FrameKind.SNAPSHOT_OFFER, offer))
         wanted = _decode(await frames.next(FrameKind.SNAPSHOT_WANTED), Wanted)
         files = offer.manifest.files
+        if not all(0 <= number < len(files) for number in wanted.files):
+            raise FrameCorrupt(f"node {target} wants files that were not offered")
         total = sum(files[number].size for number in wanted.files)
         _log.info(
             "sending node %d the state up to entry %d: %d of %d bytes",

@@ -518,6 +518,19 @@ async def test_who_is_followed_by_another_while_it_waits_is_disconnected(
     third.close()
 
 
+@pytest.mark.parametrize("number", [-1, 99])
+async def test_a_receiver_that_wants_what_was_not_offered_is_refused(
+    sending: Sending, receiving: Receiving, number: int
+) -> None:
+    """Law: its next try comes after a pause, as behind any failure: each makes a copy of the store."""
+    receiving.receiver._prepare = lambda offer: (number,)  # type: ignore[method-assign]
+
+    await sending.send(receiving.address)
+
+    assert sending.reports == [(2, False)]
+    assert "not offered" in sending.sender.failures[NodeId(2)].reason
+
+
 async def test_a_receiver_that_hangs_does_not_keep_the_sender(tmp_path: Path) -> None:
     """Law: what is under way is given up at the end, and no thread is left in the store."""
     sending = Sending(tmp_path, b"x")
