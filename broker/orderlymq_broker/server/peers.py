@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 INSTALL_MAX_S: Final = 60.0
 # Within that the leader hears a replica that has put a state in place, and keeps what it lacks.
 HEARD_S: Final = 5.0
+# Peers say each second what they take in: who has not for so long may have ended.
+SAID_S: Final = 3.0
 
 
 class Peers:
@@ -53,6 +55,8 @@ class Peers:
         self._outbox = outbox
         # Up to which entry the states go that others take in, and until when what follows is kept.
         self._taken_in: dict[NodeId, tuple[int, float]] = {}
+        # Until when they are expected to be at it.
+        self._busy_until: dict[NodeId, float] = {}
 
     def connect(self, transport: Transport, receiver: SnapshotReceiver) -> None:
         """Send by *transport*, and let *receiver* take snapshots in."""
@@ -120,6 +124,7 @@ class Peers:
     def snapshot_shown(self, node: NodeId, index: int) -> None:
         """Keep what follows a state that *node* takes in: whoever leads next must have it."""
         now = self._clock.seconds()
+        self._busy_until[node] = now + SAID_S if index else now
         if index:
             self._taken_in[node] = index, now + INSTALL_MAX_S
         elif node in self._taken_in:
@@ -189,7 +194,9 @@ class Peers:
     def send_snapshot(self, message: InstallSnapshot) -> None:
         """Bring the present state to a replica that the log cannot reach."""
         address = self.book.get(message.target)
-        if address is None:
+        is_busy = self._clock.seconds() < self._busy_until.get(message.target, 0.0)
+        if address is None or is_busy:
+            # What a former leader has begun to send counts in any term, and another offer would end it. Raft asks again.
             self.snapshot_sent(message.target, ok=False)
         else:
             self._sender.send(message, address)

@@ -9,14 +9,21 @@ import pytest
 from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
-from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.forwarder import Inbox, Outbox
-from orderlymq_broker.server.peers import HEARD_S, INSTALL_MAX_S, Peers
+from orderlymq_broker.server.peers import HEARD_S, INSTALL_MAX_S, SAID_S, Peers
 from orderlymq_broker.settings import Address
-from orderlymq_broker.store.rocks import RocksStore
-from orderlymq_raft import AddLearner, MembershipChange, Message, PromoteLearner, RemoveNode
-from orderlymq_raft.types import NodeId
+from orderlymq_raft import (
+    AddLearner,
+    InstallSnapshot,
+    Membership,
+    MembershipChange,
+    Message,
+    PromoteLearner,
+    RemoveNode,
+    SnapshotMeta,
+)
+from orderlymq_raft.types import Index, NodeId, Term
 from tests.broker.replication.simulation import Replica, SimulatedGroup
 
 # Nothing is sent or received.
@@ -36,6 +43,17 @@ class Links:
         pass
 
 
+class Sender:
+    """The snapshots that a replica begins to send."""
+
+    def __init__(self) -> None:
+        self.index_needed: int | None = None
+        self.sent: list[InstallSnapshot] = []
+
+    def send(self, message: InstallSnapshot, address: Address) -> None:
+        self.sent.append(message)
+
+
 class LinkedGroup(SimulatedGroup):
     """A group in which a message needs a link of its sender, as `Transport.send` has it."""
 
@@ -43,6 +61,7 @@ class LinkedGroup(SimulatedGroup):
         super().__init__(replicas)
         self.links: dict[int, Links] = {}
         self.peers: dict[int, Peers] = {}
+        self.senders: dict[int, Sender] = {}
         for replica in self.replicas.values():
             self.connect(replica)
 
@@ -57,19 +76,10 @@ class LinkedGroup(SimulatedGroup):
         links = Links()
         receiver = SnapshotReceiver(replica.id, NOWHERE, lambda message, directory: False)
         peers.connect(cast("Transport", links), receiver)
-        peers.watch(cast("Instance", replica), self._sender(replica, peers))
+        self.senders[replica.id] = sender = Sender()
+        peers.watch(cast("Instance", replica), cast("SnapshotSender", sender))
         replica.on_membership = peers.call
         self.links[replica.id], self.peers[replica.id] = links, peers
-
-    def _sender(self, replica: Replica, peers: Peers) -> SnapshotSender:
-        return SnapshotSender(
-            Identity("C", "g", replica.id, Address("127.0.0.1", 1), bytes(32)),
-            cast("RocksStore", replica.store),
-            NOWHERE,
-            peers.snapshot_sent,
-            chunk_size=1,
-            failed=lambda error: None,
-        )
 
     def join(self, node: int) -> Replica:
         replica = super().join(node)
@@ -208,3 +218,23 @@ def test_what_follows_a_state_stays_until_its_receiver_was_heard() -> None:
     clock.at_s += 1
 
     assert (before, peers.index_needed) == (50, None)
+
+
+@pytest.mark.parametrize("end", ["said", "silence"])
+def test_a_state_that_a_former_leader_sends_is_not_sent_again(end: str) -> None:
+    """Law: a new leader lets its receiver finish, and sends its own state if that has come to nothing."""
+    group = LinkedGroup()
+    peers, clock, sender = group.peers[1], group.replicas[1].clock, group.senders[1]
+    meta = SnapshotMeta(Index(70), Term(1), Membership())
+    offer = InstallSnapshot(NodeId(1), NodeId(2), Term(2), meta)
+
+    peers.snapshot_shown(NodeId(2), 50)
+    peers.send_snapshot(offer)
+    meanwhile = list(sender.sent)
+    if end == "said":
+        peers.snapshot_shown(NodeId(2), 0)
+    else:
+        clock.at_s += SAID_S
+    peers.send_snapshot(offer)
+
+    assert (meanwhile, sender.sent) == ([], [offer])
