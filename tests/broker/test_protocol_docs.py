@@ -58,7 +58,7 @@ REMARKS: Final = {
     RequestCode.QUERY_CONSUMER_OFFSET: "a well-formed question that cannot be answered closes the connection, but of Java since 5.1; for a group without an offset 0 while the queue keeps message 0, else 22",
     RequestCode.UPDATE_CONSUMER_OFFSET: "moves forward only, but for pull consumers; in ordered groups the holder's alone; a tool that waits for the answer resets",
     RequestCode.UPDATE_AND_CREATE_TOPIC: (
-        "an ordered topic keeps its queues and stays ordered; `message.type=FIFO` makes one"
+        "an ordered topic keeps its queues and stays ordered; `message.type=FIFO` makes one; with `omqNew` (our own) a topic that is there is left as it is"
     ),
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _ALL_OR_NONE,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (

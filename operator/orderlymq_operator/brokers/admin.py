@@ -41,6 +41,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.extensions import (
     EXT_BYTES,
     EXT_CONNECTIONS,
+    EXT_NEW,
     EXT_OVERLAP,
     EXT_REQUESTS,
     EXT_TOKEN,
@@ -173,8 +174,13 @@ class Admin:
         command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
         return await self._read(address, command, answers.brokers)
 
-    async def set_topic(self, address: str, name: str, config: TopicConfig) -> None:
-        """Create or change a topic; attributes that it has and *config* does not name stay."""
+    async def set_topic(
+        self, address: str, name: str, config: TopicConfig, *, is_new: bool = False
+    ) -> None:
+        """Create or change a topic; attributes that it has and *config* does not name stay.
+
+        One that *is_new* was not there when it was planned: brokers refuse it where a client has made it since.
+        """
         number = str(config.queues)
         changes = ",".join(f"+{key}={value}" for key, value in config.attributes)
         await self._change(
@@ -192,6 +198,7 @@ class Admin:
                     "topicSysFlag": "0",
                     "order": str(config.order).lower(),
                     **({"attributes": changes} if changes else {}),
+                    **({EXT_NEW: "true"} if is_new else {}),
                 },
             ),
         )

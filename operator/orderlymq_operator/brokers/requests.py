@@ -68,7 +68,8 @@ async def perform_remote(  # noqa: C901, PLR0912 - one per kind
     """
     match action:
         case CreateTopic(topic, group, config) | UpdateTopic(topic, group, config):
-            await admin.set_topic(places.group_address(group), topic, config)
+            is_new = isinstance(action, CreateTopic)
+            await admin.set_topic(places.group_address(group), topic, config, is_new=is_new)
         case AddLearner(group, node) | PromoteReplica(group, node) | RemoveReplica(group, node):
             address = places.replica_address(group, node)
             change = _MEMBERSHIP_CHANGES[type(action)]

@@ -13,6 +13,8 @@ EXT_QUEUE_TOTAL: Final = "omqQueueTotal"
 EXT_PROCESS: Final = "omqProcessId"
 # Of what an operator changes: its token (``operatortoken``).
 EXT_TOKEN: Final = "operatorToken"  # noqa: S105 - the name of a field
+# Of a topic that an operator makes: leave it as it is where it is there by now.
+EXT_NEW: Final = "omqNew"
 # Of an account: how long its former secret stays valid, and its quota.
 EXT_OVERLAP: Final = "omqSecretOverlapSeconds"
 EXT_REQUESTS: Final = "omqRequestsPerSecond"

@@ -16,7 +16,14 @@ from orderlymq_nameserver.proofs import Proofs
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.tables import read_tables
-from orderlymq_operator.plan.actions import GroupConfig, SetGroup, TopicConfig, UserConfig
+from orderlymq_operator.plan.actions import (
+    CreateTopic,
+    GroupConfig,
+    SetGroup,
+    TopicConfig,
+    UpdateTopic,
+    UserConfig,
+)
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
@@ -144,6 +151,25 @@ async def test_a_group_that_its_clients_have_made_since_it_was_planned_skips_not
         later = SetGroup("shipping", "demo-0", config)
         await perform_remote(later, world.latter, Leaders({"demo-0": world.address}))
         assert world.shell.state.groups.by_name["shipping"].orderly
+
+
+async def test_a_topic_that_its_producers_have_made_since_it_was_planned_stays_as_it_is() -> None:
+    """Law: no topic with messages becomes ordered, or loses queues, by a plan that knew nothing of it."""
+    async with operated() as world:
+        create(world.shell, TopicSet("TBW102", 8, 8, perm=7))
+        assert send(world.shell, "bills", d=8, e=7).code == 0
+        made = world.shell.state.topics.by_name["bills"].config
+        action = CreateTopic("bills", "demo-0", TopicConfig(4, 6, order=True))
+
+        with pytest.raises(AdminError, match="is there by now"):
+            await perform_remote(action, world.latter, Leaders({"demo-0": world.address}))
+
+        assert world.shell.state.topics.by_name["bills"].config == made
+        fresh = CreateTopic("fresh", "demo-0", TopicConfig(4, 6, order=True))
+        await perform_remote(fresh, world.latter, Leaders({"demo-0": world.address}))
+        grown = UpdateTopic("bills", "demo-0", TopicConfig(16, 6, order=False))
+        await perform_remote(grown, world.latter, Leaders({"demo-0": world.address}))
+        assert world.shell.state.topics.by_name["bills"].config.write_queues == 16
 
 
 async def test_a_queue_list_is_not_withdrawn_by_an_operator_that_was_followed() -> None:

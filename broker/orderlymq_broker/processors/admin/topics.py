@@ -40,6 +40,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import CreateTopicHeader, TopicHeader
+from orderlymq_protocol.header.extensions import EXT_NEW
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     check_topic_name,
@@ -71,8 +72,15 @@ class TopicAdministration:
     # -- changes -----------------------------------------------------------------------------------
 
     def create(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 17: create a topic or change it."""
-        return self._set(CreateTopicHeader.from_ext(request.ext), request, peer)
+        """Serve 17: create a topic or change it; with `omqNew` only create it."""
+        header = CreateTopicHeader.from_ext(request.ext)
+        if request.ext.get(EXT_NEW) == "true" and self._context.state.topics.get(header.topic):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{header.topic}] is there by now and stays as it is; look at it again",
+            )
+
+        return self._set(header, request, peer)
 
     def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 18: create or change topics together, all or none as far as they are judged here."""
