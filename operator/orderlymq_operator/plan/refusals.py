@@ -223,7 +223,7 @@ def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[R
     whole = all(found.topics is not None for found in observed.groups.values())
     published = published_layout(topic.topic_name, observed)
     if topic.ordered:
-        if published is None and not all(config.order for config in existing.values()):
+        if not all(_may_be_ordered(config, group, published) for group, config in existing.items()):
             yield Refuse(
                 "Topic",
                 topic.metadata.name,
@@ -246,6 +246,12 @@ def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[R
         )
     elif whole and present != topic.spec.queues:
         yield from _queue_change(topic, present)
+
+
+def _may_be_ordered(config: TopicConfig, group: str, published: Mapping[str, int] | None) -> bool:
+    """Return whether a topic as a raft group has it is ordered, or was and stands as its list says, or stands beside that."""
+    stands = published is not None and published.get(group, config.queues) == config.queues
+    return config.order or stands
 
 
 def topic_layout(name: str, observed: Observed) -> dict[str, TopicConfig]:

@@ -286,6 +286,31 @@ def test_drift_is_repaired() -> None:
     ]
 
 
+def test_a_topic_that_producers_have_made_behind_its_list_becomes_no_ordered_one() -> None:
+    """Law: the list was published, and a producer was faster than the creation: queues with messages are not taken away."""
+    wanted = desired(topic(queues=4), group(), groups=2)
+    world = World()
+    world.settle(desired(groups=2))
+    world.order_config["orders"] = "demo-0:2;demo-1:2"
+    made = world.groups["demo-0"].topics["orders"] = TopicConfig(8, 6, order=False)
+
+    (refused,) = plan(wanted, world.observed())
+
+    assert isinstance(refused, Refuse)
+    assert (refused.field, refused.reason) == (
+        "spec.type",
+        "the topic 'orders' exists already and is not ordered",
+    )
+    beside = {"demo-0:4": world.groups["demo-0"], "demo-1:4": world.groups["demo-1"]}
+    for text, found in beside.items():
+        # Beside its list a tool may have made it as it likes.
+        world.order_config["orders"] = text
+        for each in world.groups.values():
+            each.topics["orders"] = made
+        found.topics["orders"] = TopicConfig(4, 6, order=True)
+        assert not any(isinstance(each, Refuse) for each in plan(wanted, world.observed()))
+
+
 def test_a_lost_queue_list_is_published_again_from_the_queues() -> None:
     """A name server that lost its file gets the list that the brokers still hold."""
     wanted = desired(topic(), groups=2)
