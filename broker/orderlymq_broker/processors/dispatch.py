@@ -244,8 +244,7 @@ class BrokerCore:
             if creations == 0:
                 peer = self._admit(request, peer, now)
             effects = handler(request, peer, now)
-            noted = self.note_operator(request)
-            return [*noted, *effects] if noted else effects
+            return [*self.note_operator(request), *effects] if is_of_operator(request) else effects
         except RequestRefused as refused:
             return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
