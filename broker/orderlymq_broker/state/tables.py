@@ -6,13 +6,19 @@ it touched is written once, with its last value, in the same batch as the applie
 and store can never disagree about an index. The tables are in the modules beside this one.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from orderlymq_broker.store.kv import Batch, Family, Reader
-from orderlymq_broker.store.layout import Table, numbered_key, table_bounds, table_key
+from orderlymq_broker.store.layout import (
+    Table,
+    numbered_key,
+    numbered_keys,
+    table_bounds,
+    table_key,
+)
 
 # Rows are read in pages, so that loading a large table does not build one huge list.
 _PAGE: Final = 1024
@@ -57,6 +63,17 @@ class TableWrites:
             return
         prefix = table_key(table, *key)
         self._rows.update(dict.fromkeys([numbered_key(prefix, number) for number in numbers]))
+
+    def delete_numbered_of(
+        self, table: Table, firsts: Mapping[str, Collection[int]], second: str
+    ) -> None:
+        """Remove what `delete_numbered` does for each of *firsts* and *second*: hundred thousand rows in one turn of the loop."""
+        few = [each for each in firsts.items() if len(each[1]) < _RANGE_MIN]
+        if len(few) < len(firsts):
+            for first, numbers in firsts.items():
+                if len(numbers) >= _RANGE_MIN:
+                    self.delete_range(table, first, second)
+        self._rows.update(dict.fromkeys(numbered_keys(table, few, second)))
 
     def delete_range(self, table: Table, *key: str | int) -> None:
         """Remove every row whose key begins with these parts, also those that the entry has set so far."""

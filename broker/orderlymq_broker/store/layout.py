@@ -7,6 +7,7 @@ Pure; the families are named in ``kv.py``, ``doctor`` decodes all of them.
 """
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Final
@@ -336,6 +337,18 @@ def table_key(table: Table, *parts: str | int) -> bytes:
 def numbered_key(prefix: bytes, number: int) -> bytes:
     """Return the key of TABLES whose leading parts are *prefix*, a key itself, and whose last one is a number."""
     return prefix + _U64.pack(number)
+
+
+def numbered_keys(
+    table: Table, firsts: Iterable[tuple[str, Iterable[int]]], second: str
+) -> list[bytes]:
+    """Return the `table_key` of each of *firsts*, *second* and each number that stands beside the first."""
+    head, tail, pack = bytes((table,)), b"\x00" + second.encode() + b"\x00", _U64.pack
+    return [
+        head + first.encode() + tail + pack(number)
+        for first, numbers in firsts
+        for number in numbers
+    ]
 
 
 def table_bounds(table: Table, *parts: str | int) -> tuple[bytes, bytes]:

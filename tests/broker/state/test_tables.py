@@ -16,6 +16,7 @@ from orderlymq_broker.state.groups.lockrecords import (
     LocksRequested,
 )
 from orderlymq_broker.state.groups.locks import Lock, LockTable
+from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.records import (
     Append,
     Commit,
@@ -481,6 +482,30 @@ def test_a_range_that_goes_takes_its_rows_and_no_neighbour() -> None:
     found = [key for key, _ in kept]
     assert found == sorted({name, end, next_, table_key(Table.OFFSETS, "g", "t", 7)})
     assert rows_of(store)[:-1] == kept
+
+
+def test_a_topic_goes_from_all_groups_and_from_nothing_else() -> None:
+    """Law: groups of many queues lose a range, those of few a row for each, in one turn; what stands beside stays."""
+    store, writes = MemoryStore(), TableWrites()
+    offsets = OffsetTable()
+    rows = [
+        (f"g{group}", topic, queue)
+        for group in range(3)
+        for topic in ("t", "u")
+        for queue in (0, 7)
+    ]
+    rows += [("many", "t", queue) for queue in range(300)]
+    for row in rows:
+        offsets.advance(Commit(*row, 5), writes)
+    flushed(store, writes)
+
+    offsets.drop_topic("t", writes)
+    flushed(store, writes)
+
+    offsets.check()
+    left = [row for row in rows if row[1] == "u"]
+    assert [row[:3] for row in offsets.rows()] == left
+    assert [key for key, _ in rows_of(store)] == [table_key(Table.OFFSETS, *row) for row in left]
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_023, 1_024, 1_025, 2_048, 2_049])

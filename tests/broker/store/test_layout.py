@@ -119,6 +119,20 @@ def test_rows_with_equal_leading_parts_are_neighbours(one: str, other: str, numb
     assert (start <= key < end) == (one == other)
 
 
+@given(
+    st.dictionaries(st.text(max_size=3), st.sets(U64, max_size=3), max_size=4), st.text(max_size=3)
+)
+def test_keys_of_many_rows_are_those_of_each(firsts: dict[str, set[int]], second: str) -> None:
+    """Law: what is made of all rows at once is what `table_key` makes of one."""
+    found = layout.numbered_keys(Table.OFFSETS, firsts.items(), second)
+
+    assert found == [
+        layout.table_key(Table.OFFSETS, first, second, number)
+        for first, numbers in firsts.items()
+        for number in numbers
+    ]
+
+
 @pytest.mark.parametrize(
     "decode",
     [

@@ -320,7 +320,9 @@ class LockTable:
         former = locks.get(lock.queue_id)
         self.count += former is None
         locks[lock.queue_id] = lock
-        if former is not None and former.client_id != lock.client_id:
+        if former is not None:
+            if former.client_id == lock.client_id:
+                return  # renewed, as nearly always
             self._drop_holder(former)
         if lock.client_id:
             queues = self._holders.setdefault(lock.client_id, {}).setdefault(lock.group, {})

@@ -103,15 +103,18 @@ class OffsetTable:
 
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
         """Forget what all groups have committed in a topic."""
-        for group in [group for group, topics in self._groups.items() if topic in topics]:
-            self._delete(group, topic, self._groups[group].pop(topic), writes)
+        gone = {
+            group: topics.pop(topic) for group, topics in self._groups.items() if topic in topics
+        }
+        for group in gone:
             if not self._groups[group]:
                 del self._groups[group]
+        self._delete(gone, topic, writes)
 
     def drop_group(self, group: str, writes: TableWrites) -> None:
         """Forget what a group has committed."""
         for topic, queues in self._groups.pop(group, {}).items():
-            self._delete(group, topic, queues, writes)
+            self._delete({group: queues}, topic, writes)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield offsets for the digest."""
@@ -133,9 +136,9 @@ class OffsetTable:
         self.count += commit.queue_id not in queues
         queues[commit.queue_id] = commit.offset
 
-    def _delete(self, group: str, topic: str, queues: Collection[int], writes: TableWrites) -> None:
-        self.count -= len(queues)
-        writes.delete_numbered(Table.OFFSETS, group, topic, numbers=queues)
+    def _delete(self, gone: Mapping[str, Collection[int]], topic: str, writes: TableWrites) -> None:
+        self.count -= sum(map(len, gone.values()))
+        writes.delete_numbered_of(Table.OFFSETS, gone, topic)
 
     def _set(self, queues: dict[int, int], commit: Commit, writes: TableWrites) -> None:
         self._put(queues, commit)
