@@ -411,6 +411,9 @@ class _Line:
     delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
     settled: set[int] = field(default_factory=set)  # offsets done or dead-lettered
     owed: set[int] = field(default_factory=set)  # offsets delivered, and neither settled nor told
+    again: set[int] = field(
+        default_factory=set
+    )  # offsets settled before a reset that wants them again
     highest: int = -1
     may_jump: bool = False  # once: an administrator moves the group
     newest: Event | None = None  # delivery with the highest epoch
@@ -445,6 +448,7 @@ class _Queues:
                 line.open.pop(event.client, None)
                 line.settled.add(event.offset)
                 line.owed.discard(event.offset)
+                line.again.discard(event.offset)
             case Kind.FAILED | Kind.LAPSED:
                 line.open.pop(event.client, None)
             case Kind.GONE:
@@ -463,6 +467,7 @@ class _Queues:
                 line.committed = None
                 line.highest = event.offset - 1
                 line.owed = {offset for offset in line.owed if offset >= event.offset}
+                line.again = {offset for offset in line.settled if offset >= event.offset}
                 line.newest = None
             case _:
                 pass
@@ -488,7 +493,7 @@ class _Queues:
             self._add(Defect.ROLLED_BACK, event, why, committed)
         line.open[event.client] = event
         line.delivered.setdefault(event.offset, event)
-        if event.offset not in line.settled:
+        if event.offset not in line.settled or event.offset in line.again:
             line.owed.add(event.offset)
         line.highest = max(line.highest, event.offset)
 

@@ -417,6 +417,17 @@ def test_what_is_lost_after_a_reset_is_what_stands_behind_its_offset(
     assert "".join(each.message for each in found if each.defect is Defect.LOST) == lost
 
 
+def test_what_a_reset_wants_again_is_to_be_done_again() -> None:
+    """Law: a message that comes again behind a reset is owed like a new one; who had it before the reset may still be done."""
+    begun = [*CLEAN[:10], replace(commit(0), kind=Kind.RESET)]
+    again = [deliver("a", 0), done("a", 0), deliver("b", 1)]
+
+    assert defects([*begun, *again, DRAINED]) == [Defect.LOST]
+    assert defects([*begun, deliver("a", 0), deliver("b", 1), done("b", 1)]) == [Defect.OVERTAKEN]
+    assert defects([*begun, *again, done("b", 1), DRAINED]) == []
+    assert defects([*CLEAN[:8], *begun[8:9], *begun[10:], *again, done("b", 1), DRAINED]) == []
+
+
 def test_a_reset_to_nobody_knows_where_leaves_open_what_is_lost() -> None:
     """Of its queue and group alone, and the verdict says so."""
     reset = replace(commit(-1), kind=Kind.RESET)
