@@ -530,11 +530,15 @@ class _Queues:
         return Defect.OVERTAKEN, event, why, line.delivered[offset]
 
     def _drained(self, event: Event) -> None:
-        """Find what no later delivery shows: the last message of a queue that was begun and not done."""
+        """Find what no later delivery shows: the last acknowledged message of a queue that was begun and not done."""
         for (group, topic, queue), line in self._lines.items():
             if (group, topic) != (event.group, event.topic) or line.may_jump:
                 continue
+            known = self._known[topic, queue]
             for offset in sorted(line.owed - self._dropped[topic, queue]):
+                ack = known.get(offset)
+                if ack is None or ack.kind is not Kind.ACK or ack.at > event.at:
+                    continue
                 delivery = line.delivered[offset]
                 why = "delivered, and neither done nor dead-lettered when the group had drained"
                 self._add(Defect.LOST, delivery, why, event)

@@ -482,6 +482,8 @@ def test_what_an_ordered_group_began_last_is_lost_unless_it_was_done() -> None:
     assert defects([*begun, failed("b", 1), DRAINED]) == [Defect.LOST]
     for end in (again, [dead("b", 1)], [forwards], [replace(forwards, offset=-1)]):
         assert defects([*begun, gone, *end, DRAINED]) == []
+    # What nobody acknowledged may come while a group is seen to be through with all the rest.
+    assert defects([*CLEAN[:9], deliver("c", 2), DRAINED]) == []
 
 
 @given(data=st.data(), length=st.integers(2, 12))
