@@ -16,8 +16,12 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import Message, ReceivedMessage
+from orderlymq_console.actions.release import plan_release
 from orderlymq_console.app import Console
+from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.collector import Collector
 from orderlymq_console.links import skip_link
+from orderlymq_console.parameters import Parameters
 from orderlymq_console.settings import Account, ConsoleSettings
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -587,3 +591,32 @@ async def test_a_lane_is_found_among_more_than_a_broker_lists(
     )
 
     assert (form["key"], form["how"]) == (unlisted, "skip")
+
+
+async def test_a_preview_shows_the_message_of_a_lane_that_goes_by_another_property(
+    troubled: Cluster,
+) -> None:
+    """No message has the lane's key as its sharding key: the one that the lane stands at is shown all the same."""
+    troubled.create_topic("sides", queues=1)
+    at = troubled.name_server
+
+    def listen(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
+        raise RuntimeError("no such order")
+
+    async with AdminClient(at) as admin, Producer(name_servers=at) as producer:
+        group = SubscriptionGroupConfig("by-order", concurrency="Key", lane_key_property="order")
+        await admin.set_group(group)
+        for customer in ("alice", "bob"):
+            order = {"order": f"of {customer}"}
+            await producer.send(
+                Message(topic="sides", body=b"x", key=customer, properties=order), queue=0
+            )
+        async with Consumer(
+            "by-order", at, topics="sides", ordered="key", consume_from="first", listener=listen
+        ):
+            while sum(row.parked for row in (await admin.lanes("by-order")).queues) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        wanted = {"group": "by-order", "topic": "sides", "key": "of bob", "how": "retry"}
+        plan = await plan_release(ClusterReader(admin, Collector()), Parameters(wanted))
+
+    assert [(row.offset, row.key) for row in plan.following] == [(1, "bob")]

@@ -17,6 +17,7 @@ from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 WAYS: Final = ("retry", "skip", "release")
 _RELEASABLE: Final = ("held", "parked")
@@ -38,7 +39,8 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
     lanes: LaneTable = await reader.admin.lanes(group, topic, key)
     found = [lane for lane in lanes.lanes if lane.key == key and lane.state in _RELEASABLE]
     if found:
-        return await _of_lanes(reader, group, found, how)
+        is_of_keys = lanes.lane_key_property == SHARDING_KEY
+        return await _of_lanes(reader, group, found, how, is_of_keys=is_of_keys)
     parked = [
         each
         for each in await reader.admin.parked_keys(group)
@@ -77,7 +79,10 @@ async def release(reader: ClusterReader, plan: Plan) -> int:
     return count
 
 
-async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], how: str) -> Plan:
+async def _of_lanes(
+    reader: ClusterReader, group: str, lanes: list[LaneShown], how: str, *, is_of_keys: bool
+) -> Plan:
+    """Return the plan for lanes of one key; of a key that is no sharding key only the message that it stands at is shown."""
     lane = lanes[0]
     if how == "release":
         how = "retry"
@@ -102,7 +107,8 @@ async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], h
     if not await reader.admin.members(group):
         effects.append("No member of the group is online: nothing is consumed until one comes.")
     queue = MessageQueue(lane.topic, lane.broker_name, lane.queue_id)
-    following = await following_rows(reader, queue, lane.offset, key=lane.key)
+    key, count = (lane.key, max(1, lane.waiting)) if is_of_keys else ("", 1)
+    following = await following_rows(reader, queue, lane.offset, key=key)
 
     return Plan(
         action=how,
@@ -120,7 +126,7 @@ async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], h
             Stand(broker_group=each.broker_name, queue=each.queue_id, offset=each.offset)
             for each in lanes
         ),
-        following=following[: max(1, lane.waiting)],
+        following=following[:count],
     )
 
 
