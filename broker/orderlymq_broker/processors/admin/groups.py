@@ -25,6 +25,7 @@ from orderlymq_broker.processors.groups.members import missing_retry_topic
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.groups.failurepolicy import POLICIES
+from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
 from orderlymq_broker.state.topics.expansionphases import retries_left
 from orderlymq_broker.state.topics.topics import Topic
@@ -74,6 +75,10 @@ _HOLDS: Final = (
 _RETRIES: Final = (
     "group[{group}] cannot change to concurrency Key while {messages} must be tried again, which no "
     "consumer by key gets: let its consumers finish first"
+)
+_LETTERS: Final = (
+    "group[{group}] cannot change to concurrency Queue while {letters} of its lanes must be stored: send it again in a moment, or "
+    "reset the group's offsets if the broker cannot store them"
 )
 _LOCKED: Final = (
     "group[{group}] cannot be declared concurrent while its members hold queue locks ({count}): stop its ordered consumers and "
@@ -198,8 +203,8 @@ class GroupAdministration:
                 missing = [member for member in _NEWER_MEMBERS if kept.get(member) is None]
                 record = _changed(record, present, missing)
 
-            if record.by_key and not present.by_key:
-                self._check_left_by_queue(record.name)
+            if record.by_key != present.by_key:
+                self._check_left(record)
             if record.concurrent and not present.concurrent:
                 self._check_held_keys(record.name, "be declared concurrent")
                 if count := self._context.state.locks.held_of[record.name]:
@@ -214,17 +219,33 @@ class GroupAdministration:
 
         return [record, *missing_retry_topic(self._context.state, record)]
 
-    def _check_left_by_queue(self, group: str) -> None:
-        """Refuse to let a group consume by key that has left what only consumers by queue get.
+    def _check_left(self, wanted: GroupSet) -> None:
+        """Refuse to let a group change its mode that has left what only the present one ends.
 
         Raises:
-            RequestRefused: it holds keys, or has messages to try again (1).
+            RequestRefused: it holds keys, has messages to try again, or dead letters of lanes that are not stored (1).
         """
+        group = wanted.name
+        if not wanted.by_key:
+            self._check_letters(group)
+            return
         self._check_held_keys(group, "change to concurrency Key")
         waiting = retries_left(self._context.state, group)
         waiting += sum(count for _, count in self._retries.waiting((group,)))
         if waiting:
             text = _RETRIES.format(group=group, messages=counted(waiting, "message"))
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
+
+    def _check_letters(self, group: str) -> None:
+        """Refuse to let lanes go whose messages are to be dead letters: nobody would store these.
+
+        Raises:
+            RequestRefused: some are not stored yet (1).
+        """
+        queues = self._context.state.lanes.of_group(group)
+        count = sum(len(queue.by_state[LaneState.DYING]) for queue in queues)
+        if count:
+            text = _LETTERS.format(group=group, letters=counted(count, "dead letter"))
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_held_keys(self, group: str, change: str) -> None:

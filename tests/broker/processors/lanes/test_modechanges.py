@@ -5,7 +5,7 @@ import pytest
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.names import retry_topic
+from orderlymq_protocol.names import dlq_topic, retry_topic
 from tests.broker.processors.driver import TOOL, Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
@@ -96,6 +96,24 @@ def test_lanes_begin_at_what_was_committed_a_moment_before_the_change() -> None:
     shell.pass_time(1_000)
     assert committed(shell) == 1
     assert Member(shell).fetch() == ()
+
+
+def test_a_letter_that_is_not_stored_yet_is_waited_for() -> None:
+    """Who was told that the message becomes a dead letter would get it again, and no letter."""
+    shell = lead(retry_max_times=1)
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    assert a.say("retry", x).verdict == "dead"
+
+    refused = change(shell, concurrency="Queue")
+    shell.pass_time(1_000)
+
+    assert refused.code == 1
+    assert "1 dead letter" in (refused.remark or "")
+    assert change(shell, concurrency="Queue").code == 0
+    assert committed(shell) == 1
+    assert shell.state.topics.by_name[dlq_topic(GROUP)].queue(0).next_offset == 1
 
 
 def test_a_group_by_key_gets_nothing_by_its_retry_topic() -> None:
