@@ -419,7 +419,7 @@ class BrokerProcess:
             self._label.serving_ended()
         self._admin_requests.leadership_lost()
 
-    def authority_changed(self) -> None:
+    def lease_changed(self) -> None:
         """Answer what waited for certainty."""
         self._router.retry()
 

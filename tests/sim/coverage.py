@@ -15,7 +15,7 @@ WANTED: Final = (
     "address held by another",
     "all crashed at once",
     "answered by confirmation",
-    "authority lost or won",
+    "lease lost or won",
     "broker paused",
     "byte rotted",
     "client of a follower let go",

@@ -9,7 +9,7 @@ nobody. Pure; ``role.py`` asks at every tick.
 
 from typing import Final
 
-from orderlymq_broker.replication.leaderlease import Authority
+from orderlymq_broker.replication.leaderlease import LeaderLease
 from orderlymq_raft.types import Term
 
 # Replicas of a new group start together; who is not there by then is not waited for.
@@ -19,9 +19,9 @@ BOOTSTRAP_WAIT_S: Final = 5.0
 class Bootstrap:
     """The beginning of a group, as its first leader waits for it; *term* is None when it does not."""
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, lease: LeaderLease) -> None:
         self.term: Term | None = None
-        self._authority = authority
+        self._lease = lease
         self._deadline_s = 0.0
         self._asked: int | None = None
 
@@ -39,8 +39,8 @@ class Bootstrap:
         """Return whether the leader may serve; without a lease a majority must confirm it first."""
         if not all_are_there and now < self._deadline_s:
             return False
-        if self._authority.has_lease:
+        if self._lease.is_valid:
             return True
         if self._asked is None:
-            self._asked = self._authority.ask()
-        return self._authority.is_confirmed(self._asked)
+            self._asked = self._lease.ask()
+        return self._lease.is_confirmed(self._asked)

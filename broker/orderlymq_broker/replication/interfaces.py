@@ -63,7 +63,7 @@ class Host(Protocol):
     def serving_ended(self) -> None:
         """Stop serving; what is pending is answered when its outcome is known."""
 
-    def authority_changed(self) -> None:
+    def lease_changed(self) -> None:
         """Note that `may_answer` may say something else now."""
 
     def membership_changed(self, index: int, membership: Membership) -> None:

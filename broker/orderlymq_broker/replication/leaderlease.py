@@ -14,8 +14,8 @@ from orderlymq_raft import Node
 from orderlymq_raft.types import ReadState
 
 
-class Authority:
-    """Right of a replica to answer, as far as it knows.
+class LeaderLease:
+    """The lease of a leader, and the confirmations that stand in for it: the right to answer, as far as this replica knows.
 
     Confirmations have rising numbers. Invariant: number n is confirmed only by a round of heartbeats
     that left after `ask` returned n for the last time.
@@ -30,13 +30,13 @@ class Authority:
         self._confirmed = 0
         # Numbers up to here were asked in a term that is over: nobody answers them.
         self._dropped = 0
-        # The lease is worth nothing until this one is confirmed.
-        self._doubted = 0
+        # The lease is suspended until this confirmation.
+        self._suspended = 0
 
     @property
-    def has_lease(self) -> bool:
+    def is_valid(self) -> bool:
         """Return whether an answer given now needs no confirmation."""
-        return self._doubted <= self._confirmed and self._node.lease_valid
+        return self._suspended <= self._confirmed and self._node.lease_valid
 
     def is_confirmed(self, number: int) -> bool:
         """Return whether a majority has confirmed what got *number* from `ask`."""
@@ -52,10 +52,10 @@ class Authority:
             return self._asked + 1
         return self._begin()
 
-    def doubt(self) -> None:
-        """Trust the lease no more until a majority has confirmed this leader."""
+    def suspend(self) -> None:
+        """Suspend the lease until a majority has confirmed this leader again."""
         if self._node.is_leader:
-            self._doubted = self._asked if self._is_open else self._begin()
+            self._suspended = self._asked if self._is_open else self._begin()
 
     def tick(self) -> None:
         """Begin the round that is wanted."""
@@ -76,7 +76,7 @@ class Authority:
     def reset(self) -> None:
         """Begin again in another role or term."""
         self._dropped = self._asked
-        self._doubted = 0
+        self._suspended = 0
         self._is_open = self._is_wanted = False
 
     def _begin(self) -> int:

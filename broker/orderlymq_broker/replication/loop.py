@@ -92,7 +92,7 @@ class ReplicationLoop:
         self._waiting = self._proposer.waiting
         self._role = ReplicaRole(parts, ports, self._proposer, self.submit)
         self._recovery = self._role.recovery
-        self._authority = self._role.authority
+        self._lease = self._role.lease
 
     # -- what drives it --------------------------------------------------------------------------
 
@@ -221,13 +221,13 @@ class ReplicationLoop:
             self._ticked_at = now
             due = TICKS_CATCH_UP_MAX
             self.writes.forgive(elapsed_s - due * self._limits.tick_s)
-            self._authority.doubt()
+            self._lease.suspend()
         else:
             self._ticked_at += due * self._limits.tick_s
         try:
             for _ in range(due):
                 self._node.tick()
-            self._authority.tick()
+            self._lease.tick()
             self._maybe_step_down()
             self._role.maybe_end_bootstrap()
         except Exception as error:
@@ -289,20 +289,20 @@ class ReplicationLoop:
             return False
         if self.idle_s >= self._limits.tick_s:
             self.tick()
-        return self._role.serving and self._authority.has_lease
+        return self._role.serving and self._lease.is_valid
 
     def request_confirmation(self) -> int:
         """Ask the group whether this replica still leads; return what to give to `is_confirmed`.
 
-        For requests that have arrived and that `may_answer` holds back; `Host.authority_changed` reports the end.
+        For requests that have arrived and that `may_answer` holds back; `Host.lease_changed` reports the end.
         """
-        number = self._authority.ask()
+        number = self._lease.ask()
         self._wake()
         return number
 
     def is_confirmed(self, number: int) -> bool:
         """Return whether this replica led after *number* was given out, so that it may answer."""
-        return self._role.serving and self._authority.is_confirmed(number)
+        return self._role.serving and self._lease.is_confirmed(number)
 
     # -- the turn --------------------------------------------------------------------------------
 
@@ -355,7 +355,7 @@ class ReplicationLoop:
             self._topics_version = topics_version
             self._ports.host.topics_changed()
         self._role.watch()
-        self._role.watch_authority()
+        self._role.watch_lease()
 
     def _may_take_ready(self) -> bool:
         # A leader has no entries but those that `_propose` made, so that with both tickets under way its Readys are
@@ -365,14 +365,14 @@ class ReplicationLoop:
     def _begin(self, ready: Ready) -> None:
         if ready.messages_now:
             self._send(ready.messages_now)
-        self._authority.round_left()
+        self._lease.round_left()
         if ready.snapshot is not None:
             self._hand_over_snapshot(ready, ready.snapshot)
             return
         self._persist(ready)
         for entry in ready.committed:
             self._apply(entry)
-        if self._authority.confirm(ready.read_states):
+        if self._lease.confirm(ready.read_states):
             self._role.was_confirmed = True
         if ready.messages_after and not ready.must_sync:
             if self._in_flight:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from orderlymq_broker.core.effects import Effect
 from orderlymq_broker.replication.bootstrap import Bootstrap
 from orderlymq_broker.replication.interfaces import LoopPorts, ReplicaParts
-from orderlymq_broker.replication.leaderlease import Authority
+from orderlymq_broker.replication.leaderlease import LeaderLease
 from orderlymq_broker.replication.proposals import Proposer
 from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.store.kv import Batch
@@ -29,7 +29,7 @@ class ReplicaRole:
     Attributes:
         serving: true from when the no-op of the own term is applied until leadership is lost.
         is_leaving: leadership was lost in this turn.
-        was_confirmed: a majority has confirmed this leader since the host heard of its authority.
+        was_confirmed: a majority has confirmed this leader since the host was last notified of its lease.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ReplicaRole:
         self.serving = False
         self.is_leaving = False
         self.was_confirmed = False
-        self.authority = Authority(parts.node)
+        self.lease = LeaderLease(parts.node)
         self.recovery = Recovery.load(parts.store)
         parts.node.set_recovering(recovering=self.recovery.active)
         self._parts = parts
@@ -52,8 +52,8 @@ class ReplicaRole:
         self._submit = submit
         self._change = RoleChange(Role.FOLLOWER, None, parts.node.term)
         self._serving_term = Term(0)
-        self._had_authority = False
-        self._bootstrap = Bootstrap(self.authority)
+        self._had_lease = False
+        self._bootstrap = Bootstrap(self.lease)
 
     def watch(self) -> None:
         """Notify the host when the role, the leader or the term is another; a leader that was deposed serves no more."""
@@ -67,16 +67,16 @@ class ReplicaRole:
         _log.info("%s of term %d, leader %s", change.role.value, change.term, leader)
         if self.serving and (change.role is not Role.LEADER or change.term != self._serving_term):
             self._end_serving(change)
-        self.authority.reset()
+        self.lease.reset()
         self._bootstrap.reset()
         self._ports.host.role_changed(change)
 
-    def watch_authority(self) -> None:
+    def watch_lease(self) -> None:
         """Notify the host when the leader may answer now, may not any more, or was confirmed."""
-        authority = self.serving and self.authority.has_lease
-        if authority != self._had_authority or self.was_confirmed:
-            self._had_authority, self.was_confirmed = authority, False
-            self._ports.host.authority_changed()
+        has_lease = self.serving and self.lease.is_valid
+        if has_lease != self._had_lease or self.was_confirmed:
+            self._had_lease, self.was_confirmed = has_lease, False
+            self._ports.host.lease_changed()
 
     def noop_applied(self, term: Term) -> None:
         """Begin to serve behind the no-op of the own term, or to wait for the others of a new group."""

@@ -144,7 +144,7 @@ class Replica:
     def serving_ended(self) -> None:
         self.events.append("not serving")
 
-    def authority_changed(self) -> None:
+    def lease_changed(self) -> None:
         pass
 
     def membership_changed(self, index: int, membership: Membership) -> None:

@@ -463,9 +463,9 @@ class Replica(ServerProcess):
             transfer=lambda: loop.transfer(target),
         )
 
-    def authority_changed(self) -> None:
+    def lease_changed(self) -> None:
         """Answer what waited for certainty."""
-        self.world.coverage["authority lost or won"] += 1
+        self.world.coverage["lease lost or won"] += 1
         self.clients.retry()
 
     def membership_changed(self, index: int, membership: Membership) -> None:

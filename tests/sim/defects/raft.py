@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from orderlymq_broker.replication.leaderlease import Authority
+from orderlymq_broker.replication.leaderlease import LeaderLease
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.proposals import Committed, PendingProposals, Proposer
 from orderlymq_broker.replication.recovery import Recovery
@@ -205,7 +205,7 @@ def _count_own_lease(bed: Bed) -> None:
     {**STORMS["group"], "links": 175.0},
 )
 def _confirm_alone(bed: Bed) -> None:
-    bed.put(Authority, "is_confirmed", lambda self, number: self._node.is_leader)
+    bed.put(LeaderLease, "is_confirmed", lambda self, number: self._node.is_leader)
 
 
 @LOOP.defect("lose the last proposal of a group commit", "what is acknowledged is in the log")
