@@ -1,4 +1,7 @@
-"""Ask and wait for the answer: a request over a topic, answered by its consumer."""
+"""Ask and wait for the answer: a request over a topic, answered by its consumer.
+
+On the first run the clients log that no broker has the topic `questions`; the request creates it.
+"""
 
 import asyncio
 

@@ -238,23 +238,23 @@ async def _stay_up(
         LocalError: what accompanies the cluster failed; the cluster is stopped then.
     """
     work = asyncio.create_task(session.supervise(supervisor, directory), name="supervise")
-    company = asyncio.create_task(
+    shows = asyncio.create_task(
         _accompany(
             supervisor, directory, with_demo=with_demo, with_console=with_console, output=output
         ),
         name="accompany",
     )
     try:
-        await asyncio.wait({work, company}, return_when=asyncio.FIRST_COMPLETED)
-        if company.done() and company.exception() is None and company.result() == 0:
+        await asyncio.wait({work, shows}, return_when=asyncio.FIRST_COMPLETED)
+        if shows.done() and shows.exception() is None and shows.result() == 0:
             await asyncio.wait({work})  # nothing more to show; a failure takes the cluster down
     finally:
         # The demo's processes first: they would only complain about a cluster that leaves.
-        company.cancel()
-        await asyncio.gather(company, return_exceptions=True)
+        shows.cancel()
+        await asyncio.gather(shows, return_exceptions=True)
         supervisor.stop()
         await asyncio.shield(work)
-    return 0 if company.cancelled() else company.result()
+    return 0 if shows.cancelled() else shows.result()
 
 
 async def _accompany(

@@ -86,7 +86,7 @@ def fields_table(kind: str) -> str:
 def reasons_table() -> str:
     """Return the table of the reasons of conditions."""
     rows = [
-        "| reason | condition | status | of | what is the case | what to do |",
+        "| reason | condition | status | of | meaning | what to do |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     rows += [

@@ -61,7 +61,7 @@ class Delivery:
                     return await self.route_of(whole)
             except TimeoutError:
                 raise NameServersUnreachable(
-                    f"no name server has told within {within_s:.3g} s where {whole} is"
+                    f"no name server has answered within {within_s:.3g} s where {whole} is"
                 ) from None
 
         return await through_changes(self._instance, whole, route, send, patience_s=patience_s)

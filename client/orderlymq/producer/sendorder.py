@@ -22,7 +22,7 @@ from orderlymq.producer.sendqueue import Send, SendQueue, SendQueueKey
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-# A send that waits for company longer than this has been forgotten.
+# A send that lingers longer than this has been forgotten.
 _LINGER_MAX_S: Final = 60
 
 SendTogether: TypeAlias = Callable[

@@ -77,7 +77,7 @@ class CanaryProcess:
             await http.close()
 
     def verdict(self) -> Verdict:
-        """Return what is the case now."""
+        """Return the present verdict."""
         return self.canary.verdict(now_s())
 
     def status(self) -> Mapping[str, object]:

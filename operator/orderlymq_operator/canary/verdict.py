@@ -154,7 +154,7 @@ class Canary:
             self._note(self.ledgers[lane].overdue(now))
 
     def verdict(self, now: float) -> Verdict:
-        """Return what is the case."""
+        """Return the verdict at *now*."""
         while self._troubles and now - self._troubles[0].at > self.limits.hold_s:
             self._troubles.popleft()
         if self._troubles:

@@ -66,7 +66,7 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
         "UPDATE": [
             (
                 "object.spec.type == 'Ordered' || object.spec.queues == oldObject.spec.queues",
-                "spec.queues: keys move to other queues at once, because only an Ordered topic has a fence",
+                "spec.queues: keys move to other queues immediately, because only an Ordered topic has a fence",
             ),
             (
                 "object.spec.type != 'Ordered' || object.spec.queues == oldObject.spec.queues",

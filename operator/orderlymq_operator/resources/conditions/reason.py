@@ -26,7 +26,7 @@ class Reason:
         kinds: of objects whose conditions give it.
         conditions: types of the conditions that give it.
         status: the status that such a condition has.
-        meaning: what is the case.
+        meaning: what the reason says of the object.
         cure: what a person can do; empty when there is nothing to do.
     """
 
