@@ -98,7 +98,7 @@ class Propose:
             next, they are refused when their entry is built.
         creations: topics and groups that they make.
         changes: topics that they make, change, delete or expand.
-        deletes: topics and groups that they delete, and who leaves by them, as ``EntryBuilder.going`` names them.
+        deletes: topics and groups that they delete, and who leaves by them, as ``EntryBuilder.pending_removals`` names them.
         rows_size: bytes that these topics take in a registration.
         view: number of the leadership under which they were counted.
     """

@@ -89,8 +89,8 @@ _CANNOT_BE_STORED: Final = (
 
 
 _Item = TypeVar("_Item")
-#: What stands in ``EntryBuilder.going`` for offsets: not each of them, of which a turn brings thousands.
-OFFSETS: Final = ("offsets",)
+#: What stands in ``EntryBuilder.pending_removals`` for offsets: not each of them, of which a turn brings thousands.
+OFFSET_MOVES: Final = ("offsets",)
 # The answer to a proposal that was admitted and cannot be built all the same.
 UNBUILT: Final = Refusal(
     ResponseCode.SYSTEM_ERROR, "the broker could not store the request; its log says why"
@@ -124,7 +124,7 @@ class EntryBuilder:
         rows_size_max: how many bytes of a registration these topics may take.
         changing: topics that are made, changed, deleted or expanded by what is admitted and neither applied nor lost: what changes
             them, too, is judged behind it.
-        going: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused; members
+        pending_removals: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused; members
             ("member", group, client) and clients ("client", id) that leave by it: a heartbeat of theirs makes them members again;
             ("offsets",) for those that it moves: a question for one waits for it.
     """
@@ -138,7 +138,7 @@ class EntryBuilder:
         self._rows_size = 0
         self._view = 0
         self.changing: Counter[str] = Counter()
-        self.going: Counter[tuple[str, ...]] = Counter()
+        self.pending_removals: Counter[tuple[str, ...]] = Counter()
         self.physical_next = 0
         self.uncommitted = 0
         # Next offset and last store time of the queues that were written to since the leadership began.
@@ -153,7 +153,7 @@ class EntryBuilder:
         self._creations = 0
         self._rows_size = 0
         self.changing = Counter()
-        self.going = Counter()
+        self.pending_removals = Counter()
 
     def has_room(self, count: int) -> bool:
         """Return whether so many topics and groups can be made beside those that are there and under way."""
@@ -197,9 +197,9 @@ class EntryBuilder:
             self._rows_size += rows_size
         if others:
             proposal.changes = [each for record in others if (each := self._changed(record))]
-            proposal.deletes = [gone for record in others if (gone := _going(record))]
+            proposal.deletes = [gone for record in others if (gone := _removal(record))]
             self.changing.update(proposal.changes)
-            self.going.update(proposal.deletes)
+            self.pending_removals.update(proposal.deletes)
         proposal.size, proposal.view = size, self._view
         proposal.changes_count = len(proposal.records) - len(others) + sum(map(changes_in, others))
         self.uncommitted += size
@@ -270,7 +270,7 @@ class EntryBuilder:
                 self._rows_size -= proposal.rows_size
                 if proposal.changes or proposal.deletes:
                     count_down(self.changing, proposal.changes)
-                    count_down(self.going, proposal.deletes)
+                    count_down(self.pending_removals, proposal.deletes)
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
         """Return the entry of admitted proposals; nothing is given away before ``proposed``."""
@@ -332,11 +332,11 @@ class EntryBuilder:
         self.physical_next = built.physical_end
 
 
-def _going(record: Record) -> tuple[str, ...] | None:
+def _removal(record: Record) -> tuple[str, ...] | None:
     """Return the topic or the group that a record deletes, who leaves by it, or that it moves offsets."""
     match record:
         case OffsetsCommitted() | OffsetsReset():
-            return OFFSETS if record.commits else None
+            return OFFSET_MOVES if record.commits else None
         case TopicDeleted():
             return "topic", record.name
         case GroupDeleted():

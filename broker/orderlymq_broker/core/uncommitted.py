@@ -53,10 +53,11 @@ class PendingSend:
         return [effect for answer in self.waiters for effect in answer()]
 
 
-First: TypeAlias = PendingSend | Place
+# The first send of a message that is sent again: on its way into the log, or stored.
+KnownSend: TypeAlias = PendingSend | Place
 
 
-def when_known(firsts: Sequence[First], then: Callable[[], list[Effect]]) -> list[Effect]:
+def when_known(firsts: Sequence[KnownSend], then: Callable[[], list[Effect]]) -> list[Effect]:
     """Return what *then* returns, or call it when the last of *firsts* has its outcome."""
     pending = {id(first): first for first in firsts if type(first) is PendingSend}
 
@@ -117,7 +118,7 @@ class LeaderView:
         self.operator_token = 0
         self._turns: dict[int, int] = {}
 
-    def first_send(self, identity: bytes, window: DedupWindow) -> First | None:
+    def first_send(self, identity: bytes, window: DedupWindow) -> KnownSend | None:
         """Return where the first send of an identity is or will be; None when this is the first."""
         pending = self.sends.get(identity)
         if pending is not None:

@@ -458,9 +458,12 @@ class BrokerCore:
         if deleted_topics or deleted_groups:
             self.committer.forget_deleted(deleted_topics, deleted_groups)
             # Requests for a topic or group that is gone would wait for nothing.
-            effects += [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
+            effects += [*self.pulls.wake_orphaned(), *self.lanes.recheck_waiting(now)]
         elif changed:
-            effects += [*self.pulls.wake_gone(changed), *self.lanes.look_again(now, changed)]
+            effects += [
+                *self.pulls.wake_orphaned(changed),
+                *self.lanes.recheck_waiting(now, changed),
+            ]
         if any(isinstance(each, MembersChanged) for each in outcomes):
             effects += self.pulls.wake_early()
         if self.access.enabled and any(

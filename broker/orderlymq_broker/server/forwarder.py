@@ -387,7 +387,7 @@ class ForwardedLine:
     def __str__(self) -> str:
         return "the client {}:{} at node {}".format(*self.peer, self.node)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Hand over what is held, in a turn that has begun."""
         self._hand_over(self)
 

@@ -312,7 +312,7 @@ class Router:
         for line in lines.values():
             line.close(orderly=False, kind="not_served", reason=reason)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Work off what waits, in a turn that has begun."""
         self._awaits_turn = False
         self._work_off()

@@ -2,7 +2,7 @@
 One remoting connection: bytes to commands for a handler, commands to bytes, within limits.
 
 Used by `server` for accepted and by `client` for opened connections. Rules kept here:
-- commands are handed over one by one in their order, as long as the peer takes the answers and the turn lasts
+- commands are handed over one by one in their order, as long as the peer takes the answers and the time slice lasts
   (``turns``); what is left waits, mostly as bytes, and nothing more is read from the peer before it is through;
 - the end that opened the connection reads while it writes: if both waited for the other to read, nothing would move;
 - everything sent in one loop iteration leaves in one write; no task per request;
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next chunk is read to."""
         view = self._table.read_view
-        return view[:BUSY_READ_SIZE] if self._turns.has_line else view
+        return view[:BUSY_READ_SIZE] if self._turns.has_waiters else view
 
     def buffer_updated(self, nbytes: int) -> None:
         """Cut the chunk into commands and hand them over, or keep it until that can be done."""
@@ -269,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._wait()
             self._settle(begins=False)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Hand over what is left, in a turn that has begun."""
         self._waits = False
         if not self._closing and not self._is_blocked:
@@ -284,14 +284,14 @@ class Connection(asyncio.BufferedProtocol):
             self._serve(b"")
 
     def give_up(self, reason: str) -> None:
-        """Close for the sake of others, and forget the unfinished frame; what the budget calls."""
+        """Close, and drop the unfinished frame: the budget of unfinished input (``inputbudget``) is full."""
         self._drawn_bytes = 0
         self._fail("input_budget", reason)
         self._decoder = FrameDecoder()
         self._held = []
 
     def take_back(self, reason: str) -> None:
-        """Close for the sake of others, and forget what the peer has not taken; what the limit of all calls."""
+        """Close, and drop what the peer has not taken: the limit of unsent answers (``unsent``) is reached."""
         self._table.note_close(self, "output_budget", reason, logging.WARNING)
         self._end(orderly=False)
 

@@ -1,9 +1,9 @@
 """
 Time slices of a connection table: how long it hands requests over before the event loop serves its timers and other sockets.
 
-One read may bring thousands of requests, and thousands of connections may read in one iteration of the loop. When the time is
-up, a connection that still has requests waits in a line; the loop then runs timers and reads from its other sockets before the line goes on.
-A turn begins again by itself after a pause, so that a request that comes alone costs a reading of the clock and no callback.
+One read may bring thousands of requests, and thousands of connections may read in one iteration of the loop. When the time slice (a
+turn) is over, a connection that still has requests waits in a queue; the loop then runs timers and reads from its other sockets before
+the queue resumes. A turn begins again by itself after a pause, so that a request that comes alone costs a reading of the clock and no callback.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ _PAUSE_S: Final = 0.001
 
 
 class Waiter(Protocol):
-    """A connection with requests that nobody has handed over yet."""
+    """A connection, or the router, with requests that are not handed over yet."""
 
-    def go_on(self) -> None:
-        """Hand over until the turn is over, and wait again if there is more."""
+    def resume(self) -> None:
+        """Hand requests over until the turn is over, and wait again if there are more."""
 
 
 class Turns:
-    """The turns of one table of connections, and the line of those that wait for the next."""
+    """The turns of one table of connections, and the queue of those that wait for the next."""
 
     def __init__(self) -> None:
         self._waiting: deque[Waiter] = deque()
@@ -34,8 +34,8 @@ class Turns:
         self._worked_at = self._until = -math.inf
 
     @property
-    def has_line(self) -> bool:
-        """Return whether somebody waits already."""
+    def has_waiters(self) -> bool:
+        """Return whether a connection waits already."""
         return bool(self._waiting)
 
     def may_begin(self, now: float) -> bool:
@@ -72,7 +72,7 @@ class Turns:
         self._until = loop.time() + TURN_S
         try:
             while self._waiting:
-                self._waiting.popleft().go_on()
+                self._waiting.popleft().resume()
                 if self.is_over(loop.time()):
                     break
         finally:

@@ -232,11 +232,11 @@ class PullProcessor:
         """Judge again the pulls that were ahead of their client's heartbeat."""
         return self._release_each(iter([*self._held.get(_EARLY, {}).values()]))
 
-    def wake_gone(self, groups: Collection[str] | None = None) -> list[Effect]:
+    def wake_orphaned(self, groups: Collection[str] | None = None) -> list[Effect]:
         """Answer the held pulls of some groups, or all, whose topic is gone, or whose group is gone or consumes by key."""
-        return self._release_each(map(partial(self._if_gone, groups), self._all_held()))
+        return self._release_each(map(partial(self._if_orphaned, groups), self._all_held()))
 
-    def _if_gone(self, groups: Collection[str] | None, held: HeldPull) -> HeldPull | None:
+    def _if_orphaned(self, groups: Collection[str] | None, held: HeldPull) -> HeldPull | None:
         if groups is not None and held.header.consumer_group not in groups:
             return None
         state = self._context.state
@@ -325,12 +325,12 @@ class PullProcessor:
         if header.queue_offset > reading.max_offset and self._context.state.members.is_pushing(
             header.consumer_group
         ):
-            return self._begin_again(header, reading)
+            return self._restart_beyond_end(header, reading)
 
         return reading
 
-    def _begin_again(self, header: PullMessageHeader, reading: Reading) -> Reading:
-        """Let a push consumer beyond the end go on where its group stands, from the first message when it stands nowhere.
+    def _restart_beyond_end(self, header: PullMessageHeader, reading: Reading) -> Reading:
+        """Let a push consumer beyond the end continue at its group's offset, or at the first message where the group has none.
 
         The topic was deleted and created again, or restored: at the end, where RocketMQ sends the consumer, it
         would skip what was acknowledged since. Programs that pull get RocketMQ's answer: they choose their offsets.
@@ -385,7 +385,7 @@ class PullProcessor:
                 return None
             most = max(self._by_connection.values(), key=_weight)
             for oldest in [*islice(most.values(), _GIVEN_UP_COUNT)]:
-                crowded += self._send_away(oldest, "TOO_MANY_WAIT")
+                crowded += self._retry_immediately(oldest, "TOO_MANY_WAIT")
         self._number += 1
         held = HeldPull(kept, peer, header, key, matches, deadline, self._number, size)
         self._held.setdefault(key, {})[held.number] = held
@@ -407,7 +407,7 @@ class PullProcessor:
         return self._answer_due()
 
     def _answer_due(self) -> list[Effect]:
-        """Answer the first that are due; send away those with a filter when filters took too much."""
+        """Answer the first pulls that are due; those with a filter are asked to pull again when filters took too much."""
         self._limit = self._work + WAKE_WORK_MAX
         effects: list[Effect] = []
         # More when much is left of the turns before: it must not grow for ever.
@@ -438,10 +438,10 @@ class PullProcessor:
         ):
             reason = "FILTERS_BUSY"
 
-        return self._send_away(held, reason) if reason else self._release(held)
+        return self._retry_immediately(held, reason) if reason else self._release(held)
 
-    def _send_away(self, held: HeldPull, reason: str) -> list[Effect]:
-        """Ask a consumer that waits to pull again immediately."""
+    def _retry_immediately(self, held: HeldPull, reason: str) -> list[Effect]:
+        """Answer a held pull with PULL_RETRY_IMMEDIATELY: its consumer pulls again, and is judged again."""
         self._forget(held)
         topic = self._context.state.topics.by_id.get(held.key[0])
         queue = topic.queues.get(held.key[1]) if topic is not None else None

@@ -391,8 +391,8 @@ class MembershipProcessor:
             session.client_ids[client_id],
         )
         # One whose leaving is under way is a member no more when that is applied.
-        going = self._context.entries.going
-        is_leaving = ("member", group, client_id) in going or ("client", client_id) in going
+        removals = self._context.entries.pending_removals
+        is_leaving = ("member", group, client_id) in removals or ("client", client_id) in removals
         if is_leaving or state.members.get(group, client_id) != member:
             records.append(member)
 

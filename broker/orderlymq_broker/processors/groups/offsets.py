@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.core.entrybuilder import OFFSETS, in_pieces, parts
+from orderlymq_broker.core.entrybuilder import OFFSET_MOVES, in_pieces, parts
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
@@ -138,7 +138,7 @@ class Committer:
         """Serve 14; never with an error code while the answer is not certain."""
         header = QueryConsumerOffsetHeader.from_ext(request.ext)
         key = (header.consumer_group, header.topic, header.queue_id)
-        if key in self._pending or OFFSETS in self._context.entries.going:
+        if key in self._pending or OFFSET_MOVES in self._context.entries.pending_removals:
             # The answer must not be smaller after a crash of this leader than it was before, and it stands
             # behind what its sender has committed. A record without commits moves nothing and comes behind the others.
             records = self.take() or [OffsetsCommitted(())]
@@ -186,9 +186,11 @@ class Committer:
         Raises:
             RequestRefused: the group or a topic is being deleted (1).
         """
-        going = self._context.entries.going
-        for place in (("group", group), *(("topic", topic) for topic in topics)) if going else ():
-            if place in going:
+        removals = self._context.entries.pending_removals
+        for place in (
+            (("group", group), *(("topic", topic) for topic in topics)) if removals else ()
+        ):
+            if place in removals:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR, f"{place[0]}[{place[1]}] is being deleted"
                 )

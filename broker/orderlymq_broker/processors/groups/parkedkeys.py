@@ -149,7 +149,7 @@ class ParkedKeyProcessor:
                 ResponseCode.SYSTEM_ERROR, _NOT_BY_KEY.format(action=action[:32], group=group)
             )
         ext = request.ext
-        record = KeyReleased(group, ext.get("topic", ""), ext.get("key", ""), *looked_at(ext))
+        record = KeyReleased(group, ext.get("topic", ""), ext.get("key", ""), *expected_place(ext))
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             found = outcomes[0]
@@ -171,8 +171,8 @@ class ParkedKeyProcessor:
         }
 
 
-def looked_at(ext: dict[str, str]) -> tuple[int, int]:
-    """Return queue and first offset of what an administrator has looked at and releases; -1 and -1 for whatever is there.
+def expected_place(ext: dict[str, str]) -> tuple[int, int]:
+    """Return queue and first offset of the message that an administrator expects to release; -1 and -1 for any.
 
     Raises:
         RequestRefused: it names one of them, or what is no number (1).

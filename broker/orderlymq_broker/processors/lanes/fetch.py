@@ -153,7 +153,7 @@ class LaneFetcher:
 
         return self.moved((*stuck, *over, *parked), now)
 
-    def look_again(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
+    def recheck_waiting(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
         """Judge the fetches of some groups or all again: what they wait for may be gone."""
         known, topics = self._context.state.groups.by_name, self._context.state.topics.by_name
         if groups is None:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
-from orderlymq_broker.processors.groups.parkedkeys import looked_at
+from orderlymq_broker.processors.groups.parkedkeys import expected_place
 from orderlymq_broker.processors.lanes.planner import why_limited
 from orderlymq_broker.processors.lanes.scan import lane_key, physical_at
 from orderlymq_broker.state.broker import BrokerState
@@ -110,7 +110,7 @@ class LaneOverview:
             )
         group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
         key = lane_key(ext.get("key", ""))
-        record = LaneFreed(group, topic, key, action == SKIP, *looked_at(ext))
+        record = LaneFreed(group, topic, key, action == SKIP, *expected_place(ext))
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             outcome = outcomes[0]

@@ -57,14 +57,14 @@ class LaneService:
         return self.fetcher.moved(outcome.topics, now)
 
     def appended(self, records: Sequence[Append], now: Now) -> list[Effect]:
-        """Serve who waits for messages."""
+        """Serve the fetches that wait for messages."""
         return self.fetcher.appended(records, now)
 
-    def look_again(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
-        """Judge again who waits, of some groups or all: groups have changed, or topics or groups were deleted."""
+    def recheck_waiting(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
+        """Judge the waiting fetches of some groups or all again: groups have changed, or topics or groups were deleted."""
         gone = self.leases.forget_gone(now) if groups is None else []
 
-        return [*gone, *self.fetcher.look_again(now, groups)]
+        return [*gone, *self.fetcher.recheck_waiting(now, groups)]
 
     def tick(self, now: Now) -> list[Effect]:
         """Do what is due."""

@@ -16,7 +16,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, properties_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.uncommitted import (
-    First,
+    KnownSend,
     PendingSend,
     Place,
     count_down,
@@ -209,7 +209,7 @@ def own_identity(draft: Draft, message: StoredMessage) -> bytes:
     return with_origin(draft.identity, origin or f"{message.physical_offset:016X}")
 
 
-def find_copy(context: Context, draft: Draft, own: bytes) -> First | None:
+def find_copy(context: Context, draft: Draft, own: bytes) -> KnownSend | None:
     """Return where the copy of a failed message is already; None when it has to be stored.
 
     A client's own copy does not say of which message it is. So the first copy of a key has the identity of that one, and
@@ -235,7 +235,7 @@ def _is_copy(context: Context, physical: int, own: bytes) -> bool:
     return own.endswith(b"\x01" + origin[-_OFFSET_DIGITS:].encode())
 
 
-def _answer(first: First, request: RemotingCommand, peer: Peer) -> list[Effect]:
+def _answer(first: KnownSend, request: RemotingCommand, peer: Peer) -> list[Effect]:
     """Answer a send-back whose message, or the first copy of it, has its outcome."""
     if type(first) is PendingSend and type(first.outcome) is Refused:
         return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=first.outcome.reason)

@@ -19,7 +19,7 @@ from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Ref
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.core.uncommitted import First, LeaderView, PendingSend, when_known
+from orderlymq_broker.core.uncommitted import KnownSend, LeaderView, PendingSend, when_known
 from orderlymq_broker.processors.schedule.delays import Wait, put
 from orderlymq_broker.processors.send.checks import check_cancelled, check_target, illegal
 from orderlymq_broker.processors.send.responses import (
@@ -79,7 +79,7 @@ class _Batch:
     held: int
     unread: Iterator[BatchEntry]
     common: tuple[Properties, Properties] | None = None
-    firsts: list[First] = field(default_factory=list)
+    firsts: list[KnownSend] = field(default_factory=list)
     fresh: list[Draft] = field(default_factory=list)
     own: list[PendingSend] = field(default_factory=list)
     size: int = 0
@@ -378,7 +378,7 @@ class _Answer:
     """
 
     context: Context
-    firsts: list[First]
+    firsts: list[KnownSend]
     request: RemotingCommand
     peer: Peer
     left: int

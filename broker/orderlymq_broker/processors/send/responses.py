@@ -11,7 +11,7 @@ from typing import Final
 from orderlymq_broker.core.effects import Close, Effect, Peer, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, answer, answer_lost
-from orderlymq_broker.core.uncommitted import First, PendingSend, Place
+from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, Place
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delays import Wait
 from orderlymq_broker.state.records import Append, Refused
@@ -33,7 +33,7 @@ _LOST: Final = "the leader changed before the message was stored; send it again"
 
 def answer_places(
     context: Context,
-    firsts: Sequence[First],
+    firsts: Sequence[KnownSend],
     more: dict[str, str],
     request: RemotingCommand,
     peer: Peer,
@@ -71,7 +71,7 @@ def answer_places(
     return answer(request, peer, ext=ext)
 
 
-def may_be_stored(firsts: Sequence[First]) -> bool:
+def may_be_stored(firsts: Sequence[KnownSend]) -> bool:
     """Return whether some of these messages are stored, or may still be."""
     return any(
         type(first) is Place or (type(first) is PendingSend and type(first.outcome) is not Refused)
@@ -105,7 +105,7 @@ def recall_handle(context: Context, draft: Draft, wait: Wait) -> dict[str, str]:
     return {"recallHandle": handle.encode()}
 
 
-def first_handle(context: Context, draft: Draft, first: First) -> dict[str, str]:
+def first_handle(context: Context, draft: Draft, first: KnownSend) -> dict[str, str]:
     """Return the handle of the first send of a timer message, which a repeat gets.
 
     A repeat may say its delay again, from later on, and a recall with that time would succeed after the delivery.

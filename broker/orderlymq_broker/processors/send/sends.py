@@ -14,7 +14,7 @@ from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, answer, unanswered
-from orderlymq_broker.core.uncommitted import First, PendingSend, count_down, when_known
+from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, count_down, when_known
 from orderlymq_broker.processors.schedule.deadletters import check_retry, target_of_send
 from orderlymq_broker.processors.schedule.delays import (
     NO_WAIT,
@@ -255,7 +255,7 @@ class SendProcessor:
         return draft, wait
 
     def _answer_repeat(
-        self, first: First, timed: Draft | None, request: RemotingCommand, peer: Peer
+        self, first: KnownSend, timed: Draft | None, request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
         """Answer what was sent before as the first send is answered, when its outcome is known."""
         context = self._context

@@ -289,7 +289,7 @@ def test_an_offset_is_read_behind_the_commits_that_came_before(shell: Shell) -> 
 
     answers = [shell.reply_to(opaque) for opaque in (after_reset, after_commit)]
     assert [each and each.ext["offset"] for each in answers] == ["1", "3"]
-    assert not shell.core.context.entries.going
+    assert not shell.core.context.entries.pending_removals
 
 
 @pytest.mark.parametrize("oneway", [True, False])

@@ -40,7 +40,7 @@ def test_a_client_that_is_back_while_its_leaving_is_under_way_stays(
     assert heartbeat(shell, "alice").code == 0
 
     assert "alice" in shell.state.members.of_group("billing")
-    assert not shell.core.context.entries.going
+    assert not shell.core.context.entries.pending_removals
 
 
 def test_a_client_whose_lease_ends_behind_a_change_of_leader_is_back_in_time() -> None:
