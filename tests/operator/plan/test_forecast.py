@@ -1,6 +1,6 @@
 """The forecast against a world that knows nothing of it: what happens was said, and what was said happens."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
@@ -8,12 +8,13 @@ import pytest
 
 from orderlymq_operator.plan.actions import (
     Action,
+    GroupConfig,
     Observed,
     ObservedGroup,
     SwitchTopic,
     UpdateTopic,
 )
-from orderlymq_operator.plan.forecast.consequences import consequences
+from orderlymq_operator.plan.forecast.consequences import GROUP_FIELDS, consequences
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous
@@ -261,6 +262,19 @@ def test_no_changed_field_of_a_topic_goes_unsaid(field: str, found: Any) -> None
 
     (effects,) = (each.effects for each in said if each.subject.kind == "Topic")
     assert [(each.kind, each.targets) for each in effects] == [("Changes", ("demo-0",))]
+
+
+def test_a_changed_consumer_group_is_described_by_the_fields_of_its_manifest() -> None:
+    """In the manifest's words, and each field once."""
+    was = desired(topic(), group("billing"))
+    changed = group("billing", onDeadLetter="HoldKey", consumeTimeout="5m", retry={"maxTimes": 5})
+
+    said = _after(was, desired(topic(), changed))
+
+    assert _texts(said, "ConsumerGroup", "billing") == [
+        "Changes: its settings change on demo-0: consumeTimeout, onDeadLetter, retry.maxTimes"
+    ]
+    assert {each.name for each in fields(GroupConfig)} == GROUP_FIELDS.keys()
 
 
 def test_the_only_replica_of_a_group_pauses_it() -> None:

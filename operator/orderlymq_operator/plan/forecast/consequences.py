@@ -6,7 +6,7 @@ Pure. Rule: every step stands in an effect of a resource, and the effect names w
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
@@ -48,6 +48,18 @@ from orderlymq_operator.resources.topic import PERMISSION_BITS
 from orderlymq_protocol.plurals import counted
 
 _PERMISSIONS = {bits: name for name, bits in PERMISSION_BITS.items()}
+# The fields of a ConsumerGroup's spec, by what they become in the brokers.
+GROUP_FIELDS: Final = {
+    "orderly": "ordering",
+    "enabled": "enabled",
+    "retry_times": "retry.maxTimes",
+    "retry_queues": "retry.queues",
+    "consume_timeout_minutes": "consumeTimeout",
+    "on_dead_letter": "onDeadLetter",
+    "concurrency": "concurrency",
+    "lane_key_property": "laneKeyProperty",
+    "concurrent": "ordering",
+}
 
 
 def consequences(
@@ -303,10 +315,10 @@ def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iter
     changed = [step for step in steps if step.group in present]
     differing = sorted(
         {
-            field
+            GROUP_FIELDS[field.name]
             for step in changed
-            for field in step.config.__slots__
-            if getattr(step.config, field) != getattr(present[step.group], field)
+            for field in fields(step.config)
+            if getattr(step.config, field.name) != getattr(present[step.group], field.name)
         }
     )
     if changed:
