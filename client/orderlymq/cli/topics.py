@@ -101,11 +101,11 @@ async def show(name: str, name_server: str, output: str) -> None:
     columns = ["BROKER GROUP", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST MESSAGE"]
     print_table("", columns, [list(each.values()) for each in queues])
     for group, found in expansion.items():
-        for line in growth_lines(group, found):
+        for line in expansion_lines(group, found):
             say(line)
 
 
-def growth_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
+def expansion_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the queue expansion of a topic on one group; nothing when there is none."""
     if found["phase"] != "open":
         total = found["nextTotal"] or found["total"]

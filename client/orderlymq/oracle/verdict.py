@@ -99,7 +99,7 @@ class _Facts:
     scanned: dict[str, Event] = field(default_factory=dict)
     drained: dict[tuple[str, str], Event] = field(default_factory=dict)
     faults: list[Event] = field(default_factory=list)
-    growths: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    expansions: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     dones: dict[tuple[str, str], Event] = field(default_factory=dict)
     resets: dict[tuple[str, str, str], list[Event]] = field(
         default_factory=lambda: defaultdict(list)
@@ -136,7 +136,7 @@ class _Facts:
                 case Kind.FAULT:
                     self.faults.append(event)
                 case Kind.GROWN:
-                    self.growths[event.topic].append(event)
+                    self.expansions[event.topic].append(event)
                 case Kind.RESET:
                     self.resets[event.group, event.topic, event.queue].append(event)
                 case Kind.DONE:
@@ -314,7 +314,7 @@ def _misplaced(facts: _Facts) -> list[Finding]:
                     why = f"key {after.key!r} moved from {queue} to {second.queue}"
                     found = [(first, why)]
             # What a move that is due to an expansion may not do is overtake: that is judged by the deliveries.
-            if moves[after.message] <= sum(e.at <= second.at for e in facts.growths[topic]):
+            if moves[after.message] <= sum(e.at <= second.at for e in facts.expansions[topic]):
                 found = []
             top = highest.get(second.queue)
             if top is not None and top.offset >= second.offset and top.message not in overtaken:
@@ -370,8 +370,8 @@ def _overtaken(
 ) -> Iterator[Finding]:
     """Yield each message of a key that a group got after one that was sent when it was acknowledged."""
     # Nobody could wait for a group that came after the key had moved.
-    growths = [grown.at for grown in facts.growths[topic] if grown.at < since]
-    # By queue the last turn; by queue and growths before the send the last end of work.
+    expansions = [grown.at for grown in facts.expansions[topic] if grown.at < since]
+    # By queue the last turn; by queue and expansions before the send the last end of work.
     turns: dict[str, Event] = {}
     ends: dict[tuple[str, int], Event] = {}
     found: set[str] = set()
@@ -381,14 +381,14 @@ def _overtaken(
             if turn is not None:
                 queue = facts.acks[send.message].queue
                 turns[queue] = max(turns.get(queue, turn), turn, key=_time)
-                place = queue, bisect_left(growths, send.at)
+                place = queue, bisect_left(expansions, send.at)
                 end = facts.dones.get((group, send.message), turn)
                 ends[place] = max(ends.get(place, end), end, key=_time)
         second = firsts.get((group, after.message))
         if second is None:
             continue
         ack = facts.acks[after.message]
-        grown = bisect_right(growths, ack.at)
+        grown = bisect_right(expansions, ack.at)
         others = [turn for queue, turn in turns.items() if queue == ack.queue]
         # In two queues nothing but the end of the first one's work keeps the order.
         others += [e for (queue, n), e in ends.items() if queue != ack.queue and n == grown]

@@ -154,9 +154,11 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
         return None  # it is still being created
     silent = [group for group in _silent(name, world, observed) if under_way]
     if silent:
-        # Nobody asked, because its manifest allows no growth by now; the next look does.
+        # Nobody asked, because its manifest allows no expansion by now; the next reconcile asks.
         status = _status("Fencing", request.config.queues, world, _published(world))
-        return ExpansionPlan((), status, f"how far {silent[0]} is, is being asked")
+        return ExpansionPlan(
+            (), status, f"{silent[0]} has not reported the phase of the expansion yet"
+        )
     plan = plan_expansion(request, world)
     return plan if plan.status is not None else None
 

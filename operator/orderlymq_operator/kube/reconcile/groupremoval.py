@@ -108,7 +108,7 @@ async def settle(
         found.scale_down = ConditionReport("True", "OrderedQueues", text)
         return count
     if growing := sorted(topics_under_way(observed.groups)):
-        # Its growth may have begun before, with queues that are to stand here.
+        # Its expansion may have begun before, with queues that are to stand here.
         text = f"{group} waits until the queue list of {growing[0]} has grown"
         found.scale_down = ConditionReport("True", "OrderedQueues", text)
         return count
