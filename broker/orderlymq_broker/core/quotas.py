@@ -9,7 +9,7 @@ first closed first. Each leader counts for itself, and all of it is its memory; 
 """
 
 from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.core.bodylimits import MESSAGE_CODES
@@ -17,6 +17,7 @@ from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.hosts import ip_of
 from orderlymq_protocol.plurals import counted
 
 # Some hundred bytes each; those with connections come on top, which the process bounds.
@@ -244,16 +245,10 @@ def network_of(host: str) -> str:
     """Return what an address counts for: itself, or its /64."""
     if ":" not in host:
         return host
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-
-    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+    address = ip_of(host)
+    if isinstance(address, IPv6Address):
+        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+    return host if address is None else str(address)
 
 
 def _size(ext: Mapping[str, str], body: bytes) -> int:

@@ -1,6 +1,8 @@
 """Addresses as text: "host:port" together and apart, and a peer's host as people write it."""
 
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address
+
+from orderlymq_protocol.hosts import ip_of
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -27,12 +29,8 @@ def join_address(host: str, port: int) -> str:
 
 
 def plain_host(host: str) -> str:
-    """Return an address of IPv4 as such, also where a socket of both families shows it inside one of IPv6."""
+    """Return an address of IPv4 as such, also where a socket shows it inside one of IPv6, and any other text as it is."""
     if not host.startswith("::ffff:"):
         return host
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return host if mapped is None else str(mapped)
+    address = ip_of(host)
+    return str(address) if isinstance(address, IPv4Address) else host

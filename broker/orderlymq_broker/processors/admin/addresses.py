@@ -7,8 +7,10 @@ The forms: one address; several with commas; `*` for everything; `*`, `3-7` or `
 
 from collections.abc import Callable
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import IPv6Address
 from typing import Final
+
+from orderlymq_protocol.hosts import ip_of
 
 _EVERYTHING: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 _CACHE_SIZE: Final = 1_024
@@ -110,12 +112,7 @@ def _equals(expected: int) -> _Part:
 
 def _parts_of(host: str) -> list[int] | None:
     """Return the numbers of an address, None for what is none."""
-    try:
-        if ":" not in host:
-            return list(IPv4Address(host).packed)
-        address = IPv6Address(host.partition("%")[0])
-        if address.ipv4_mapped is not None:
-            return list(address.ipv4_mapped.packed)
+    address = ip_of(host)
+    if isinstance(address, IPv6Address):
         return [int(part, 16) for part in address.exploded.split(":")]
-    except AddressValueError:
-        return None
+    return None if address is None else list(address.packed)

@@ -16,13 +16,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import psutil
 
 from orderlymq_broker.server.clientdeath import portablesockets, sockets
 from orderlymq_broker.server.clientdeath.sockets import Holding, Owners, SocketEnd
+from orderlymq_protocol.hosts import ip_of
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 
 _log = logging.getLogger(__name__)
@@ -64,11 +64,8 @@ def own_addresses() -> frozenset[str]:
 
 def is_local(host: str, addresses: frozenset[str]) -> bool:
     """Return whether a peer's address may be of this machine, which has *addresses*."""
-    try:
-        address = ip_address(host.partition("%")[0].removeprefix("::ffff:"))
-    except ValueError:
-        return False
-    return address.is_loopback or str(address) in addresses
+    address = ip_of(host)
+    return address is not None and (address.is_loopback or str(address) in addresses)
 
 
 def is_of_another_machine(host: str, replica: str | None) -> bool:

@@ -6,9 +6,10 @@ connection may be killed meanwhile. This answer takes some microseconds.
 """
 
 import socket
-from ipaddress import IPv6Address, ip_address
 from struct import Struct, error
 from typing import Final
+
+from orderlymq_protocol.hosts import ip_of
 
 _FAMILY: Final = getattr(socket, "AF_NETLINK", None)
 _NETLINK_SOCK_DIAG: Final = 4
@@ -56,10 +57,5 @@ def inode_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
 
 def _packed(host: str) -> bytes:
     """Return an address as packets have it, nothing for what is none."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return b""
-    if isinstance(address, IPv6Address):
-        address = address.ipv4_mapped or address
-    return address.packed
+    address = ip_of(host)
+    return b"" if address is None else address.packed

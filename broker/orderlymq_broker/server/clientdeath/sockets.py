@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from ipaddress import IPv6Address, ip_address
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.server.clientdeath.socketdiag import inode_of
+from orderlymq_protocol.hosts import ip_of
 from orderlymq_runtime.process.procstat import PROC, STARTED, STATE, THREADS, stat_fields
 
 SocketEnd: TypeAlias = tuple[str, int]
@@ -356,12 +356,9 @@ def _port(end: str) -> str:
 
 def _key(end: SocketEnd) -> str:
     """Return an end as the tables write it, words in the order of this CPU; nothing for what is no address."""
-    try:
-        address = ip_address(end[0].partition("%")[0])
-    except ValueError:
+    address = ip_of(end[0])
+    if address is None:
         return ""
-    if isinstance(address, IPv6Address):
-        address = address.ipv4_mapped or address
     packed = address.packed
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return (

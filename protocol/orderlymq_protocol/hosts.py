@@ -1,0 +1,15 @@
+"""Addresses of machines as texts say them."""
+
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+
+def ip_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that *host* is, one of IPv6 without its zone; None for what is none.
+
+    One of IPv4 comes as such, also where a socket of both families shows it inside one of IPv6.
+    """
+    try:
+        address = ip_address(host.partition("%")[0] if ":" in host else host)
+    except ValueError:
+        return None
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
