@@ -33,6 +33,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector, family
 from orderlymq_runtime.process.openfiles import connections_allowed
+from orderlymq_runtime.process.timers import Timers
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.connectiontable import ConnectionLimits
 from orderlymq_runtime.remoting.failures import failure_reply
@@ -121,8 +122,7 @@ class NameServer:
         self._registry.register(_NameServerCollector(self._core))
         self._http: HealthServer | None = None
         self._started_ms = self._scanned_ms = _now_ms()
-        self._timer: asyncio.TimerHandle | None = None
-        self._file_timer: asyncio.TimerHandle | None = None
+        self._timers = Timers()
         self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
         self._held_of: Counter[int] = Counter()
         # What was known when they were looked at.
@@ -142,34 +142,28 @@ class NameServer:
             for each in settings.listeners:
                 bound = await self._server.listen(each.host, each.port, outside=each.mark())
                 self.outside[each.name] = Address(*bound)
+            if settings.http is not None:
+                self._http = HealthServer(
+                    settings.http.host,
+                    settings.http.port,
+                    ready=lambda: (True, "ready"),
+                    alive=self.alive,
+                    status=self.status,
+                    registry=self._registry,
+                    guard=settings.pages(settings.http.host),
+                    budget=self._budget,
+                )
+                self.http_address = Address(*await self._http.start())
         except OSError:
             await self.close()
             raise
-        if settings.http is not None:
-            self._http = HealthServer(
-                settings.http.host,
-                settings.http.port,
-                ready=lambda: (True, "ready"),
-                alive=self.alive,
-                status=self.status,
-                registry=self._registry,
-                guard=settings.pages(settings.http.host),
-                budget=self._budget,
-            )
-            try:
-                self.http_address = Address(*await self._http.start())
-            except OSError:
-                await self.close()
-                raise
         self._core.properties["listenPort"] = str(self.address.port)
-        self._schedule_scan()
+        self._timers.arm("scan", settings.scan_ms / 1000, self._scan)
         self._look_after_files()
 
     async def close(self) -> None:
         """Deliver what was answered and stop."""
-        for timer in (self._timer, self._file_timer):
-            if timer is not None:
-                timer.cancel()
+        self._timers.close()
         await self._server.close()
         self._save()
         if self._http is not None:
@@ -294,8 +288,7 @@ class NameServer:
             _log.info("broker %s: the last connection of an address was lost", name)
 
     def _look_after_files(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._file_timer = loop.call_later(FILES_S, self._look_after_files)
+        self._timers.arm("files", FILES_S, self._look_after_files)
         if self._file is not None:
             self._file.refresh()
         self._save()
@@ -308,12 +301,8 @@ class NameServer:
         except KvError as error:
             _log.error("%s; texts that are not saved yet are lost when this process ends", error)
 
-    def _schedule_scan(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._settings.scan_ms / 1000, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._schedule_scan()
+    def _scan(self) -> None:
+        self._timers.arm("scan", self._settings.scan_ms / 1000, self._scan)
         now_ms = _now_ms()
         self.scan(now_ms)
         # After it: a scan that fails each time has not been.
