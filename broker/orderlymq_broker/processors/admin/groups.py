@@ -20,7 +20,7 @@ from orderlymq_broker.core.responses import answer_list, change
 from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
 from orderlymq_broker.processors.fetch.query import QueryProcessor
-from orderlymq_broker.processors.groups.groupcreation import check_own_topic
+from orderlymq_broker.processors.groups.groupcreation import check_own_topic, find_group
 from orderlymq_broker.processors.groups.members import missing_retry_topic
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
@@ -284,13 +284,7 @@ class GroupAdministration:
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 352: one group's configuration."""
-        group = GroupHeader.from_ext(request.ext).group
-        config = self._context.state.groups.get(group)
-        if config is None:
-            raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"No group in this broker. group: {group}",
-            )
+        config = find_group(self._context, GroupHeader.from_ext(request.ext).group)
 
         return answer(request, peer, body=config_of(config).to_json())
 

@@ -1,17 +1,33 @@
 """
-Automatic creation of consumer groups: by the first pull, lock or commit that names one, where the broker makes groups.
+The group that a request names. Where the broker creates groups, the first pull, lock or commit that names one creates it.
 
 A name of a group may be longer than one of a topic, so the topics of some groups cannot be made: ``check_own_topic``.
 """
+
+from typing import Final
 
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, check_name
 from orderlymq_broker.state.records import GroupSet
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX, check_group_name
 
+_MISSING: Final = "subscription group [{}] does not exist; create it first"
+
+
+def find_group(context: Context, name: str) -> GroupSet:
+    """Return a group that exists already.
+
+    Raises:
+        RequestRefused: it does not (26).
+    """
+    config = context.state.groups.get(name)
+    if config is None:
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, _MISSING.format(name))
+    return config
+
 
 def known_group(context: Context, name: str) -> GroupSet:
-    """Return a group that exists.
+    """Return a group that exists, or is made before the request is served.
 
     Raises:
         RequestRefused: it does not, and is not made.
@@ -31,10 +47,7 @@ def missing_group(context: Context, name: str) -> GroupSet:
     """
     check_name(check_group_name, name)
     if not context.settings.auto_create_group:
-        raise RequestRefused(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group [{name}] does not exist; create it first",
-        )
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, _MISSING.format(name))
     return GroupSet(name, only_if_absent=True)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.processors.groups.fence import refuse_by_key
-from orderlymq_broker.processors.groups.groupcreation import check_own_topic
+from orderlymq_broker.processors.groups.groupcreation import check_own_topic, find_group
 from orderlymq_broker.processors.groups.parkedkeys import check_hand_over
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_broker.state.topics.topics import Topic
@@ -20,22 +20,6 @@ from orderlymq_protocol.names import RETRY_PREFIX, dlq_topic
 
 # Below this version a client's own maximum of deliveries is not to be trusted (MQVersion V3_4_9).
 VERSION_WITH_MAX_RECONSUME: Final = 121
-
-
-def known_group(context: Context, name: str) -> GroupSet:
-    """Return the configuration of a group that has failed messages.
-
-    Raises:
-        RequestRefused: there is no such group (26).
-    """
-    config = context.state.groups.get(name)
-    if config is None:
-        raise RequestRefused(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group not exist, {name}; create it first",
-        )
-
-    return config
 
 
 def tries_max(config: GroupSet, asked: int | None, version: int) -> int:
@@ -80,7 +64,7 @@ def target_of_send(
 ) -> Topic:
     """Return where a message goes that is sent to a retry topic: there, or to the dead letters."""
     group = retry.name[len(RETRY_PREFIX) :]
-    config = known_group(context, group)
+    config = find_group(context, group)
     if header.reconsume_times < tries_max(config, header.max_reconsume_times, version):
         return retry
     check_hand_over(context, group, said)

@@ -24,9 +24,9 @@ from orderlymq_broker.core.uncommitted import (
 )
 from orderlymq_broker.processors.fetch.read import read_applied, read_message
 from orderlymq_broker.processors.groups.fence import refuse_by_key
+from orderlymq_broker.processors.groups.groupcreation import find_group
 from orderlymq_broker.processors.schedule.deadletters import (
     check_retry,
-    known_group,
     target_topic,
     tries_max,
 )
@@ -73,7 +73,7 @@ class RetryProcessor:
         """Serve 36."""
         context = self._context
         header = ConsumerSendMsgBackHeader.from_ext(request.ext)
-        config = known_group(context, header.group)
+        config = find_group(context, header.group)
         if config.retry_queues <= 0:
             # A group without retry queues wants its failures dropped.
             return answer(request, peer)
