@@ -11,12 +11,14 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from orderlymq_protocol.brokerkeys import ELECTION_MS_MAX, LOCK_LEASE_MS_MIN
-from orderlymq_runtime.pages.token import PageTokenError
-from orderlymq_runtime.process.ending import SERVER_CLOSE_MAX_MS
-from orderlymq_runtime.remoting.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.security.tls import InternalTls, PeerTls, TlsError
-from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
-from orderlymq_runtime.sockets.addresses import join_address
+from orderlymq_runtime.settingsfile import (
+    Positive,
+    ServerAddress,
+    ServerSettings,
+    SettingsError,
+    read_settings,
+)
 
 # Ranges that a file must keep to; the text of an error names the field.
 PORT_MAX: Final = 65_535
@@ -24,7 +26,6 @@ Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=PORT_MAX)]
 # A name of the DNS has 253 characters.
 HOST_LENGTH_MAX: Final = 255
 Host: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=HOST_LENGTH_MAX)]
-Positive: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
 # Half of what one proposal may take in the log, so that every message with its properties and its copies passes.
 BodySize: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=8 << 20)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -33,7 +34,7 @@ FramePart: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=32 << 20)]
 Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Address(ServerAddress, frozen=True, forbid_unknown_fields=True):
     """A host name or IP and a TCP port.
 
     Raises:
@@ -48,9 +49,6 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"a host has 1 to {HOST_LENGTH_MAX} characters, not {len(self.host)}")
         if not 1 <= self.port <= PORT_MAX:
             raise ValueError(f"a port is a number from 1 to {PORT_MAX}")
-
-    def __str__(self) -> str:
-        return join_address(self.host, self.port)
 
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,8 +161,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
         bind: ``leader`` when only the leader listens on *address* (one machine), ``always``
             when an outer service leads to the leader (Kubernetes).
         listen: where to bind when it differs from *address* (a pod binds 0.0.0.0).
-        listeners: further ones, by which clients of other networks reach the group; name servers know its addresses there.
-        http: address of /healthz, /readyz, /metrics and /status.
+        listeners: further ones; name servers know the group's addresses there.
         name_servers: all of them; the replica registers with each.
         raft_listen: where to hear the other replicas when it differs from the own entry of *peers*.
         internal_tls: mutual TLS between the replicas; without it `tls` decides how they speak.
@@ -181,7 +178,6 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     name_servers: list[Address] = msgspec.field(default_factory=list)
     bind: Literal["leader", "always"] = "leader"
     listen: Address | None = None
-    listeners: OutsideListeners = msgspec.field(default_factory=list)
     raft_listen: Address | None = None
     internal_tls: InternalTls | None = None
     pod: PodSettings | None = None
@@ -198,10 +194,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     storage: StorageSettings = StorageSettings()
     access: AccessSettings = AccessSettings()
     address_quotas: AddressQuotas = AddressQuotas()
-    # From SIGTERM on; then the process ends, whatever hangs.
-    shutdown_max_ms: Positive = SERVER_CLOSE_MAX_MS
     log_level: str = "INFO"
-    log_format: Literal["text", "json"] = "text"
 
     @property
     def has_operator(self) -> bool:
@@ -226,9 +219,7 @@ def load(path: Path) -> BrokerSettings:
     settings = _with_secret(read_settings(path, BrokerSettings))
     try:
         settings.between_peers()
-        check_listeners(settings.listeners)
-        settings.pages(settings.http.host)
-    except (TlsError, PageTokenError, ListenerError) as error:
+    except TlsError as error:
         raise SettingsError(f"{path}: {error}") from error
     return settings
 

@@ -10,13 +10,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from orderlymq_nameserver import settings as settings_file
 from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.kv import KvError
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_runtime.process import logs, loop
 from orderlymq_runtime.remoting.server import PortInUseError
-from orderlymq_runtime.settingsfile import SettingsError
+from orderlymq_runtime.settingsfile import SettingsError, read_settings
 
 EXIT_CANNOT_START: Final = 2
 
@@ -27,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--settings", type=Path, help="JSON file; without it every default holds")
     path: Path | None = parser.parse_args(arguments).settings
     try:
-        settings = NameServerSettings() if path is None else settings_file.load(path)
+        settings = NameServerSettings() if path is None else read_settings(path, NameServerSettings)
         logs.configure(settings.log_level, settings.log_format, "name-server")
         return loop.run(_serve(settings), close_max_s=settings.shutdown_max_ms / 1000)
     except PortInUseError as error:

@@ -27,7 +27,7 @@ from orderlymq_nameserver.kv import KvError, KvFile, KvTable
 from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.proofs import Proofs
 from orderlymq_nameserver.routefile import RouteFile
-from orderlymq_nameserver.settings import Address, NameServerSettings
+from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.codes import LanguageCode, RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.pages.server import HealthServer
@@ -41,6 +41,7 @@ from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.remoting.unsent import NAME_SERVER_BYTES_MAX as NAME_SERVER_UNSENT_MAX
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
+from orderlymq_runtime.settingsfile import ServerAddress
 from orderlymq_runtime.sockets.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
 
 _log = logging.getLogger(__name__)
@@ -81,8 +82,8 @@ class NameServer:
         store = None if settings.kv_path is None else KvFile(settings.kv_path)
         kv = KvTable({} if store is None else store.load(), store)
         self.address = settings.listen
-        self.http_address: Address | None = None
-        self.outside: dict[str, Address] = {}
+        self.http_address: ServerAddress | None = None
+        self.outside: dict[str, ServerAddress] = {}
         self._settings = settings
         self._budget = InputBudget(bytes_max=NAME_SERVER_BYTES_MAX)
         self._core = NameServerCore(
@@ -135,13 +136,13 @@ class NameServer:
             PortInUseError: Another process has one of the ports.
         """
         settings = self._settings
-        self.address = Address(
+        self.address = ServerAddress(
             *await self._server.listen(settings.listen.host, settings.listen.port)
         )
         try:
             for each in settings.listeners:
                 bound = await self._server.listen(each.host, each.port, outside=each.mark())
-                self.outside[each.name] = Address(*bound)
+                self.outside[each.name] = ServerAddress(*bound)
             if settings.http is not None:
                 self._http = HealthServer(
                     settings.http.host,
@@ -153,7 +154,7 @@ class NameServer:
                     guard=settings.pages(settings.http.host),
                     budget=self._budget,
                 )
-                self.http_address = Address(*await self._http.start())
+                self.http_address = ServerAddress(*await self._http.start())
         except OSError:
             await self.close()
             raise

@@ -24,7 +24,6 @@ from orderlymq.observers import install
 from orderlymq.oracle.verdict import Defect, Kind, Verdict, judge
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, StorageSettings
 from orderlymq_nameserver.app import NameServer
-from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -32,6 +31,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.security.clustersecret import new_cluster_secret
+from orderlymq_runtime.settingsfile import ServerAddress
 from orderlymq_testing.faults import Delay, Replica
 from orderlymq_testing.history import Recording
 
@@ -226,7 +226,7 @@ class Cluster:
 
     async def _start(self) -> None:
         ports = iter(_free_ports(2 + 2 * self._count))
-        settings = NameServerSettings(listen=NameServerAddress(_HOST, next(ports)))
+        settings = NameServerSettings(listen=ServerAddress(_HOST, next(ports)))
         server = NameServer(settings, is_new=False)  # the cluster is new, and no broker comes back
         await server.start()
         self._server = server

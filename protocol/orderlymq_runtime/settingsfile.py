@@ -5,31 +5,53 @@ Rule: whatever is wrong with it, or with the key material that it names, is one 
 """
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_runtime.pages.token import PageGuard, PageToken, PageTokenError
+from orderlymq_runtime.process.ending import SERVER_CLOSE_MAX_MS
+from orderlymq_runtime.remoting.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.security.cleartext import stays_here
 from orderlymq_runtime.security.clustersecret import ClusterSecretError, read_cluster_secret
 from orderlymq_runtime.security.tls import TlsError, TlsSettings
+from orderlymq_runtime.sockets.addresses import join_address
+
+Positive: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """A host name or IP and a TCP port; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return join_address(self.host, self.port)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Common settings of every server of a cluster.
 
     Attributes:
+        http: address of /healthz, /readyz, /metrics and /status; none without it.
+        listeners: further ones, by which clients of other networks come.
         tls: whether clients may or must speak TLS.
         cluster_secret_file: where the secret of the cluster stands, which its processes know each other by.
         pages_token_file: where the token stands that /status and /metrics ask for; none is asked for without it.
         cluster_secret: what stands there, read with the settings; a settings file does not hold it.
+        shutdown_max_ms: how long the end may take from SIGTERM on, whatever hangs.
     """
 
+    http: ServerAddress | None = None
+    listeners: OutsideListeners = msgspec.field(default_factory=list)
     tls: TlsSettings = TlsSettings()
     cluster_secret_file: Path | None = None
     cluster_secret: bytes = b""
     pages_token_file: Path | None = None
+    shutdown_max_ms: Positive = SERVER_CLOSE_MAX_MS
+    log_format: Literal["text", "json"] = "text"
 
     def pages(self, host: str) -> PageGuard:
         """Return who may ask for the HTTP pages at *host*, and how.
@@ -85,8 +107,11 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
         )
     try:
         settings.tls.server()
+        check_listeners(settings.listeners)
+        if settings.http is not None:
+            settings.pages(settings.http.host)
         return _with_cluster_secret(settings)
-    except (TlsError, ClusterSecretError) as error:
+    except (TlsError, ClusterSecretError, PageTokenError, ListenerError) as error:
         raise SettingsError(f"{path}: {error}") from error
 
 

@@ -16,8 +16,8 @@ from orderlymq import (
 )
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_nameserver.app import NameServer
-from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
+from orderlymq_runtime.settingsfile import ServerAddress
 from tests.broker.test_app import ready, running
 from tests.ports import free_ports
 from tests.runtime.sockets.test_listener import needs_ipv6
@@ -29,7 +29,7 @@ HOST = "::1"
 @pytest.mark.timeout(60)
 async def test_messages_go_round_over_ipv6_alone(tmp_path: Path) -> None:
     """Law: addresses in routes and ids are read as they are written."""
-    server = NameServer(NameServerSettings(listen=NameServerAddress(HOST, 0)))
+    server = NameServer(NameServerSettings(listen=ServerAddress(HOST, 0)))
     await server.start()
     client, http, raft = (Address(HOST, port) for port in free_ports(3))
     settings = BrokerSettings(

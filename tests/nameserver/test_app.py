@@ -23,11 +23,12 @@ from orderlymq_nameserver.app import (
     NameServer,
 )
 from orderlymq_nameserver.kv import KvFile
-from orderlymq_nameserver.settings import Address, NameServerSettings
+from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, request
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.outside import OutsideListener
+from orderlymq_runtime.settingsfile import ServerAddress
 from tests.nameserver.registrations import (
     GROUP_A,
     GROUP_B,
@@ -37,7 +38,7 @@ from tests.nameserver.registrations import (
     topic,
 )
 
-LOOPBACK = Address("127.0.0.1", 0)
+LOOPBACK = ServerAddress("127.0.0.1", 0)
 TIMEOUT_S = 20.0
 
 

@@ -7,6 +7,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
 from orderlymq_broker import settings as broker_settings_file
-from orderlymq_nameserver import settings as name_server_settings_file
+from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_operator.brokers.status import PageAccess, read_status
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.objects.pods import (
@@ -33,7 +34,7 @@ from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.token import PageGuard, PageToken, PageTokenError
 from orderlymq_runtime.security.tls import ServerTls, TlsFiles, TlsSettings, client_context
-from orderlymq_runtime.settingsfile import ServerSettings, SettingsError
+from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
 from tests.operator.kube.observe.test_credentials import Secrets, access, secrets
 from tests.operator.kube.samples import IMAGE, cluster
 from tests.runtime.certificates import make_authority, make_certificate
@@ -271,7 +272,9 @@ async def test_a_missing_token_is_reported(
     assert TOKEN not in repr(found)
 
 
-@pytest.mark.parametrize("load", [broker_settings_file.load, name_server_settings_file.load])
+@pytest.mark.parametrize(
+    "load", [broker_settings_file.load, partial(read_settings, kind=NameServerSettings)]
+)
 def test_settings_that_cannot_guard_their_pages_are_refused(
     tmp_path: Path, load: Callable[[Path], object]
 ) -> None:

@@ -21,7 +21,6 @@ from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet, encod
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch
 from orderlymq_nameserver.app import NameServer
-from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
@@ -35,6 +34,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signature import TIME
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.signedcalls import machine_ms
+from orderlymq_runtime.settingsfile import ServerAddress
 from tests.broker.store.memory import MemoryStore
 from tests.operator.scripted import serving
 from tests.ports import free_ports
@@ -65,7 +65,7 @@ async def make_name_server() -> AsyncIterator[MakeNameServer]:
     made: list[NameServer] = []
 
     async def make(port: int) -> NameServer:
-        server = NameServer(NameServerSettings(listen=NameServerAddress("127.0.0.1", port)))
+        server = NameServer(NameServerSettings(listen=ServerAddress("127.0.0.1", port)))
         await server.start()
         made.append(server)
         return server

@@ -8,13 +8,14 @@ from pydantic import ValidationError
 from orderlymq_broker import settings as broker_settings
 from orderlymq_broker.__main__ import check
 from orderlymq_broker.replication.replicainstance import sticks_ms
-from orderlymq_nameserver import settings as name_server_settings
+from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.processes import name_server_program, replica_program
 from orderlymq_operator.plan.settings import broker_options, revision
 from orderlymq_operator.resources.cluster.cluster import Config
 from orderlymq_operator.resources.cluster.rollout import LIVE_SETTINGS
 from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_runtime.settingsfile import ServerAddress, read_settings
 from tests.operator.examples import cluster
 
 
@@ -176,11 +177,10 @@ def test_the_name_server_reads_the_file_that_is_written_for_it(tmp_path: Path) -
     program = name_server_program(cluster(), 1, directory)
     file = tmp_path / "settings.json"
     file.write_text(program.settings)
-    address = name_server_settings.Address
 
-    assert name_server_settings.load(file) == name_server_settings.NameServerSettings(
-        listen=address("127.0.0.1", 9877),
-        http=address("127.0.0.1", 13901),
+    assert read_settings(file, NameServerSettings) == NameServerSettings(
+        listen=ServerAddress("127.0.0.1", 9877),
+        http=ServerAddress("127.0.0.1", 13901),
         kv_path=tmp_path / "name-servers" / "1.json",
         cluster_secret_file=directory.cluster_secret,
         cluster_secret=directory.cluster_secret.read_bytes(),
