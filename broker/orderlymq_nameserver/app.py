@@ -80,7 +80,7 @@ class NameServer:
 
     def __init__(self, settings: NameServerSettings, *, is_new: bool = True) -> None:
         store = None if settings.kv_path is None else KvFile(settings.kv_path)
-        kv = KvTable({} if store is None else store.load(), store)
+        kv = KvTable() if store is None else KvTable(store.load(), store.save)
         self.address = settings.listen
         self.http_address: ServerAddress | None = None
         self.outside: dict[str, ServerAddress] = {}

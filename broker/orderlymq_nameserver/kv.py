@@ -7,9 +7,9 @@ change the other namespaces (`proofs`). They have a small part of their own, and
 read immediately and saved together, once a second and at the end: no number of requests makes the loop wait for the disk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -33,25 +33,16 @@ class KvError(Exception):
     """The configuration cannot be read, saved or made larger; the text says what to do."""
 
 
-class KvStore(Protocol):
-    """Where the tables are kept between two lives of the process."""
-
-    def save(self, tables: Tables) -> None:
-        """Keep *tables* in place of what was kept before, all or nothing.
-
-        Raises:
-            KvError: They could not be kept.
-        """
-
-
 class KvTable:
-    """The configuration in memory, saved through *store*."""
+    """The configuration in memory; *write* keeps it, or raises `KvError`."""
 
-    def __init__(self, tables: Tables | None = None, store: KvStore | None = None) -> None:
+    def __init__(
+        self, tables: Tables | None = None, write: Callable[[Tables], None] = lambda _: None
+    ) -> None:
         self._tables: dict[str, dict[str, str]] = {
             namespace: dict(table) for namespace, table in (tables or {}).items()
         }
-        self._store = store
+        self._write = write
         self._has_unsaved = False
         # What the cluster's own namespace and all others use.
         self._own_bytes = self._foreign_bytes = 0
@@ -125,8 +116,7 @@ class KvTable:
         self._tables = tables
 
     def _save(self, tables: Tables) -> None:
-        if self._store is not None:
-            self._store.save(tables)
+        self._write(tables)
         self._has_unsaved = False
 
     def _use(self, namespace: str, size: int) -> None:

@@ -12,7 +12,7 @@ from orderlymq_protocol.names import ORDER_NAMESPACE
 def test_what_was_answered_about_an_ordered_topic_is_in_the_file(tmp_path: Path) -> None:
     """Law: a change of the cluster's own namespace is saved before it counts; the layout is RocketMQ's."""
     path = tmp_path / "deep" / "kv.json"
-    table = KvTable(store=KvFile(path))
+    table = KvTable(write=KvFile(path).save)
     table.put(ORDER_NAMESPACE, "b", "2")
     table.put(ORDER_NAMESPACE, "a", "ä")
     table.put(ORDER_NAMESPACE, "k", "v")
@@ -31,7 +31,7 @@ def test_changes_of_other_namespaces_are_read_immediately_and_saved_together(
 ) -> None:
     """Law: strangers cannot make the loop wait for the disk by the number of their requests."""
     path = tmp_path / "kv.json"
-    table = KvTable(store=KvFile(path))
+    table = KvTable(write=KvFile(path).save)
     table.put("n", "b", "2")
     table.put("m", "k", "v")
     table.delete("m", "k")
@@ -52,7 +52,7 @@ def test_changes_of_other_namespaces_are_read_immediately_and_saved_together(
 def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     """Law: a change that is so already costs no write."""
     path = tmp_path / "kv.json"
-    table = KvTable(store=KvFile(path))
+    table = KvTable(write=KvFile(path).save)
     assert table.put(ORDER_NAMESPACE, "T", "a:4")
     assert table.put("n", "k", "v")
     table.save()
@@ -70,7 +70,7 @@ def test_a_change_that_cannot_be_saved_did_not_happen(tmp_path: Path) -> None:
     """Law: nobody learns of a value that the next life would not know."""
     (tmp_path / "file").write_text("")
     order = {ORDER_NAMESPACE: {"k": "old"}}
-    table = KvTable(order, KvFile(tmp_path / "file" / "kv.json"))
+    table = KvTable(order, KvFile(tmp_path / "file" / "kv.json").save)
 
     with pytest.raises(KvError, match="cannot be written"):
         table.put(ORDER_NAMESPACE, "k", "new")
@@ -84,7 +84,7 @@ def test_what_could_not_be_saved_yet_is_saved_later(tmp_path: Path) -> None:
     """Law: a disk that refuses for a while loses nothing that was answered."""
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "kv.json"
-    table = KvTable(store=KvFile(path))
+    table = KvTable(write=KvFile(path).save)
     table.put("n", "k", "v")
     with pytest.raises(KvError, match="cannot be written"):
         table.save()
@@ -137,7 +137,7 @@ def test_what_is_kept_is_bounded_and_can_be_made_smaller(namespace: str, limit: 
 def test_strangers_leave_the_cluster_its_room(tmp_path: Path, letter: str) -> None:
     """Law: other namespaces have a small part of their own, in bytes, many small texts included."""
     path = tmp_path / "kv.json"
-    table = KvTable(store=KvFile(path))
+    table = KvTable(write=KvFile(path).save)
     refused = 0
     for number in range(2_000):
         try:
@@ -156,7 +156,7 @@ def test_a_text_that_cannot_be_written_is_refused_when_it_is_put(
     place: int, tmp_path: Path
 ) -> None:
     """Law: nobody's text keeps the cluster's own from being saved."""
-    table = KvTable(store=KvFile(tmp_path / "kv.json"))
+    table = KvTable(write=KvFile(tmp_path / "kv.json").save)
     texts = ["a", "a", "a"]
     texts[place] = "\ud800"
 

@@ -49,7 +49,7 @@ class NameServer(ServerProcess):
         """Begin with nothing but the configuration."""
         self.begin()
         self._lines: dict[int, Line] = {}
-        self._core = NameServerCore(KvTable(self._saved, self), expiry_ms=EXPIRY_MS)
+        self._core = NameServerCore(KvTable(self._saved, self.save), expiry_ms=EXPIRY_MS)
         self._has_told = False
         self.after(SCAN_US, "scan", self._scan)
 
