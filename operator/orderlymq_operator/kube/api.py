@@ -89,6 +89,10 @@ class NameTakenError(ApiError):
     condition = "NameTaken"
 
 
+class NotFoundError(ApiError):
+    """There is no such object, or no such kind (404)."""
+
+
 class ConflictError(ApiError):
     """The object has changed or exists already (409): read it again."""
 
@@ -237,10 +241,8 @@ class Api:
         """Return an object as it is now; None when there is none."""
         try:
             return await self._call("get", resource, resource.path(namespace, name))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        except NotFoundError:
+            return None
 
     async def list(
         self,
@@ -265,10 +267,10 @@ class Api:
                 page = await self._call(
                     "list", resource, resource.path(namespace), query=query, accept=accept
                 )
-            except ApiError as error:
-                if error.status == 404 and resource.optional:
-                    return []
-                raise
+            except NotFoundError:
+                if not resource.optional:
+                    raise
+                return []
             # Items of a list do not say what they are; a list of metadata without any has null in their place.
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}
             found += [item | kind for item in page["items"] or ()]
@@ -281,10 +283,8 @@ class Api:
         """Return whether the API server knows a kind in this version; it answers everybody."""
         try:
             found = await self._call("get", resource, resource.root)
-        except ApiError as error:
-            if error.status == 404:
-                return False
-            raise
+        except NotFoundError:
+            return False
         return any(each["name"] == resource.plural for each in found["resources"])
 
     # -- writing -------------------------------------------------------------------------------
@@ -380,12 +380,8 @@ class Api:
             body["propagationPolicy"] = propagation
         try:
             await self._call("delete", resource, resource.path(namespace, name), body=body)
-        except ConflictError:
-            return False  # another object has the name now
-        except ApiError as error:
-            if error.status == 404:
-                return False
-            raise
+        except (ConflictError, NotFoundError):
+            return False  # it has gone, or another object has the name now
         return True
 
     async def evict(self, namespace: str, name: str, uid: str) -> bool:
@@ -403,11 +399,9 @@ class Api:
         }
         try:
             await self._call("evict", PODS, PODS.path(namespace, name, "eviction"), body=body)
-        except ConflictError:
-            return False  # another object has the name now
+        except (ConflictError, NotFoundError):
+            return False  # it has gone, or another object has the name now
         except ApiError as error:
-            if error.status == 404:
-                return False
             if error.status == 429 and _BUDGET in error.causes:
                 raise EvictionRefusedError(str(error), error.status, error.reason) from error
             if error.status == 500 and _BUDGETS in str(error):
@@ -483,6 +477,12 @@ _METHODS: Final = {
     "evict": "POST",
 }
 _READS: Final = {"get", "list"}
+_REFUSALS: Final[Mapping[int, type[ApiError]]] = {
+    401: ForbiddenError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+}
 # What the API server names as the cause where a disruption budget, and not its own load, refuses.
 _BUDGET: Final = "DisruptionBudget"
 # What it says with 500 of a pod that several budgets select, as long as they do.
@@ -522,13 +522,8 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
     except (ValueError, AttributeError, TypeError):
         sentence, reason, causes, more = text[:200].decode(errors="replace"), "", frozenset(), ""
     sentence = sentence or f"the API server answered {status}"
-    if status in {401, 403}:
-        return ForbiddenError(sentence, status, reason, causes=causes)
-    if status == 409:
-        return ConflictError(sentence, status, reason)
-    if status == 500 and _NO_OBJECT in sentence:
-        return ApiError(sentence, status, reason)
-    if status in {410, 429} or status >= 500:
+    is_final = status == 500 and _NO_OBJECT in sentence
+    if status in {410, 429} or (status >= 500 and not is_final):
         try:
             pause_s = float(headers.get("Retry-After", 0))
         except ValueError:
@@ -536,4 +531,4 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
         if _BUDGET in causes and more:
             sentence = f"{sentence.rstrip('.')}: {more}"
         return RetryLaterError(sentence, status, reason, pause_s, causes)
-    return ApiError(sentence, status, reason)
+    return _REFUSALS.get(status, ApiError)(sentence, status, reason, causes=causes)
