@@ -118,7 +118,7 @@ def _without_live(cluster: Cluster) -> Cluster:
         }
         parts[name] = part.model_copy(update=live)
 
-    return cluster.model_copy(update={"spec": spec.model_copy(update=parts)})
+    return cluster.with_spec(**parts)
 
 
 def live_changes(old: Cluster, new: Cluster) -> Iterator[tuple[str, str]]:
@@ -130,8 +130,7 @@ def live_changes(old: Cluster, new: Cluster) -> Iterator[tuple[str, str]]:
         fields = type(latter).model_fields.items()
         field = next(name for name, about in fields if (about.alias or name) == alias)
         one = latter.model_copy(update={field: getattr(former, field)})
-        spec = new.spec.model_copy(update={part: one})
-        if broker_options(new.model_copy(update={"spec": spec})) != effective:
+        if broker_options(new.with_spec(**{part: one})) != effective:
             was, now = (
                 each.model_dump(mode="json", by_alias=True)[alias] for each in (former, latter)
             )

@@ -5,7 +5,7 @@ Rule: unknown fields are errors and types are exact, because a manifest with a t
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -134,6 +134,11 @@ class KubernetesObject(Model):
     api_version: ApiVersion = API_VERSION
     kind: str
     metadata: ObjectMeta
+    spec: Model
+
+    def with_spec(self, **changed: object) -> Self:
+        """Return the same object whose spec says something else in these fields."""
+        return self.model_copy(update={"spec": self.spec.model_copy(update=changed)})
 
 
 class ClusterRef(Model):

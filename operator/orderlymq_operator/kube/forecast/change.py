@@ -184,8 +184,7 @@ def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
     cluster = accepted.cluster
     if desired.cluster.spec.scale_down.policy == "Drain":
         groups = min(cluster.spec.groups, desired.cluster.spec.groups)
-        spec = cluster.spec.model_copy(update={"groups": groups})
-        accepted = replace(accepted, cluster=cluster.model_copy(update={"spec": spec}))
+        accepted = replace(accepted, cluster=cluster.with_spec(groups=groups))
     # The API server asks for no confirmation; the operator does.
     tokens = " ".join(act.token for act in dangerous(accepted.cluster, desired.cluster))
     meta = desired.cluster.metadata.model_copy(update={"annotations": {ANNOTATION_CONFIRM: tokens}})

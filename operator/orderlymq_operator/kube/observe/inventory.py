@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -146,8 +146,7 @@ def _planned(manifest: Manifest) -> Manifest:
         return manifest
     meta, declared = manifest.metadata, {field: declared_name(manifest)}
     named = meta.model_copy(update={"name": f"{meta.namespace}/{meta.name}"})
-    spec: Any = manifest.spec.model_copy(update=declared)
-    return manifest.model_copy(update={"metadata": named, "spec": spec})
+    return manifest.with_spec(**declared).model_copy(update={"metadata": named})
 
 
 def _declared(kind: str, found: Json) -> str:

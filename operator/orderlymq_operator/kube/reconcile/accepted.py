@@ -120,8 +120,7 @@ def with_pull_secrets(manifest: Pulling, default: Sequence[str]) -> Pulling:
     """Return *manifest* with the operator's pull secrets where it names none; they must be in its namespace."""
     if manifest.spec.image_pull_secrets or not default:
         return manifest
-    spec = manifest.spec.model_copy(update={"image_pull_secrets": list(default)})
-    return manifest.model_copy(update={"spec": spec})
+    return manifest.with_spec(image_pull_secrets=list(default))
 
 
 def with_tls_step(cluster: Cluster, live: Live) -> tuple[Cluster, str]:
@@ -141,9 +140,8 @@ def with_tls_step(cluster: Cluster, live: Live) -> tuple[Cluster, str]:
     named = (each.tls_secret for each in made if each is not None and each.tls_secret)
     secret = wanted.secret_name or next(named, None)
     tls = wanted.model_copy(update={"mode": "Permissive", "secret_name": secret})
-    spec = cluster.spec.model_copy(update={"tls": tls})
     text = f"tls.mode {wanted.mode} waits until every pod has Permissive: {obstacle}"
-    return cluster.model_copy(update={"spec": spec}), text
+    return cluster.with_spec(tls=tls), text
 
 
 def _tls_obstacles(mode: str, live: Live) -> Iterator[str]:

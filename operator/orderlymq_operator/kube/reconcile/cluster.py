@@ -24,7 +24,6 @@ from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.kube.api import (
     Api,
     ApiError,
-    ConflictError,
     NotReadError,
     RetryLaterError,
     by_what_is_kept,
@@ -217,15 +216,12 @@ class ClusterReconciler:
         steps = (*key, "steps")
         try:
             pause_s = await self._steps(item)
-        except (ConflictError, RetryLaterError) as error:
-            if self._failures.stays(steps, error):
-                await self._write_problem(item, error.condition, str(error))
-            raise
         except CertificateError as error:
             await self._write_problem(item, "SecretMissing", str(error))
             return self._backoff.pause_s(key, str(error))
         except ApiError as error:
-            await self._write_problem(item, error.condition, str(error))
+            if self._failures.stays(steps, error):
+                await self._write_problem(item, error.condition, str(error))
             raise
         self._failures.forget(steps)
         return pause_s
@@ -513,8 +509,7 @@ class ClusterReconciler:
         if len(forms) < cluster.spec.groups:
             if restores:
                 raise CertificateError(problem)
-            spec = cluster.spec.model_copy(update={"groups": len(forms)})
-            cluster = cluster.model_copy(update={"spec": spec})
+            cluster = cluster.with_spec(groups=len(forms))
             state.desired = replace(state.desired, cluster=cluster)
         return forms, problem
 

@@ -49,10 +49,9 @@ def surplus_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
 def with_standing_groups(desired: Desired, live: Live) -> Desired:
     """Return *desired* with every group that still stands, and with those that are to go marked as draining."""
     cluster = desired.cluster
-    spec = cluster.spec.model_copy(update={"groups": len(planned_groups(cluster, live))})
     return replace(
         desired,
-        cluster=cluster.model_copy(update={"spec": spec}),
+        cluster=cluster.with_spec(groups=len(planned_groups(cluster, live))),
         draining=frozenset(surplus_groups(cluster, live)),
     )
 

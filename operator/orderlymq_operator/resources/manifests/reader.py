@@ -382,8 +382,7 @@ def _certificates_beside_manifest(cluster: Cluster, file: str) -> Cluster:
     paths = {name: _beside(path, file) for name in names if (path := getattr(tls, name))}
     if not paths:
         return cluster
-    spec = cluster.spec.model_copy(update={"tls": tls.model_copy(update=paths)})
-    return cluster.model_copy(update={"spec": spec})
+    return cluster.with_spec(tls=tls.model_copy(update=paths))
 
 
 def _beside_manifest(user: User, file: str) -> User:
@@ -392,8 +391,7 @@ def _beside_manifest(user: User, file: str) -> User:
     if source is None or source.file is None:
         return user
     path = _beside(source.file, file)
-    spec = user.spec.model_copy(update={"secret_from": source.model_copy(update={"file": path})})
-    return user.model_copy(update={"spec": spec})
+    return user.with_spec(secret_from=source.model_copy(update={"file": path}))
 
 
 def _beside(path: str, file: str) -> str:
@@ -513,7 +511,5 @@ def _found(value: object) -> str:
 
 
 def _dotted(path: Sequence[str | int]) -> str:
-    text = ""
-    for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return text.removeprefix(".")
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).removeprefix(".")
