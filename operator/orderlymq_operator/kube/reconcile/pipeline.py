@@ -43,7 +43,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import claim_facts
 from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster, with_pull_secrets
-from orderlymq_operator.kube.reconcile.backoff import Backoff, Failures
+from orderlymq_operator.kube.reconcile.backoff import Backoff
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
 from orderlymq_operator.kube.reconcile.volumes import settle_claim
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
@@ -83,8 +83,6 @@ from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 
-# Namespace and name of a Pipeline.
-
 AT_WORK_S: Final = 0.2
 WAITING_S: Final = 2.0
 # How often a driver that runs is asked, and how often its figures alone are worth a write.
@@ -108,7 +106,7 @@ _DEFINITION: Final = f"{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.api_versi
 
 @dataclass(slots=True)
 class _Observation:
-    """Result of a reconcile."""
+    """What is wanted and what is there."""
 
     wanted: list[Json]
     workload: Json
@@ -156,7 +154,6 @@ class PipelineReconciler:
         self._reported_at: dict[Key, float] = {}
         self._lists = Lister(api, time.monotonic)
         self._backoff = Backoff()
-        self._failures = Failures()
         self._definition: tuple[float, Json | None] | None = None
         # Questions without an answer yet, or with one that no reconcile has read; by Pipeline and UID of the pod.
         self._asked: dict[Key, dict[str, asyncio.Task[bytes]]] = {}
@@ -184,7 +181,7 @@ class PipelineReconciler:
                 return None
             if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
                 return None
-            async with self._writer.saying_refusals(item, self._failures, key):
+            async with self._writer.saying_refusals(item):
                 return await self._steps(key, item, item.manifest)
 
     async def _steps(self, key: Key, item: Item, pipeline: Pipeline) -> float | None:
@@ -338,7 +335,7 @@ class PipelineReconciler:
         self._reported_at.pop(key, None)
         self._lists.forget(key)
         self._backoff.forget(key)
-        self._failures.forget(key)
+        self._writer.failures.forget(key)
         self._drop_questions(key, set())
         self._asked.pop(key, None)
 

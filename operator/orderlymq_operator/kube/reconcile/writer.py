@@ -8,7 +8,7 @@ because each field has one owner.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -61,6 +61,7 @@ class StatusWriter:
         self._inventory = inventory
         self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
+        self.failures = Failures()
 
     async def write(
         self, item: Item, conditions: Mapping[str, ConditionReport], facts: Json
@@ -123,9 +124,7 @@ class StatusWriter:
         await self.write(item, ready, previous_facts(item))
 
     @asynccontextmanager
-    async def saying_refusals(
-        self, item: Item, failures: Failures, key: Hashable
-    ) -> AsyncIterator[None]:
+    async def saying_refusals(self, item: Item) -> AsyncIterator[None]:
         """Let Ready of an object say what the API server refuses in the block, unless it passes.
 
         Raises:
@@ -134,10 +133,10 @@ class StatusWriter:
         try:
             yield
         except ApiError as error:
-            if failures.stays(key, error):
+            if self.failures.stays(item.key, error):
                 await self.not_ready(item, error.condition, str(error))
             raise
-        failures.forget(key)
+        self.failures.forget(item.key)
 
     async def write_parts(
         self,

@@ -75,7 +75,6 @@ class BackupReconciler:
         self._defaults = defaults
         self._writer = StatusWriter(api, inventory, metrics)
         self._finalizers = Finalizers(api, inventory)
-        self._failures = Failures()
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
@@ -87,7 +86,7 @@ class BackupReconciler:
             await self._inventory.refresh(key)
             item = self._inventory.item("Backup", key)
             if item is None:
-                self._failures.forget(key)
+                self._writer.failures.forget(key)
                 return None
             backup = item.manifest
             if not isinstance(backup, Backup):
@@ -102,7 +101,7 @@ class BackupReconciler:
             elif not await self._finalizers.hold(item, names.BACKUP_FINALIZER):
                 return LOOKING_S  # it has changed since it was read
             item = self._inventory.item("Backup", key) or item
-            async with self._writer.saying_refusals(item, self._failures, key):
+            async with self._writer.saying_refusals(item):
                 return await self._advance(item, backup)
 
     async def _advance(self, item: Item, backup: Backup) -> float | None:

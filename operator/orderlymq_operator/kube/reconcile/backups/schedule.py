@@ -49,7 +49,6 @@ class ScheduleReconciler:
         self._metrics = metrics
         self._now = now
         self._writer = StatusWriter(api, inventory, metrics)
-        self._failures = Failures()
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
@@ -61,7 +60,7 @@ class ScheduleReconciler:
             await self._inventory.refresh(key)
             item = self._inventory.item("ScheduledBackup", key)
             if item is None or item.deleting_since is not None:
-                self._failures.forget(key)
+                self._writer.failures.forget(key)
                 return None
             wanted = item.manifest
             if not isinstance(wanted, ScheduledBackup):
@@ -74,7 +73,7 @@ class ScheduleReconciler:
             except ScheduleInvalid as error:
                 await self._writer.not_ready(item, "Invalid", str(error))
                 return None
-            async with self._writer.saying_refusals(item, self._failures, key):
+            async with self._writer.saying_refusals(item):
                 return await self._advance(item, wanted, schedule)
 
     async def _advance(
