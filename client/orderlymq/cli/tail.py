@@ -10,11 +10,11 @@ import click
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.printer import print_message
 from orderlymq.cli.session import SPAN, connected, say
+from orderlymq.connection.troubles import passes
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BodyUnreadable, BrokerError, PullError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.plurals import counted
 
 _HELD_S: Final = 15.0
@@ -23,13 +23,6 @@ _AGAIN_S: Final = 0.5
 _STEP: Final = 1_000
 # A key may have no message at all: so much of each queue is read for the last N that match.
 READ_MAX: Final = 10_000
-_BUSY: Final = (
-    ResponseCode.SYSTEM_BUSY,
-    ResponseCode.SERVICE_NOT_AVAILABLE,
-    ResponseCode.FLOW_CONTROL,
-    ResponseCode.NOT_LEADER_FOR_QUEUE,
-    ResponseCode.GO_AWAY,
-)
 
 
 @click.command()
@@ -151,8 +144,4 @@ class _Tail:
 def _is_passing(error: PullError) -> bool:
     """Return whether a pull failed because nobody answered, nobody leads or too much is asked."""
     cause = error.__cause__
-    if not isinstance(cause, BrokerError):
-        return True
-    return cause.code in _BUSY or (
-        cause.code == ResponseCode.SYSTEM_ERROR and "does not lead" in cause.remark
-    )
+    return not isinstance(cause, BrokerError) or passes(cause)

@@ -18,12 +18,32 @@ _log = logging.getLogger(__name__)
 AGAIN_S: Final = 30.0
 # What is answered where a broker does not lead, or not yet: another one is to be found.
 NO_LEADER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
+# "Try later" by their nature; a message is not stored (wire reference 4.9, and code 14 of a leader
+# that lost its term or whose disk is full).
+LATER: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
+        ResponseCode.GO_AWAY,
+    }
+)
 # What stays refused until somebody changes something.
 _CERTAIN: Final = (
     ResponseCode.NO_PERMISSION,
     ResponseCode.TOPIC_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
 )
+
+
+def passes(error: BrokerError) -> bool:
+    """Return whether another try may be answered otherwise."""
+    if (
+        error.code == ResponseCode.SYSTEM_ERROR
+    ):  # a refusal, but for that of a replica that does not lead
+        return error.remark.endswith("try again") or "does not lead" in error.remark
+    return error.code in LATER
 
 
 class Troubles:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Final
 
+from orderlymq.connection.troubles import LATER
 from orderlymq.errors import (
     SendError,
     SendRefused,
@@ -40,21 +41,10 @@ from orderlymq_protocol.names import (
 )
 from orderlymq_runtime.remoting.client import RemotingError
 
-# "Try later" by their nature; the message is not stored (wire reference 4.9, and code 14 of a leader
-# that lost its term or whose disk is full).
-_LATER: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-        ResponseCode.NOT_LEADER_FOR_QUEUE,
-        ResponseCode.GO_AWAY,
-    }
-)
 # What RocketMQ's producer tries on another broker as well (DefaultMQProducerImpl, retryResponseCodes).
 _ELSEWHERE: Final = frozenset(
     {
-        *_LATER,
+        *LATER,
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.NO_PERMISSION,
@@ -127,7 +117,7 @@ class Attempts:
     def note_refusal(self, address: str, answer: RemotingCommand) -> None:
         """Take note of an answer that says no."""
         self.tries += 1
-        self._is_early = answer.code in _LATER or any(
+        self._is_early = answer.code in LATER or any(
             mark in (answer.remark or "") for mark in _BUSY_MARKS
         )
         self._address, self._refusal = address, answer

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
 from orderlymq.connection.routes import TopicRoute
+from orderlymq.connection.troubles import passes
 from orderlymq.connection.wire import check
 from orderlymq.consumer.group.offsets import NOT_FOUND
 from orderlymq.consumer.group.queuereader import QueueReader
@@ -60,17 +61,6 @@ _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 2.0
 
 _AWAY: Final = (BrokerUnreachable, NameServersUnreachable, RemotingError, PullError)
-_LATER: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-        ResponseCode.NOT_LEADER_FOR_QUEUE,
-        ResponseCode.GO_AWAY,
-    }
-)
-# A system error is a refusal, but for the one of a replica that does not lead, which ends with these words.
-_TRY_AGAIN: Final = "try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +218,7 @@ class ClusterAccess:
         header = QueueHeader(queue.topic, queue.queue_id)
 
         async def ask() -> int | None:
-            address = await self.instance.address(queue.broker_name, queue.topic)
-            if address is None:
-                raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+            address = await self.instance.leader(queue.broker_name, queue.topic)
             command = request(RequestCode.ORDERLYMQ_APPEND_COPIES, header.to_ext(), copies)
             answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -383,9 +371,7 @@ class ClusterAccess:
         return Fetched(chunks, min(position, end))
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int, tags: str) -> _Answer:
-        address = await self.instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        address = await self.instance.leader(queue.broker_name, queue.topic)
         command = pull_request(
             PullOptions(
                 group=GROUP,
@@ -425,7 +411,7 @@ class ClusterAccess:
             except TopicNotFound:
                 raise
             except BrokerError as error:
-                if not _passes(error):
+                if not passes(error):
                     raise
                 reason: Exception = error
             except _AWAY as error:
@@ -441,13 +427,6 @@ class ClusterAccess:
 def _mark(message: StoredMessage) -> int:
     facts = (message.store_timestamp, message.born_timestamp, message.body_crc, message.properties)
     return int.from_bytes(blake2b(repr(facts).encode(), digest_size=7).digest())
-
-
-def _passes(error: BrokerError) -> bool:
-    """Return whether another try may be answered otherwise."""
-    if error.code == ResponseCode.SYSTEM_ERROR:
-        return error.remark.endswith(_TRY_AGAIN)
-    return error.code in _LATER
 
 
 _OPEN: dict[tuple[int, Connect], ClusterAccess] = {}

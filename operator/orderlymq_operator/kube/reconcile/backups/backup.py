@@ -31,7 +31,6 @@ from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.observe.jobs import job_facts
 from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster
 from orderlymq_operator.kube.reconcile.backend import Defaults
-from orderlymq_operator.kube.reconcile.backoff import Failures
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter

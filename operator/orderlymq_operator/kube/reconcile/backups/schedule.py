@@ -15,7 +15,6 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.ownership import owned
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
-from orderlymq_operator.kube.reconcile.backoff import Failures
 from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
 from orderlymq_operator.kube.reconcile.status import previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
