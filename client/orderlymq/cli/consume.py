@@ -141,7 +141,8 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     else:
         consumer.subscribe(topic, sql, kind="SQL92")
     # A missing topic is an error here, where a program would wait for it to come into being.
-    await _check_topic(name_server, topic)
+    async with AdminClient(name_server) as admin:
+        await admin.route(topic)  # a consumer would wait for one that is not there
     consumer.instance.troubles.on_refused = printer.refused
     with _warnings():
         async with consumer:
@@ -171,11 +172,6 @@ def _warnings() -> Iterator[None]:
     finally:
         log.setLevel(logging.NOTSET)
         log.removeHandler(handler)
-
-
-async def _check_topic(name_server: str, topic: str) -> None:
-    async with AdminClient(name_server) as admin:
-        await admin.route(topic)
 
 
 def _settings(start: str) -> ConsumerSettings:

@@ -20,6 +20,7 @@ from orderlymq.cli.session import (
     iso,
     parse_moment,
     print_json,
+    print_part,
     print_rows,
     print_table,
     say,
@@ -222,24 +223,20 @@ def _print(data: dict[str, Any]) -> None:
     age = f" ({data['lagSeconds']:.0f} s)" if data["lag"] and data["lagSeconds"] else ""
     lag = "not known" if data["lag"] is None else data["lag"]
     say(f"{data['group']}: {kind}{counted(len(data['members']), 'member')}, lag {lag}{age}")
-    if data["members"]:
-        say()
-        rows: list[list[object]] = [list(each.values()) for each in data["members"]]
-        print_table("", ["MEMBER", "ADDRESS", "LANGUAGE"], rows)
-    if data["queues"]:
-        say()
-        columns = [
-            "TOPIC",
-            "BROKER GROUP",
-            "QUEUE",
-            "HOLDER",
-            "EPOCH",
-            "HELD SINCE",
-            "COMMITTED",
-            "MAX",
-            "LAG",
-        ]
-        print_table("", columns, [list(row.values()) for row in data["queues"]])
+    members = [list(each.values()) for each in data["members"]]
+    print_part(["MEMBER", "ADDRESS", "LANGUAGE"], members)
+    columns = [
+        "TOPIC",
+        "BROKER GROUP",
+        "QUEUE",
+        "HOLDER",
+        "EPOCH",
+        "HELD SINCE",
+        "COMMITTED",
+        "MAX",
+        "LAG",
+    ]
+    print_part(columns, [list(row.values()) for row in data["queues"]])
     if data["lanes"]:
         say("\n" + "\n".join(lane_lines(data["lanes"])))
     if data["transactions"]:

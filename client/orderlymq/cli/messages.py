@@ -151,25 +151,16 @@ async def track(message_id: str, topic: str | None, name_server: str, output: st
     async with AdminClient(name_server) as admin:
         found = await _find(admin, message_id, topic, unreadable=True)
         tracks = await message_track(admin, found)
-    if output == "json":
-        print_json(
-            [
-                {
-                    "group": each.group,
-                    "state": each.state.value,
-                    "offset": each.offset,
-                    "why": each.why,
-                }
-                for each in tracks
-            ]
-        )
-        return
-    rows: list[list[object]] = [
+    data = [
+        {"group": each.group, "state": each.state.value, "offset": each.offset, "why": each.why}
+        for each in tracks
+    ]
+    rows = [
         [each.group, each.state.value, each.offset if each.offset >= 0 else None, each.why or None]
         for each in tracks
     ]
-    print_table("", ["CONSUMER GROUP", "STATE", "COMMITTED", "WHY"], rows)
-    if not rows:
+    print_rows(output, data, ["CONSUMER GROUP", "STATE", "COMMITTED", "WHY"], rows)
+    if not rows and output != "json":
         say(f"No consumer group has committed an offset in {found.topic}.")
 
 

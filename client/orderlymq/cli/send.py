@@ -15,8 +15,7 @@ from orderlymq.cli.session import (
     print_json,
     say,
 )
-from orderlymq.connection.instance import ClientInstance
-from orderlymq.errors import TopicNotFound
+from orderlymq.connection.instance import ClientInstance, unless_missing
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.producer import Producer
 from orderlymq.settings import check_name
@@ -133,11 +132,7 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
 
 async def _is_missing(instance: ClientInstance, topic: str) -> bool:
     check_name(check_topic_name, topic)
-    try:
-        await instance.route(topic)
-    except TopicNotFound:
-        return True
-    return False
+    return await unless_missing(instance.route(topic), None) is None
 
 
 async def _made(name_server: str, topic: str) -> str:

@@ -286,6 +286,13 @@ def print_rows(
         print_table("", columns, [list(row) for row in rows])
 
 
+def print_part(columns: list[str], rows: list[list[object]]) -> None:
+    """Print a table below what was printed, unless it has no rows."""
+    if rows:
+        say()
+        print_table("", columns, rows)
+
+
 def print_table(title: str, columns: list[str], rows: list[list[object]]) -> None:
     """Print a table; None becomes a dash and numbers stand right."""
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)

@@ -8,7 +8,7 @@ import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.exitcodes import ExitCode
-from orderlymq.cli.session import connected, print_json, print_table, say
+from orderlymq.cli.session import connected, print_json, print_part, print_table, say
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq_protocol.plurals import counted
 
@@ -91,14 +91,8 @@ def _print(groups: list[dict[str, Any]]) -> None:
     columns = ["BROKER GROUP", "ADDRESS", "LEADER", "TERM", "COMMIT", "APPLIED", "DISK", "SIZE"]
     print_table("", columns, rows)
     _print_rates({group["group"]: group.get("rates") or {} for group in groups})
-    if replicas:
-        say()
-        print_table("", ["BROKER GROUP", "REPLICA", "ROLE", "MATCH", "LAG", "ACTIVE"], replicas)
-    if transactions:
-        say()
-        print_table(
-            "", ["BROKER GROUP", "PRODUCER GROUP", "OPEN TRANSACTIONS", "GIVEN UP"], transactions
-        )
+    print_part(["BROKER GROUP", "REPLICA", "ROLE", "MATCH", "LAG", "ACTIVE"], replicas)
+    print_part(["BROKER GROUP", "PRODUCER GROUP", "OPEN TRANSACTIONS", "GIVEN UP"], transactions)
     stands = Counter(
         row["group"] for group in groups for row in (group.get("watch") or {}).get("blocked", ())
     )
@@ -110,11 +104,8 @@ def _print(groups: list[dict[str, Any]]) -> None:
 
 def _print_rates(rates: dict[str, dict[str, float]]) -> None:
     names = list(dict.fromkeys(name for found in rates.values() for name in found))
-    if names:
-        say()
-        heads = [re.sub("[A-Z]", r" \g<0>", each.removesuffix("PerSecond")) for each in names]
-        print_table(
-            "",
-            ["BROKER GROUP", *(f"{head.upper()}/s" for head in heads)],
-            [[group, *(found.get(name) for name in names)] for group, found in rates.items()],
-        )
+    heads = [re.sub("[A-Z]", r" \g<0>", each.removesuffix("PerSecond")) for each in names]
+    rows: list[list[object]] = [
+        [group, *(found.get(name) for name in names)] for group, found in rates.items()
+    ]
+    print_part(["BROKER GROUP", *(f"{head.upper()}/s" for head in heads)], rows if names else [])

@@ -87,7 +87,8 @@ async def trace(
             }
         )
     else:
-        _print(message_id, steps)
+        rows: list[list[object]] = [[iso(at), *said] for at, *said in steps]
+        print_table(f"message {message_id}", ["time", "who", "what", "details"], rows)
         for text in unasked:
             say(f"Warning: steps may be missing: {text}", err=True)
     if asked.failures:
@@ -95,11 +96,6 @@ async def trace(
 
 
 Step = tuple[int, str, str, str]
-
-
-def _print(message_id: str, steps: list[Step]) -> None:
-    rows: list[list[object]] = [[iso(at), who, what, details] for at, who, what, details in steps]
-    print_table(f"message {message_id}", ["time", "who", "what", "details"], rows)
 
 
 def _traced(trace: Trace) -> Step:

@@ -153,7 +153,11 @@ def _tell(progress: Progress) -> None:
 
 def _show(result: dict[str, Any]) -> None:
     rows: list[list[object]] = [
-        [name, f"{result[rate]:,.0f}", *_spans(result[latency])]
+        [
+            name,
+            f"{result[rate]:,.0f}",
+            *("-" if ms is None else f"{ms:.2f}" for ms in result[latency].values()),
+        ]
         for name, rate, latency in (
             ("sends", "sendsPerSecond", "sendLatencyMs"),
             ("deliveries", "consumedPerSecond", "endToEndLatencyMs"),
@@ -173,7 +177,3 @@ def _show(result: dict[str, Any]) -> None:
             f"{counted(result['outOfOrder'], 'delivery', 'deliveries')} broke the order; missing: "
             f"{counted(result['missing'], 'message')}."
         )
-
-
-def _spans(latency: dict[str, float | None]) -> list[str]:
-    return ["-" if ms is None else f"{ms:.2f}" for ms in latency.values()]
