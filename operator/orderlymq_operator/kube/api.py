@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 FIELD_MANAGER: Final = "orderlymq-operator"
 _TIMEOUT_S: Final = 30.0
 # Objects of one answer: some hundred kilobytes, which the API server likes better than megabytes.
-_PAGE: Final = 500
+PAGE: Final = 500
 _WHOLE: Final = "application/json"
 _METADATA: Final = f"{_WHOLE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"
@@ -258,7 +258,7 @@ class Api:
         Without *whole* there is nothing but their metadata.
         """
         found: list[Json] = []
-        query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
+        query = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
         if fields:
             query["fieldSelector"] = fields
         accept = _WHOLE if whole else _METADATA

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import kopf
 
-from orderlymq_operator.kube.api import IN_CLUSTER
+from orderlymq_operator.kube.api import IN_CLUSTER, PAGE
 from orderlymq_operator.kube.objects.names import LABEL_CLUSTER
 from orderlymq_operator.kube.resources import CLAIMS, MADE, NODES, OWN_KINDS, PODS, Json, Resource
 from orderlymq_operator.resources.meta import GROUP
@@ -33,7 +33,6 @@ _log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 5.0
-_PAGE: Final = 500
 # An API server marks its progress each minute; a watch that says nothing for longer begins again where it was.
 SILENT_S: Final = 70.0
 # Between attempts to begin all watches again, and how long they last when they are all right.
@@ -244,7 +243,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = _REQUEST_TIMEOUT_S
     settings.networking.connect_timeout = _CONNECT_TIMEOUT_S
     settings.networking.error_backoffs = RETRIES_S
-    settings.watching.chunk_size = _PAGE
+    settings.watching.chunk_size = PAGE
     settings.watching.inactivity_timeout = SILENT_S
     for resource in LABELLED:
         settings.watching.label_selectors[_place(resource)] = LABEL_CLUSTER

@@ -24,6 +24,7 @@ VERSION: Final = "v1alpha1"
 VERSIONS: Final = (VERSION, "v1beta1")
 # A literal, because the models have it as their type.
 API_VERSION: Final = "orderlymq.io/v1alpha1"
+DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}  # of a field in RFC 3339
 API_VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in VERSIONS)
 
 
@@ -156,7 +157,7 @@ class Condition(Model):
     type: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     status: Literal["True", "False", "Unknown"]
     observed_generation: Annotated[int, Field(ge=0)] | None = None
-    last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    last_transition_time: Annotated[str, Field(json_schema_extra=DATE_TIME)]
     reason: Annotated[
         str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9_]*)$", min_length=1, max_length=64)
     ]

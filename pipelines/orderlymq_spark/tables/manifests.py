@@ -20,7 +20,7 @@ from orderlymq_spark.locations.location import Location
 
 MANIFESTS: Final = "_manifests"
 _LATEST: Final = "latest"  # names a manifest from which on the last one is looked for
-_DIGITS: Final = 20
+DIGITS: Final = 20  # an offset has at most 19, so that names sort as numbers do
 _TRIES: Final = 100  # commits of others between two looks; each of them is an archive's batch
 _LOOK_AGAIN_S: Final = 1.0
 _LOOKS_MAX: Final = (
@@ -198,7 +198,7 @@ def _last(root: Location) -> int | None:
 
 
 def _place(root: Location, number: int) -> Location:
-    return root / MANIFESTS / f"{number:0{_DIGITS}}.json"
+    return root / MANIFESTS / f"{number:0{DIGITS}}.json"
 
 
 def _carry_out(root: Location, manifest: Manifest) -> None:

@@ -21,7 +21,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
-from orderlymq_spark.tables.manifests import Added, Manifest, commit, settled
+from orderlymq_spark.tables.manifests import DIGITS, Added, Manifest, commit, settled
 
 # Whose values repeat; a dictionary of ids, times and bodies would only be thrown away when it has grown.
 REPEATING_COLUMNS: Final = ["topic", "broker", "queue_id", "sharding_key", "tags"]
@@ -30,7 +30,6 @@ PARTS: Final = "_parts"
 _MARKS: Final = ("message_id", "store_ts")
 _LOOK_ROWS: Final = 8192
 _GONE_MAX: Final = 100  # files that go before they are opened; each is a compaction
-_DIGITS: Final = 20  # an offset has at most 19, so that names sort as numbers do
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 _FILE: Final = re.compile(r"(.+)-(\d{5,})/(\d{20})-(\d{20})\.parquet")
 
@@ -125,13 +124,13 @@ def folder_of(root: Location, queue: MessageQueue) -> Location:
 
 def path_of(root: Location, part: QueueRange) -> Location:
     """Return the name that a range is published under."""
-    name = f"{part.start:0{_DIGITS}}-{part.end:0{_DIGITS}}.parquet"
+    name = f"{part.start:0{DIGITS}}-{part.end:0{DIGITS}}.parquet"
     return folder_of(root, part.queue) / name
 
 
 def parts_folder(root: Location, app_id: str, batch: int) -> Location:
     """Return where a batch's files stand until they are published."""
-    return root / PARTS / app_id / f"{batch:0{_DIGITS}}"
+    return root / PARTS / app_id / f"{batch:0{DIGITS}}"
 
 
 def published(root: Location, topics: Iterable[str] | None = None) -> list[QueueRange]:
@@ -279,7 +278,7 @@ def _parts_until(root: Location, app_id: str, batch: int) -> set[str]:
     """Return what stands for a batch and for those before it, for which a task that was cut off may still have written."""
     folder = root / PARTS / app_id
     # Names have all their digits, so they sort as numbers do.
-    own = f"{batch:0{_DIGITS}}"
+    own = f"{batch:0{DIGITS}}"
     return {
         below(root, str(folder / path))
         for path, _ in folder.files()

@@ -17,14 +17,12 @@ from orderlymq.consumer.group.requests import (
     copy_to_retry,
     send_back_request,
 )
-from orderlymq.consumer.pull.groupreader import GroupReader
+from orderlymq.consumer.pull.groupreader import SUSPEND_MS, SUSPENDED_TIMEOUT_S, GroupReader
 from orderlymq.errors import BrokerError, PullError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_runtime.remoting.client import RemotingError
 
-_SUSPEND_MS: Final = 20_000  # RocketMQ's brokerSuspendMaxTimeMillis of pull consumers
-_BLOCKED_TIMEOUT_S: Final = 30.0  # RocketMQ's consumerTimeoutMillisWhenSuspend
 _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 5.0
 
@@ -63,8 +61,8 @@ class PullConsumer(GroupReader):
             offset,
             expression=expression,
             count=count,
-            suspend_ms=_SUSPEND_MS,
-            timeout_s=_BLOCKED_TIMEOUT_S,
+            suspend_ms=SUSPEND_MS,
+            timeout_s=SUSPENDED_TIMEOUT_S,
         )
 
     async def messages(

@@ -22,7 +22,7 @@ from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
 from orderlymq.consumer.group.queuereader import check_place
 from orderlymq.consumer.group.requests import PullStatus
 from orderlymq.consumer.group.subscriptions import Subscription, make_subscription
-from orderlymq.consumer.pull.groupreader import GroupReader
+from orderlymq.consumer.pull.groupreader import SUSPEND_MS, SUSPENDED_TIMEOUT_S, GroupReader
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BodyUnreadable, BrokerError, OrderlyMQError, SettingError, StateError
@@ -40,8 +40,6 @@ _log = logging.getLogger(__name__)
 _PULL_COUNT: Final = 10
 _CACHED_MAX: Final = 1_000
 _CACHED_BYTES_MAX: Final = 100 * 1024 * 1024
-_SUSPEND_MS: Final = 20_000
-_TIMEOUT_S: Final = 30.0
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 1.0
 
@@ -381,8 +379,8 @@ class LitePullConsumer(GroupReader):
             expression=None if subscription is None else subscription.data.sub_string,
             kind="TAG" if subscription is None else subscription.data.expression_type,
             count=self._count,
-            suspend_ms=_SUSPEND_MS,
-            timeout_s=_TIMEOUT_S,
+            suspend_ms=SUSPEND_MS,
+            timeout_s=SUSPENDED_TIMEOUT_S,
             lite=True,
         )
         position.next_offset = result.next_offset

@@ -31,7 +31,8 @@ _EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 _SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
-TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' default
+# Attempts of a run that ends: Kubernetes waits 10, 20, 40 s ... between them, so about five minutes.
+ATTEMPTS: Final = 5
 # `spark.sql.streaming.stopTimeout` is a minute; then the status is written.
 _GRACE_S: Final = 90
 _START_S: Final = 180  # a JVM on a busy node; the pages are there before it
@@ -63,7 +64,7 @@ def driver_pod(
             *("python", "-m", "orderlymq_spark.driver"),
             *("--manifest", f"{SETTINGS}/pipeline.json"),
             *("--http-port", str(names.HTTP_PORT)),
-            *("--termination-log", TERMINATION_LOG),
+            *("--termination-log", names.TERMINATION_LOG),
         ],
         "workingDir": DATA,
         "env": [
@@ -77,7 +78,7 @@ def driver_pod(
         "livenessProbe": driver_probe("/healthz", period_s=10, failures=6),
         "readinessProbe": driver_probe("/readyz", period_s=2, failures=3),
         # A driver that was killed could not say why; its last lines may.
-        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": locked_down(),
         "volumeMounts": [

@@ -13,6 +13,7 @@ BROKER_PORT: Final = 10911
 OLD_CLIENT_PORT: Final = 10909  # RocketMQ clients up to 4.4 send to the broker's port - 2
 RAFT_PORT: Final = 12910
 HTTP_PORT: Final = 13910
+TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' default
 
 LABEL_CLUSTER: Final = f"{GROUP}/cluster"
 LABEL_GROUP: Final = f"{GROUP}/group"

@@ -14,6 +14,7 @@ from typing import Any, Final
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import stamped
 from orderlymq_operator.kube.objects.drivers import (
+    ATTEMPTS,
     CONTAINER,
     driver_pod,
     executor_pod,
@@ -38,8 +39,6 @@ from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
 MANIFEST: Final = "pipeline.json"
 EXECUTOR_FORM: Final = "executor.yaml"
-# Attempts of a run that ends: Kubernetes waits 10, 20, 40 s ... between them, so about five minutes.
-_ATTEMPTS: Final = 5
 # Exit codes of `orderlymq_spark.driver` that another attempt would only repeat: a manifest that cannot be used, an
 # audit that has found something.
 _FINAL_CODES: Final = [2, 3]
@@ -178,7 +177,7 @@ def selector(pipeline: Pipeline, form: Form) -> dict[str, str]:
 def _job(pod: Json) -> Json:
     pod["spec"]["restartPolicy"] = "Never"  # a pod that failed stays, and with it what it said
     return {
-        "backoffLimit": _ATTEMPTS,
+        "backoffLimit": ATTEMPTS,
         "podFailurePolicy": {
             # Evictions count: a drained node and one that the driver has filled look the same.
             "rules": [

@@ -11,13 +11,11 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.podtemplate import plain
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_operator.resources.pod.affinity import Affinity
+from orderlymq_operator.resources.pod.affinity import PREFERRED, REQUIRED, Affinity
 from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.workload import Placement
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def placement(cluster: Cluster, component: str, group: str | None) -> Json:
@@ -30,7 +28,7 @@ def placement(cluster: Cluster, component: str, group: str | None) -> Json:
     if required:
         own = {"labelSelector": chosen, "topologyKey": given.topology_key}
         apart = affinity.setdefault("podAntiAffinity", {})
-        apart[_REQUIRED] = [own, *apart.get(_REQUIRED, [])]
+        apart[REQUIRED] = [own, *apart.get(REQUIRED, [])]
     if affinity:
         found["affinity"] = affinity
     spread = {key: _constraint(key, strict=strict) for key, strict in _domains(given).items()}
@@ -77,8 +75,8 @@ def _affinity(given: Affinity | None, chosen: Json) -> dict[str, Any]:
     """Return an affinity whose terms without a selector are about the pods that are *chosen*."""
     made = {} if given is None else plain(given)
     apart = made.get("podAntiAffinity", {})
-    weighted = [each["podAffinityTerm"] for each in apart.get(_PREFERRED, [])]
-    for term in (*apart.get(_REQUIRED, []), *weighted):
+    weighted = [each["podAffinityTerm"] for each in apart.get(PREFERRED, [])]
+    for term in (*apart.get(REQUIRED, []), *weighted):
         term.setdefault("labelSelector", chosen)
     return made
 

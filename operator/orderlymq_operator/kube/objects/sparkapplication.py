@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drivers import (
+    ATTEMPTS,
     DATA,
-    TERMINATION_LOG,
     executor_settings,
     executor_template,
     spark_driver_pod,
@@ -35,7 +35,6 @@ MAIN_FILE: Final = "local:///opt/orderlymq/spark/main.py"
 SPARK_VERSION: Final = "4.3.0"  # of the image; Kubeflow's operator only shows it
 # Likewise for streams: what failed begins again from its checkpoint.
 _RETRY_S: Final = 10
-_ATTEMPTS: Final = 5
 
 
 def spark_application(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
@@ -71,15 +70,15 @@ def spark_application(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
             ),
             *("--directory", DATA),
             *("--http-port", str(names.HTTP_PORT)),
-            *("--termination-log", TERMINATION_LOG),
+            *("--termination-log", names.TERMINATION_LOG),
         ],
         "sparkConf": conf,
         "suspend": spec.suspend,
         "restartPolicy": {
             "type": "Always" if spec.continuous else "OnFailure",
-            "onFailureRetries": _ATTEMPTS,
+            "onFailureRetries": ATTEMPTS,
             "onFailureRetryInterval": _RETRY_S,
-            "onSubmissionFailureRetries": _ATTEMPTS,
+            "onSubmissionFailureRetries": ATTEMPTS,
             "onSubmissionFailureRetryInterval": _RETRY_S,
         },
         "driver": {

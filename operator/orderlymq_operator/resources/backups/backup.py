@@ -4,13 +4,14 @@ The kind Backup: one backup of a Cluster, made once, and what became of it.
 Rule: a Backup is of a Cluster of its own namespace, because who can read a backup can read all messages and accounts.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
 from orderlymq_operator.resources.backups.destination import Destination
 from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.meta import (
+    DATE_TIME,
     IMMUTABLE,
     KubernetesObject,
     Model,
@@ -30,7 +31,6 @@ BACKUP_RESOURCES: Final = Resources(
     limits=ComputeRequests(memory="2Gi"),
 )
 DEADLINE: Final = Duration("24h")
-_DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -91,7 +91,7 @@ class GroupPosition(Model):
 
     name: str = Field(description="Broker name.")
     entry: Count = Field(description="Entry of its log up to which everything is in the backup.")
-    taken_at: str = Field(description="When that was.", json_schema_extra=_DATE_TIME)
+    taken_at: str = Field(description="When that was.", json_schema_extra=DATE_TIME)
     size_bytes: Count = Field(description="Bytes of its files.")
 
 
@@ -102,10 +102,10 @@ class BackupStatus(Status):
         default=None, description="One word for people; programs take the condition Ready."
     )
     started_at: str | None = Field(
-        default=None, description="When it began.", json_schema_extra=_DATE_TIME
+        default=None, description="When it began.", json_schema_extra=DATE_TIME
     )
     completed_at: str | None = Field(
-        default=None, description="When it ended.", json_schema_extra=_DATE_TIME
+        default=None, description="When it ended.", json_schema_extra=DATE_TIME
     )
     backup_id: str | None = Field(
         default=None, description="Its id, by which a Cluster is restored from it."

@@ -5,7 +5,7 @@ Rule: one at a time. A time that comes while a Backup runs waits for its end, an
 is made up for. `plan.backups.schedule` computes the times.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -16,14 +16,13 @@ from orderlymq_operator.resources.backups.backup import (
     Scratch,
 )
 from orderlymq_operator.resources.backups.destination import Destination
-from orderlymq_operator.resources.meta import KubernetesObject, Model, Status
+from orderlymq_operator.resources.meta import DATE_TIME, KubernetesObject, Model, Status
 from orderlymq_operator.resources.pipelines.spark import Cron
 from orderlymq_operator.resources.quantities import Duration
 from orderlymq_operator.resources.workload import Resources
 
 # Its Backups have a time behind this name.
 NAME_MAX: Final = 40
-_DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
 
 
 class Retention(Model):
@@ -76,10 +75,10 @@ class ScheduledBackupStatus(Status):
     last_schedule_time: str | None = Field(
         default=None,
         description="The time for which the last Backup was made.",
-        json_schema_extra=_DATE_TIME,
+        json_schema_extra=DATE_TIME,
     )
     next_schedule_time: str | None = Field(
-        default=None, description="When the next one is due.", json_schema_extra=_DATE_TIME
+        default=None, description="When the next one is due.", json_schema_extra=DATE_TIME
     )
     last_backup: str | None = Field(default=None, description="The last Backup that was made.")
     kept: Annotated[int, Field(ge=0)] | None = Field(

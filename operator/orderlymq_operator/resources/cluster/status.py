@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from orderlymq_operator.resources.cluster.listeners import LISTENERS_MAX, ListenerStatus
-from orderlymq_operator.resources.meta import Model, Status
+from orderlymq_operator.resources.meta import DATE_TIME, Model, Status
 
 GROUPS_MAX: Final = 64  # of one cluster; a client sends one heartbeat per group
 REPLICAS_MAX: Final = 5
@@ -54,7 +54,7 @@ class Operation(Model):
         default="", description="The step that is under way, or what it waits for."
     )
     started_at: str | None = Field(
-        default=None, description="When it began.", json_schema_extra={"format": "date-time"}
+        default=None, description="When it began.", json_schema_extra=DATE_TIME
     )
 
 
@@ -67,7 +67,7 @@ class RestoredStatus(Model):
     completed_at: str | None = Field(
         default=None,
         description="When every replica had it; absent before.",
-        json_schema_extra={"format": "date-time"},
+        json_schema_extra=DATE_TIME,
     )
 
 

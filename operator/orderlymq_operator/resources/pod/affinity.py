@@ -169,8 +169,8 @@ class PodAffinity(Model):
         ]
 
 
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _NEEDS_SELECTOR: Final = (
     "podAffinity needs labelSelector: without one it would put the replicas of a group together"
 )
@@ -182,8 +182,8 @@ class Affinity(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             rule(
-                f"!has(self.podAffinity) || (self.podAffinity.{_REQUIRED}.all(term, has(term.labelSelector)) && "
-                f"self.podAffinity.{_PREFERRED}.all(each, has(each.podAffinityTerm.labelSelector)))",
+                f"!has(self.podAffinity) || (self.podAffinity.{REQUIRED}.all(term, has(term.labelSelector)) && "
+                f"self.podAffinity.{PREFERRED}.all(each, has(each.podAffinityTerm.labelSelector)))",
                 _NEEDS_SELECTOR,
                 field=".podAffinity",
             )

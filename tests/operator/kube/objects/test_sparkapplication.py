@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.drivers import DATA, TERMINATION_LOG
+from orderlymq_operator.kube.objects.drivers import DATA
 from orderlymq_operator.kube.objects.pipeline import DriverEnvironment, supporting_objects
 from orderlymq_operator.kube.objects.sparkapplication import spark_application, unknown_fields
 from orderlymq_operator.kube.resources import Json
@@ -168,7 +168,7 @@ def test_a_spark_application_needs_nothing_of_us_in_the_cluster() -> None:
     assert spec["arguments"][2:] == [
         *("--directory", DATA),
         *("--http-port", str(names.HTTP_PORT)),
-        *("--termination-log", TERMINATION_LOG),
+        *("--termination-log", names.TERMINATION_LOG),
     ]
     parsed = parse_pipeline(json.loads(spec["arguments"][1]))
     assert (parsed.name, parsed.spec.spark.master) == ("orders-archive", "")

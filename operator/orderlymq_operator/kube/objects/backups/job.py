@@ -33,7 +33,6 @@ from orderlymq_operator.resources.workload import Resources
 CONTAINER: Final = "backup"
 COMPONENT: Final = "backup"
 PROGRAM: Final = ("python", "-m", "orderlymq_backup")
-TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' default
 WORK: Final = "/work"
 # Attempts after the first one: Kubernetes waits 10, 20, 40 s between them, and a copy that a dead reader had left is
 # gone after a minute.
@@ -241,10 +240,10 @@ def _pod(work: _Work, environment: ToolEnvironment) -> Json:
         "name": CONTAINER,
         "image": environment.image,
         "imagePullPolicy": environment.pull_policy,
-        "command": [*PROGRAM, *work.arguments, "--report", TERMINATION_LOG],
+        "command": [*PROGRAM, *work.arguments, "--report", names.TERMINATION_LOG],
         "env": [*work.variables, *work.place.variables],
         "resources": work.resources.model_dump(mode="json", exclude_none=True),
-        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePath": names.TERMINATION_LOG,
         # One that was killed could not say why; its last lines may.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }

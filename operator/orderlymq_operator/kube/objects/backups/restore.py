@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.backups.job import PROGRAM, TERMINATION_LOG
+from orderlymq_operator.kube.objects.backups.job import PROGRAM
 from orderlymq_operator.kube.objects.backups.place import place_of
 from orderlymq_operator.kube.objects.pods import SETTINGS_FLAG
 from orderlymq_operator.kube.resources import Json
@@ -48,11 +48,11 @@ def restoring_pod(broker: Json, restore: Restore) -> Json:
             *("restore", "--from", restore.destination.place, "--id", restore.backup_id),
             *settings,
             *("--groups", ",".join(restore.groups)),
-            *("--resume", "--report", TERMINATION_LOG),
+            *("--resume", "--report", names.TERMINATION_LOG),
         ],
         "env": [*own["env"], *place.variables],
         "volumeMounts": [*own["volumeMounts"], *(mount for _, mount in place.volumes)],
-        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     return {

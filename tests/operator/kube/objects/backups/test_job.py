@@ -6,8 +6,8 @@ import pytest
 
 from orderlymq_backup.command import create_command
 from orderlymq_backup.storage import GROUP_ACCESS
+from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import (
-    TERMINATION_LOG,
     ToolEnvironment,
     creation_job,
     creation_name,
@@ -72,8 +72,8 @@ def test_a_job_has_no_rights_and_ends() -> None:
         assert pod["restartPolicy"] == "Never"
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert container["terminationMessagePath"] == TERMINATION_LOG
-        assert container["command"][-2:] == ["--report", TERMINATION_LOG]
+        assert container["terminationMessagePath"] == names.TERMINATION_LOG
+        assert container["command"][-2:] == ["--report", names.TERMINATION_LOG]
         assert 0 < job["spec"]["backoffLimit"] < 10
         assert job["spec"]["activeDeadlineSeconds"] <= 24 * 3600
         assert job["spec"]["podReplacementPolicy"] == "Failed"
