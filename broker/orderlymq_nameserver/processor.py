@@ -32,7 +32,6 @@ from orderlymq_protocol.body.catalogue import (
     RegisterBrokerBody,
     TopicList,
     TopicRouteData,
-    body_crc32,
 )
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.javaproperties import java_properties
@@ -53,6 +52,7 @@ from orderlymq_protocol.header.catalogue import (
 )
 from orderlymq_protocol.header.extensions import EXT_TOKEN
 from orderlymq_protocol.integers import read_integer
+from orderlymq_protocol.message.record import body_crc
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     ORDER_NAMESPACE,
@@ -298,7 +298,7 @@ class NameServerCore:
 
     def _register(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
         header = RegisterBrokerHeader.from_ext(request.ext)
-        if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
+        if header.body_crc32 and header.body_crc32 != body_crc(request.body):
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         who = _identity(header)
         restored = named_groups(header.restored_groups or "")

@@ -12,9 +12,9 @@ from orderlymq_protocol.body.catalogue import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
-    body_crc32,
 )
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.message.record import body_crc
 
 GROUP_A = Identity("C", "group-a", 0, "10.0.0.1:10911")
 GROUP_B = Identity("C", "group-b", 0, "10.0.0.2:10911")
@@ -60,7 +60,7 @@ def register_request(
             **identity_ext(who),
             "haServerAddr": "10.0.0.1:10912",
             "compressed": str(compressed).lower(),
-            "bodyCrc32": str(body_crc32(data) if crc32 is None else crc32),
+            "bodyCrc32": str(body_crc(data) if crc32 is None else crc32),
             **ext,
         },
         data,

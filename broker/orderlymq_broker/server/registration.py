@@ -24,7 +24,6 @@ from orderlymq_protocol.body.catalogue import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfigTable,
-    body_crc32,
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import FrameError
@@ -34,6 +33,7 @@ from orderlymq_protocol.header.catalogue import (
     RegisterBrokerHeader,
     RegisterBrokerResponseHeader,
 )
+from orderlymq_protocol.message.record import body_crc
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
@@ -66,7 +66,7 @@ def registration(
         cluster_name=cluster,
         ha_server_addr=join_address(address.host, address.port + HA_PORT_DISTANCE),
         broker_id=0,
-        body_crc32=body_crc32(body),
+        body_crc32=body_crc(body),
         restored_groups=restored_groups,
     )
     return request(RequestCode.REGISTER_BROKER, header.to_ext(), body)

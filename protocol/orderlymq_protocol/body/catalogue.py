@@ -68,7 +68,6 @@ from orderlymq_protocol.body.routes import (
     QueueData,
     RegisterBrokerBody,
     TopicRouteData,
-    body_crc32,
     declared_queues,
 )
 from orderlymq_protocol.body.stats import (
@@ -152,6 +151,5 @@ __all__ = [
     "TopicOffset",
     "TopicRouteData",
     "TopicStats",
-    "body_crc32",
     "declared_queues",
 ]

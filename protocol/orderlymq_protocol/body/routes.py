@@ -37,7 +37,6 @@ ROUTE_QUEUES_MAX: Final = 65_536
 _DIGITS_MAX: Final = 10  # of a number in a declaration, which is an int32
 
 _INT32: Final = Struct(">i")
-_CRC_MASK: Final = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class RegisterBrokerBody(JsonModel):
     filter_server_list: tuple[str, ...] = ()
 
     def encode(self, *, compressed: bool = False) -> bytes:
-        """Return the body of a registration; `body_crc32` of it goes into the header."""
+        """Return the body of a registration; `body_crc` of it goes into the header."""
         return _deflate(self) if compressed else self.to_json()
 
     @classmethod
@@ -163,11 +162,6 @@ class RegisterBrokerBody(JsonModel):
         table = wrapper.get("topicConfigTable") if isinstance(wrapper, Mapping) else None
         _check_topics(len(table) if isinstance(table, Mapping) else 0)
         return cls.from_json_value(value)
-
-
-def body_crc32(body: bytes) -> int:
-    """Return the checksum of a registration as transmitted; 0 in a header means unchecked."""
-    return zlib.crc32(body) & _CRC_MASK
 
 
 def _deflate(body: RegisterBrokerBody) -> bytes:

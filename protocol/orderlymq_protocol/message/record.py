@@ -87,7 +87,7 @@ class StoredMessage:
 
 
 def body_crc(body: bytes) -> int:
-    """Return the checksum of a body as it is stored: CRC-32 without the sign bit."""
+    """Return the checksum of a body, of a message or a registration: CRC-32 without the sign bit."""
     return crc32(body) & _CRC_MASK
 
 

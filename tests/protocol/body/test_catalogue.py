@@ -33,7 +33,6 @@ from orderlymq_protocol.body.catalogue import (
     TopicOffset,
     TopicRouteData,
     TopicStats,
-    body_crc32,
 )
 from orderlymq_protocol.body.config import QUEUES_MAX
 from orderlymq_protocol.body.fastjson import JsonError
@@ -43,6 +42,7 @@ from orderlymq_protocol.body.routes import (
     ROUTE_QUEUES_MAX,
 )
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX
+from orderlymq_protocol.message.record import body_crc
 from tests.protocol import golden
 
 GOLDEN_BODIES: list[tuple[int, str, type[JsonModel]]] = [
@@ -294,7 +294,7 @@ def test_golden_registrations_are_read_and_written_byte_by_byte() -> None:
         body = RegisterBrokerBody.decode(frame.body, compressed=ext["compressed"] == "true")
 
         assert body.encode() == frame.body
-        assert body_crc32(frame.body) == int(ext["bodyCrc32"])
+        assert body_crc(frame.body) == int(ext["bodyCrc32"])
         assert body.topics.topic_config_table["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
         assert RegisterBrokerBody.decode(body.encode(compressed=True), compressed=True) == body
 
@@ -317,7 +317,7 @@ def test_every_registration_survives(body: RegisterBrokerBody, compressed: bool)
     data = body.encode(compressed=compressed)
 
     assert RegisterBrokerBody.decode(data, compressed=compressed) == body
-    assert body_crc32(data) == zlib.crc32(data) & 0x7FFFFFFF
+    assert body_crc(data) == zlib.crc32(data) & 0x7FFFFFFF
 
 
 def test_a_compressed_registration_says_no_more_than_a_plain_one_could() -> None:
