@@ -19,7 +19,12 @@ import psutil
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.plan.actions import Refuse
-from orderlymq_operator.plan.settings import broker_options, http_scheme, name_server_options
+from orderlymq_operator.plan.settings import (
+    address_setting,
+    broker_options,
+    http_scheme,
+    name_server_options,
+)
 from orderlymq_operator.resources.cluster.cluster import VIP_DISTANCE, Cluster, Tls
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
@@ -88,8 +93,8 @@ def name_server_program(cluster: Cluster, index: int, directory: DataDirectory) 
     """Return name server *index*."""
     local = cluster.spec.local
     settings = {
-        "listen": _address(local.host, local.name_server(index)),
-        "http": _address(local.host, local.name_server_http(index)),
+        "listen": address_setting(local.host, local.name_server(index)),
+        "http": address_setting(local.host, local.name_server_http(index)),
         "kv_path": str(directory.kv_file(index)),
         "cluster_secret_file": str(directory.cluster_secret),
         **name_server_options(cluster),
@@ -135,14 +140,14 @@ def replica_program(
         "group": group,
         "node_id": node,
         "peers": {
-            str(peer): _address(local.host, local.raft(index, peer))
+            str(peer): address_setting(local.host, local.raft(index, peer))
             for peer in sorted({*nodes, node})
         },
-        "address": _address(local.host, local.broker(index)),
-        "http": _address(local.host, local.http(index, node)),
+        "address": address_setting(local.host, local.broker(index)),
+        "http": address_setting(local.host, local.http(index, node)),
         "data_dir": str(directory.replica(name)),
         "name_servers": [
-            _address(local.host, local.name_server(server))
+            address_setting(local.host, local.name_server(server))
             for server in range(cluster.spec.name_servers.replicas)
         ],
         "bind": "leader",
@@ -216,10 +221,6 @@ def group_address(cluster: Cluster, group: str) -> str:
 def name_server_address(cluster: Cluster, index: int) -> str:
     """Return the client address of name server *index*."""
     return join_address(cluster.spec.local.host, cluster.spec.local.name_server(index))
-
-
-def _address(host: str, port: int) -> dict[str, Any]:
-    return {"host": host, "port": port}
 
 
 def refuse_taken_ports(programs: Iterable[Program]) -> None:

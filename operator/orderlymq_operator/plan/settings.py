@@ -88,6 +88,11 @@ def _address_quotas(cluster: Cluster) -> dict[str, Any]:
     return {"address_quotas": limits._asdict()} if any(limits) else {}
 
 
+def address_setting(host: str, port: int) -> dict[str, Any]:
+    """Return an address as files of settings have it."""
+    return {"host": host, "port": port}
+
+
 def http_scheme(cluster: Cluster) -> str:
     """Return how the HTTP pages of the cluster's processes are asked for."""
     return "https" if cluster.spec.tls.mode == "Enforcing" else "http"

@@ -4,7 +4,7 @@ Common fields of manifests: version, metadata, a reference to its cluster, condi
 Rule: unknown fields are errors and types are exact, because a manifest with a typo must not be half obeyed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -90,6 +90,16 @@ def check_names(what: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{what} {name!r} is there twice; remove one")
+
+
+def each_once(what: str, name: Callable[[Any], str] = str) -> AfterValidator:
+    """Return the check of `check_names` for a list, by what *name* returns of each item."""
+
+    def check(found: list[Any]) -> list[Any]:
+        check_names(what, [name(each) for each in found])
+        return found
+
+    return AfterValidator(check)
 
 
 IMMUTABLE: Final = rules(rule("self == oldSelf", "this field cannot be changed once it is set"))

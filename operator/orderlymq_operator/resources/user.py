@@ -9,7 +9,7 @@ import hashlib
 import hmac
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import (
     BY_NAME,
@@ -21,7 +21,7 @@ from orderlymq_operator.resources.meta import (
     Name,
     Status,
     WireName,
-    check_names,
+    each_once,
     rule,
     rules,
     set_once,
@@ -88,16 +88,11 @@ class Grant(Model):
     permission: Permission = Field(description="PUB to send, SUB to consume, DENY neither.")
 
 
-def _each_once(grants: list[Grant]) -> list[Grant]:
-    check_names("right on", [each.name for each in grants])
-    return grants
-
-
 # Brokers know one right by name: of two the last one would win.
 Grants = Annotated[
     list[Grant],
     Field(max_length=RESOURCES_MAX, json_schema_extra=BY_NAME),
-    AfterValidator(_each_once),
+    each_once("right on", lambda each: each.name),
 ]
 
 

@@ -7,9 +7,9 @@ are those of Kubernetes' own pod fields.
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
-from orderlymq_operator.resources.meta import Model, Name, check_names
+from orderlymq_operator.resources.meta import Model, Name, each_once
 from orderlymq_operator.resources.quantities import Duration
 
 PULL_SECRETS_MAX: Final = 16
@@ -29,11 +29,6 @@ ImagePullPolicy = Annotated[
 ]
 
 
-def _each_once(secrets: list[str]) -> list[str]:
-    check_names("Secret", secrets)
-    return secrets
-
-
 ImagePullSecrets = Annotated[
     list[Name],
     Field(
@@ -42,7 +37,7 @@ ImagePullSecrets = Annotated[
         # As in pods: the API server makes none in which one is twice.
         json_schema_extra={"x-kubernetes-list-type": "set"},
     ),
-    AfterValidator(_each_once),
+    each_once("Secret"),
 ]
 # Kubernetes' label keys: an optional DNS prefix and a name.
 LabelKey = Annotated[

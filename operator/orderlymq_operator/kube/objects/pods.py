@@ -31,7 +31,7 @@ from orderlymq_operator.kube.objects.podtemplate import (
     with_template,
 )
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.plan.settings import broker_options
+from orderlymq_operator.plan.settings import address_setting, broker_options
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.workload import Resources
@@ -98,17 +98,17 @@ def broker_settings(
         "group": group,
         "node_id": node,
         "peers": {
-            str(peer): _address(replica_host(cluster, group, peer), names.RAFT_PORT)
+            str(peer): address_setting(replica_host(cluster, group, peer), names.RAFT_PORT)
             for peer in peers
         },
-        "address": _address(address, names.BROKER_PORT),
-        "listen": _address(every, names.BROKER_PORT),
+        "address": address_setting(address, names.BROKER_PORT),
+        "listen": address_setting(every, names.BROKER_PORT),
         **listener_settings(cluster, every),
-        "raft_listen": _address(every, names.RAFT_PORT),
-        "http": _address(every, names.HTTP_PORT),
+        "raft_listen": address_setting(every, names.RAFT_PORT),
+        "http": address_setting(every, names.HTTP_PORT),
         "data_dir": f"{_DATA}/replica",
         "name_servers": [
-            _address(name_server_host(cluster, index), names.NAME_SERVER_PORT)
+            address_setting(name_server_host(cluster, index), names.NAME_SERVER_PORT)
             for index in range(cluster.spec.name_servers.replicas)
         ],
         "bind": "always",
@@ -172,8 +172,8 @@ def name_server_settings(cluster: Cluster, every: str = every_address("")) -> di
     """Return the settings file of a name server, which listens at *every* address."""
     spec = cluster.spec
     return {
-        "listen": _address(every, names.NAME_SERVER_PORT),
-        "http": _address(every, names.HTTP_PORT),
+        "listen": address_setting(every, names.NAME_SERVER_PORT),
+        "http": address_setting(every, names.HTTP_PORT),
         "kv_path": f"{_DATA}/kv.json",
         **listener_settings(cluster, every),
         **({"outside_addresses": f"{SETTINGS}/{ADDRESSES_FILE}"} if spec.listeners else {}),
@@ -459,7 +459,3 @@ def account_token() -> Mounted:
         }
     }
     return mounted("token", _TOKEN, source)
-
-
-def _address(host: str, port: int) -> dict[str, Any]:
-    return {"host": host, "port": port}

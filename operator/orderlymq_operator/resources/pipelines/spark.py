@@ -14,7 +14,7 @@ from orderlymq_operator.resources.meta import (
     Model,
     Name,
     WireName,
-    check_names,
+    each_once,
     rule,
     rules,
 )
@@ -191,15 +191,10 @@ class Variable(Model):
     secret: SecretKey = Field(description="Where its value stands.")
 
 
-def _each_once(variables: list[Variable]) -> list[Variable]:
-    check_names("variable", [each.name for each in variables])
-    return variables
-
-
 Variables = Annotated[
     list[Variable],
     Field(max_length=64, json_schema_extra=BY_NAME),
-    AfterValidator(_each_once),
+    each_once("variable", lambda each: each.name),
 ]
 
 

@@ -6,12 +6,20 @@ operator's, so a template adds to it and replaces nothing; `kube.objects.podtemp
 it: the local backend ignores it.
 """
 
-from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from orderlymq_operator.resources.meta import BY_NAME, Model, Name, check_names, rule, rules
+from orderlymq_operator.resources.meta import (
+    BY_NAME,
+    Model,
+    Name,
+    check_names,
+    each_once,
+    rule,
+    rules,
+)
 from orderlymq_operator.resources.pod.affinity import (
     TERMS_MAX,
     Affinity,
@@ -58,20 +66,11 @@ _LABELS_MAX: Final = 32
 _SIDECARS_MAX: Final = 8
 
 
-def _check_keys(what: str, keys: Iterable[str]) -> None:
-    for key in keys:
+def _without_own(what: str, given: dict[str, str]) -> dict[str, str]:
+    for key in given:
         if key in OWN_LABELS or key.startswith(OWN_PREFIX):
             raise OwnedByOperatorError(what, key, "choose another key")
-
-
-def _labels(labels: dict[str, str]) -> dict[str, str]:
-    _check_keys("label", labels)
-    return labels
-
-
-def _annotations(annotations: dict[str, str]) -> dict[str, str]:
-    _check_keys("annotation", annotations)
-    return annotations
+    return given
 
 
 def _variables(variables: list[EnvironmentVariable]) -> list[EnvironmentVariable]:
@@ -118,11 +117,6 @@ def _sidecars(sidecars: list[Sidecar]) -> list[Sidecar]:
     return sidecars
 
 
-def _constraints(found: list[TopologySpreadConstraint]) -> list[TopologySpreadConstraint]:
-    check_names("topologyKey", [each.topology_key for each in found])
-    return found
-
-
 _KEY_RULES: Final = rules(
     rule(
         f"self.all(name, {not_own(words(OWN_LABELS), [OWN_PREFIX])})",
@@ -152,10 +146,14 @@ class PodTemplate(Model):
     )
 
     labels: Annotated[
-        dict[LabelKey, LabelValue], Field(max_length=_LABELS_MAX), AfterValidator(_labels)
+        dict[LabelKey, LabelValue],
+        Field(max_length=_LABELS_MAX),
+        AfterValidator(partial(_without_own, "label")),
     ] = Field(default={}, description="Labels.", json_schema_extra=_KEY_RULES)
     annotations: Annotated[
-        dict[LabelKey, Word], Field(max_length=_LABELS_MAX), AfterValidator(_annotations)
+        dict[LabelKey, Word],
+        Field(max_length=_LABELS_MAX),
+        AfterValidator(partial(_without_own, "annotation")),
     ] = Field(default={}, description="Annotations.", json_schema_extra=_KEY_RULES)
     env: Annotated[Variables, AfterValidator(_variables)] = Field(
         default=[],
@@ -213,7 +211,7 @@ class PodTemplate(Model):
     topology_spread_constraints: Annotated[
         list[TopologySpreadConstraint],
         Field(max_length=TERMS_MAX),
-        AfterValidator(_constraints),
+        each_once("topologyKey", lambda each: each.topology_key),
     ] = Field(
         default=[],
         description="Further domains over which a group's replicas are spread; one with a topologyKey of "
