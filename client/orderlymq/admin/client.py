@@ -58,7 +58,6 @@ from orderlymq_protocol.header.catalogue import (
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
     GetConsumeStatsHeader,
-    PutKVConfigHeader,
     ResetOffsetHeader,
     TopicHeader,
 )
@@ -274,9 +273,7 @@ class AdminClient(Lifecycle, MessageOperations):
 
     async def _declare_order(self, topic: str, counts: Mapping[str, int]) -> None:
         value = ";".join(f"{name}:{count}" for name, count in counts.items())
-        header = PutKVConfigHeader(ORDER_NAMESPACE, topic, value)
-        # Every name server keeps its own copy.
-        await self._tell_name_servers(RequestCode.PUT_KV_CONFIG, header.to_ext())
+        await self.put_kv(ORDER_NAMESPACE, topic, value)
 
     async def _wait_for_route(self, topic: str) -> None:
         """Return when the name server knows the topic, so that the next command finds it."""

@@ -24,7 +24,7 @@ from orderlymq_operator.kube.objects.names import (
 )
 from orderlymq_operator.kube.observe.audit import Audit
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, Key, cluster_of
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Key, cluster_of
 from orderlymq_operator.kube.observe.zones import Zones
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backups.backup import BackupReconciler
@@ -70,7 +70,11 @@ class OperatorProcess:
         self._queues: dict[str, WorkQueue[Key]] = {
             kind: WorkQueue() for kind in ("Cluster", *USING)
         }
-        self._inventory = Inventory(api, settings.namespaces, self._changed)
+        self._inventory = Inventory(
+            api,
+            settings.namespaces,
+            lambda item: self._wake_for(item.kind, item.key, item.cluster),
+        )
         self._election = Election(
             api, settings.namespace, settings.identity, self._lease_changed, settings.namespaces
         )
@@ -196,9 +200,6 @@ class OperatorProcess:
             key = (meta["namespace"], name)
             if self._reconciler.shown(key, {**found, "kind": kind}, gone=gone):
                 self._wake(key)
-
-    def _changed(self, item: Item) -> None:
-        self._wake_for(item.kind, item.key, item.cluster)
 
     def _wake_for(self, kind: str, name: tuple[str, str], cluster: ClusterKey | None) -> None:
         if kind in USING:

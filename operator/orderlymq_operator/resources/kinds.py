@@ -5,7 +5,6 @@ All kinds of manifests in one place, and `Desired`: one cluster with everything 
 decides what follows from a `Desired`. Pipelines and backups belong to no `Desired`: they use a cluster as clients do.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -97,12 +96,9 @@ class Desired:
     canary_groups: frozenset[str] = frozenset()
     unheld: frozenset[tuple[str, str]] = frozenset()
 
-    def resources(self) -> Iterable[Resource]:
-        """Yield every resource: the cluster, then topics, groups and users."""
-        yield self.cluster
-        yield from self.topics
-        yield from self.consumer_groups
-        yield from self.users
+    def resources(self) -> tuple[Resource, ...]:
+        """Return every resource: the cluster, then topics, groups and users."""
+        return (self.cluster, *self.topics, *self.consumer_groups, *self.users)
 
 
 def resources_of(desired: Desired) -> list[dict[str, object]]:

@@ -26,6 +26,7 @@ from orderlymq_spark.specs import (
     MirrorSpec,
     OrderAuditSpec,
     Pipeline,
+    PipelineSpec,
     RedriveSpec,
     ReplaySpec,
     StreamSpec,
@@ -93,22 +94,21 @@ def explain(pipeline: Pipeline) -> Explanation:
         OrderlyMQError: The cluster does not have what it reads, or stays away.
     """
     spec = pipeline.spec
-    options = _options(pipeline)
-    backlog = _backlog(pipeline, options)
+    options = _options(spec)
+    backlog = _backlog(spec, options)
     return Explanation(
         pipeline.name,
         spec.type,
         backlog.what,
-        tuple(_plan(pipeline)),
-        _cost(pipeline, options, backlog),
-        tuple(_guarantees(pipeline)),
+        tuple(_plan(spec)),
+        _cost(spec, options, backlog),
+        tuple(_guarantees(spec)),
         tuple(_warnings(options, backlog)),
     )
 
 
-def _options(pipeline: Pipeline) -> SourceOptions | None:
+def _options(spec: PipelineSpec) -> SourceOptions | None:
     """Return the options of what is read from topics; None for files."""
-    spec = pipeline.spec
     match spec:
         case LagSpec(topic=topic):
             return parse_source({**spec.connect.to_options(), "topic": topic})
@@ -118,8 +118,7 @@ def _options(pipeline: Pipeline) -> SourceOptions | None:
     return None if source is None else parse_source(source.all_options())
 
 
-def _backlog(pipeline: Pipeline, options: SourceOptions | None) -> Backlog:
-    spec = pipeline.spec
+def _backlog(spec: PipelineSpec, options: SourceOptions | None) -> Backlog:
     if isinstance(spec, MirrorSpec):
         return of_mirror(spec)
     if options is not None:
@@ -135,8 +134,7 @@ def _backlog(pipeline: Pipeline, options: SourceOptions | None) -> Backlog:
     return of_archive(path)
 
 
-def _plan(pipeline: Pipeline) -> Iterator[str]:
-    spec = pipeline.spec
+def _plan(spec: PipelineSpec) -> Iterator[str]:
     match spec:
         case ArchiveSpec():
             yield "Spark plans one range of offsets for each queue and batch"
@@ -183,8 +181,7 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
         yield f"the run {end}; {kept} kept in {spec.checkpoint}"
 
 
-def _cost(pipeline: Pipeline, options: SourceOptions | None, backlog: Backlog) -> Cost:
-    spec = pipeline.spec
+def _cost(spec: PipelineSpec, options: SourceOptions | None, backlog: Backlog) -> Cost:
     kind = spec.type
     if kind == "order-audit" and options is None:
         kind = "order-audit of an archive"
@@ -204,9 +201,9 @@ def _cost(pipeline: Pipeline, options: SourceOptions | None, backlog: Backlog) -
     )
 
 
-def _guarantees(pipeline: Pipeline) -> Iterator[str]:
-    yield CATALOGUE[pipeline.spec.type].invariant
-    match pipeline.spec:
+def _guarantees(spec: PipelineSpec) -> Iterator[str]:
+    yield CATALOGUE[spec.type].invariant
+    match spec:
         case ArchiveSpec(format="parquet"):
             yield "a published file never changes; another checkpoint that contradicts the files is refused"
         case ArchiveSpec() | CdcSpec():

@@ -7,7 +7,7 @@ Rule: a rate that was not measured is not guessed; what has none has no time.
 import json
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 #: What of the benchmark's table comes nearest to the work of each type; bytes a second for `compact`.
 _LINES: Final = {
@@ -37,7 +37,7 @@ class Rate:
 
 def rate_of(kind: str) -> Rate | None:
     """Return the rate of a type of pipeline; None where none was measured."""
-    known = _known()
+    known = json.loads(files(__package__).joinpath("rates.json").read_text())
     if kind in ("replay", "redrive"):
         return Rate(_SINK_ROWS_PER_SECOND, "the ordered sink of one broker, messages of 1 KB")
     if kind == "mirror":
@@ -48,7 +48,3 @@ def rate_of(kind: str) -> Rate | None:
     if line is None or line not in known["medians"]:
         return None
     return Rate(known["medians"][line], known["conditions"])
-
-
-def _known() -> Any:
-    return json.loads(files(__package__).joinpath("rates.json").read_text())

@@ -108,22 +108,12 @@ def resolve(
                 for queue, offset in committed.items()
             }
         case "timestamp":
-            return _at_time(access, bound, name, lows, highs)
+            times = dict.fromkeys(lows, bound.timestamp_ms)
+            return _at_times(access, replace(bound, offsets=times), name, lows, highs)
         case "timestamps":
             return _at_times(access, bound, name, lows, highs)
         case "offsets":
             return _explicit(bound, name, lows, highs)
-
-
-def _at_time(
-    access: ClusterAccess,
-    bound: Bound,
-    name: str,
-    lows: Mapping[MessageQueue, int],
-    highs: Mapping[MessageQueue, int],
-) -> dict[MessageQueue, int]:
-    times = dict.fromkeys(lows, bound.timestamp_ms)
-    return _at_times(access, replace(bound, offsets=times), name, lows, highs)
 
 
 def _at_times(

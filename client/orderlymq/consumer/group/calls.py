@@ -129,7 +129,12 @@ class GroupCalls:
         random.shuffle(brokers)
         ext = ConsumerGroupHeader(self._group).to_ext()
         command = functools.partial(request, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
-        return await self._first_answer(brokers, command, _client_ids, "members")
+        return await self._first_answer(
+            brokers,
+            command,
+            lambda body: list(ConsumerIdList.from_json(body).consumer_id_list),
+            "members",
+        )
 
     async def assigned(self, topic: str, strategy: str) -> list[MessageQueue] | None:
         """Return the queues that a broker gives this member; None on trouble, which changes nothing."""
@@ -165,7 +170,3 @@ class GroupCalls:
             except (*TROUBLE, KeyError, TypeError) as error:
                 _log.info("the %s of %s are not known: %s", what, self._group, error)
         return None
-
-
-def _client_ids(body: bytes) -> list[str]:
-    return list(ConsumerIdList.from_json(body).consumer_id_list)

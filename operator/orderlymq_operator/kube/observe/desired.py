@@ -75,7 +75,9 @@ def desired_state(
             state.unlisted[subject] = item
             if item.deleting_since is None:
                 state.subjects[subject] = item
-                state.verdicts[subject] = _not_allowed(cluster, item)
+                meta = cluster.metadata
+                refusal = tenants.refusal(meta.name, meta.namespace or "", item.namespace)
+                state.verdicts[subject] = refusal
             continue
         if item.deleting_since is not None:
             if leaves(item):
@@ -131,8 +133,3 @@ def deletes(item: Item) -> bool:
 def _was_refused(item: Item) -> bool:
     conditions = item.status.get("conditions") or []
     return any(each["type"] == "Ready" and each.get("reason") == OTHER_OWNER for each in conditions)
-
-
-def _not_allowed(cluster: Cluster, item: Item) -> ConditionReport:
-    meta = cluster.metadata
-    return tenants.refusal(meta.name, meta.namespace or "", item.namespace)

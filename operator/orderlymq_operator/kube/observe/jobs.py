@@ -8,6 +8,7 @@ deleted runs as long as a pod of its own does.
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.ownership import owners
 from orderlymq_operator.kube.observe.pods import IMAGE_UNAVAILABLE, pod_facts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.backups.lifecycle import JobFacts, JobState
@@ -22,7 +23,7 @@ def job_facts(job: Json | None, pods: list[Json], image_form: str) -> JobFacts:
         return JobFacts()
     uid = job["metadata"].get("uid")
     own = sorted(
-        (pod for pod in pods if uid in _owners(pod)),
+        (pod for pod in pods if uid in owners(pod, "Job")),
         key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")),
     )
     ended = {
@@ -37,7 +38,8 @@ def job_facts(job: Json | None, pods: list[Json], image_form: str) -> JobFacts:
         state = "Missing"
     report, error = None, ""
     for pod in own:
-        said = _last_word(pod)
+        last = terminated(pod)
+        said = None if last is None else word_of(last)
         if isinstance(said, BackupReport):
             report = said
         elif said is not None:
@@ -80,15 +82,6 @@ def word_of(ended: Json) -> BackupReport | str:
     why = ended.get("reason") or "Error"
     last = f": {lines[-1][:_LINE_MAX]}" if lines and said is None else ""
     return f"the pod ended with {ended.get('exitCode')} ({why}){last}"
-
-
-def _last_word(pod: Json) -> BackupReport | str | None:
-    ended = terminated(pod)
-    return None if ended is None else word_of(ended)
-
-
-def _owners(pod: Json) -> set[str]:
-    return {str(owner.get("uid")) for owner in pod["metadata"].get("ownerReferences") or []}
 
 
 def _reason(job: Json) -> str:

@@ -38,7 +38,6 @@ from orderlymq_operator.plan.expansion import topic_expansion
 from orderlymq_operator.plan.refusals import topic_layout
 from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired, Topic, User
-from orderlymq_operator.resources.topic import ExpansionStatus
 from orderlymq_protocol.plurals import counted
 
 # The last second that RFC 3339 can write.
@@ -169,7 +168,9 @@ def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:
     facts = (
         {}
         if expansion is None or expansion.status is None
-        else {"expansion": _dumped(expansion.status)}
+        else {
+            "expansion": expansion.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        }
     )
     return facts | {
         "topicName": topic.topic_name,
@@ -177,11 +178,6 @@ def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:
             {"group": group, "queues": config.queues} for group, config in sorted(layout.items())
         ],
     }
-
-
-def _dumped(model: ExpansionStatus) -> Json:
-    found: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return found
 
 
 # -- the Cluster -------------------------------------------------------------------------------

@@ -244,14 +244,10 @@ def _name(queue: MessageQueue) -> str:
 
 
 def _collect(frame: DataFrame) -> tuple[list[Break], list[dict[str, Any]]]:
-    return _read(bytes(row.result) for row in frame.collect())
-
-
-def _read(results: Iterable[bytes]) -> tuple[list[Break], list[dict[str, Any]]]:
     found: list[Break] = []
     summaries: list[dict[str, Any]] = []
-    for result in results:
-        value = orjson.loads(result)
+    for row in frame.collect():
+        value = orjson.loads(row.result)
         if "break" in value:
             found.append(_break(value["break"]))
         else:

@@ -5,6 +5,7 @@ Rule: a message has the same offset at both clusters. So the target's end is whe
 otherwise; whatever would break that has a name of its own and changes nothing.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -136,7 +137,5 @@ def _content(message: StoredMessage) -> tuple[object, ...]:
 
 
 def _list(queues: Sequence[MessageQueue]) -> str:
-    counts: dict[str, int] = {}
-    for queue in queues:
-        counts[queue.broker_name] = counts.get(queue.broker_name, 0) + 1
+    counts = Counter(queue.broker_name for queue in queues)
     return ", ".join(f"{name}:{count}" for name, count in sorted(counts.items())) or "no queues"

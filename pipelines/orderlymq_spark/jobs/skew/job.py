@@ -70,16 +70,11 @@ def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
         capacity=spec.capacity_per_queue,
         target_use=spec.target_use,
     )
-    data = _data(
-        spec, advice, loads, total, queues, dict(zip(map(_label, present), counted, strict=True))
-    )
+    labels = (f"{broker}:{queue}" for broker, queue in present)
+    data = _data(spec, advice, loads, total, queues, dict(zip(labels, counted, strict=True)))
     if spec.html is not None:
         spec.html.write(page(name, data))
     return Outcome(_text(data, spec), data)
-
-
-def _label(place: tuple[str, int]) -> str:
-    return f"{place[0]}:{place[1]}"
 
 
 def _data(
