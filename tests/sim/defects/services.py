@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from orderlymq_broker.core import operators
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.core.messageage import MessageAge
 from orderlymq_broker.core.requestcontext import answer
@@ -155,6 +156,7 @@ def _switch_early(bed: Bed) -> None:
     {"growths": (5, 7), "hold_keys": False, "every_us": 400_000, "troubles": ("operator",)},
 )
 def _obey_all(bed: Bed) -> None:
+    bed.put(operators, "_greatest", lambda context: context.state.operator_token)
     bed.put(Machine, "_stale", lambda self, token: None)
 
 
