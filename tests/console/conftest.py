@@ -22,6 +22,7 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
 from tests.console.chromium import launched
 from tests.console.reach import OPTION, ReachTable
+from tests.console.signedin import ALICE, BOB, Log
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -118,4 +119,17 @@ async def browser() -> AsyncIterator[aiohttp.ClientSession]:
 async def chromium() -> AsyncIterator[Browser]:
     """A headless browser."""
     async with launched() as running:
+        yield running
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+async def guarded(troubled: Cluster, log: Log) -> AsyncIterator[Console]:
+    """A console with two accounts."""
+    settings = ConsoleSettings(name_servers=troubled.name_server, port=0, accounts=(ALICE, BOB))
+    async with Console(settings, log) as running:
         yield running

@@ -12,7 +12,7 @@ from orderlymq_console.app import Console
 from orderlymq_console.audit import Audit, AuditFailed
 from orderlymq_console.settings import ConsoleSettings
 from orderlymq_testing.cluster import Cluster
-from tests.console.test_actions import ALICE, RESET, Log, fields, post, sign_in
+from tests.console.signedin import ALICE, RESET, Log, fields, post, sign_in
 
 SCRIPT = """
 import json, os, resource, signal, sys

@@ -18,7 +18,7 @@ from orderlymq_console.app import Console
 from orderlymq_console.settings import ConsoleSettings
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
-from tests.console.test_actions import ALICE, fields, post, sign_in
+from tests.console.signedin import ALICE, fields, post, sign_in
 
 RELEASE = "/groups/accounts/release?topic=orders&key=order-1&how=release"
 REDRIVE = "/groups/accounts/redrive?topic=orders&key=order-1"
