@@ -276,7 +276,7 @@ BROKEN_SETTINGS: dict[str, tuple[str, str]] = {
     "no object": ("[]", "object"),
     "empty": ("", ""),
     "not UTF-8 in a name": ('{"cluster": "\\ud800"}', ""),
-    "nothing in it": ("{}", "cluster"),
+    "nothing in it": ("{}", "required"),
 }
 
 
