@@ -204,7 +204,7 @@ class GroupAdministration:
                 record = _changed(record, present, missing)
 
             if record.by_key != present.by_key:
-                self._check_left(record)
+                self._check_left(present, record)
             if record.concurrent and not present.concurrent:
                 self._check_held_keys(record.name, "be declared concurrent")
                 if count := self._context.state.locks.held_of[record.name]:
@@ -219,15 +219,16 @@ class GroupAdministration:
 
         return [record, *missing_retry_topic(self._context.state, record)]
 
-    def _check_left(self, wanted: GroupSet) -> None:
+    def _check_left(self, present: GroupSet, wanted: GroupSet) -> None:
         """Refuse to let a group change its mode that has left what only the present one ends.
 
         Raises:
-            RequestRefused: it holds keys, has messages to try again, or dead letters of lanes that are not stored (1).
+            RequestRefused: it holds keys, has messages to try again, or lanes in hand, or dead letters of lanes that are
+                not stored (1).
         """
         group = wanted.name
-        if not wanted.by_key:
-            self._check_letters(group)
+        if present.by_key:
+            self._check_letters(present, wanted)
             return
         self._check_held_keys(group, "change to concurrency Key")
         waiting = retries_left(self._context.state, group)
@@ -236,16 +237,18 @@ class GroupAdministration:
             text = _RETRIES.format(group=group, messages=counted(waiting, "message"))
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
-    def _check_letters(self, group: str) -> None:
+    def _check_letters(self, present: GroupSet, wanted: GroupSet) -> None:
         """Refuse to let lanes go whose messages are to be dead letters: nobody would store these.
 
         Raises:
-            RequestRefused: some are not stored yet (1).
+            RequestRefused: some are not stored yet, or may come about before the change stands in the log (1).
         """
-        queues = self._context.state.lanes.of_group(group)
-        count = sum(len(queue.by_state[LaneState.DYING]) for queue in queues)
-        if count:
-            text = _LETTERS.format(group=group, letters=counted(count, "dead letter"))
+        group, state = wanted.name, self._context.state
+        count = sum(len(queue.by_state[LaneState.DYING]) for queue in state.lanes.of_group(group))
+        count += self._context.entries.pending_removals["failed", group]
+        text = _LETTERS.format(group=group, letters=counted(count, "dead letter")) if count else ""
+        # The report about a lane in hand may be under way.
+        if text := text or state.lanes.refuse_change(present, wanted, state.locks):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_held_keys(self, group: str, change: str) -> None:

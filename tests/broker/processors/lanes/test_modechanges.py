@@ -4,6 +4,7 @@ import pytest
 
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.lanes import LaneReport, LaneReports
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.names import dlq_topic, retry_topic
 from tests.broker.processors.driver import TOOL, Shell
@@ -24,6 +25,7 @@ from tests.broker.processors.requests import create, properties, send, send_ext
 RETRIES = retry_topic(GROUP)
 BACK = {"group": GROUP, "offset": "0", "originTopic": TOPIC, "delayLevel": "1"}
 BY_KEY = fastjson.dumps({"groupName": GROUP, "concurrency": "Key"})
+BY_QUEUE = fastjson.dumps({"groupName": GROUP, "concurrency": "Queue"})
 
 
 def by_queue() -> Shell:
@@ -114,6 +116,32 @@ def test_a_letter_that_is_not_stored_yet_is_waited_for() -> None:
     assert change(shell, concurrency="Queue").code == 0
     assert committed(shell) == 1
     assert shell.state.topics.by_name[dlq_topic(GROUP)].queue(0).next_offset == 1
+
+
+@pytest.mark.parametrize("way", ["failed", "skipped"])
+def test_a_letter_that_comes_about_before_the_change_is_waited_for(way: str) -> None:
+    """Law: also where what makes the message a dead letter stands before the change in the log, and is not applied yet."""
+    policy = "HoldKey" if way == "skipped" else "Continue"
+    shell = lead(retry_max_times=1, on_dead_letter=policy)
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    report = LaneReports((LaneReport(x.queue_id, x.lane, x.attempt, "retry"),)).to_json()
+    if way == "failed":
+        told = shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, a.ext(), report, peer=a.peer)
+    else:
+        a.say("retry", x)
+        ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": "x", "action": "skip"}
+        told = shell.submit(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+
+    changed = shell.submit(200, {}, BY_QUEUE)
+    shell.settle()
+
+    replies = [shell.reply_to(each) for each in (told, changed)]
+    assert [None if each is None else each.code for each in replies] == [0, 1]
+    shell.pass_time(1_000)
+    assert shell.state.topics.by_name[dlq_topic(GROUP)].queue(0).next_offset == 1
+    assert change(shell, concurrency="Queue").code == 0
 
 
 def test_a_group_by_key_gets_nothing_by_its_retry_topic() -> None:
