@@ -243,6 +243,9 @@ class BrokerCore:
         try:
             if creations == 0:
                 peer = self._admit(request, peer, now)
+            elif is_of_operator(request):
+                # Another one may have followed it while what it needs was created.
+                check_token(self.context, request.ext, now)
             effects = handler(request, peer, now)
             return [*self.note_operator(request), *effects] if is_of_operator(request) else effects
         except RequestRefused as refused:

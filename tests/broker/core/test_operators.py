@@ -106,6 +106,22 @@ def test_a_deletion_that_was_overtaken_in_one_turn_deletes_nothing(operated: She
     assert "orders" in operated.state.topics.by_name
 
 
+def test_an_operator_that_is_overtaken_while_its_group_is_made_changes_nothing(
+    operated: Shell,
+) -> None:
+    """Law: what a request needs is made first, and the request is judged again behind that."""
+    ext = {"consumerGroup": "new", "topic": "orders", "queueId": "0", "commitOffset": "1"}
+    older = operated.submit(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "operatorToken": "8"})
+    newer = operated.submit(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, {**_SET_TOPIC, "operatorToken": "9"}
+    )
+    operated.settle()
+
+    codes = [reply.code for each in (older, newer) if (reply := operated.reply_to(each))]
+    assert codes == [1, 0]
+    assert not operated.state.offsets.of_group("new")
+
+
 def test_a_proposal_that_was_lost_is_no_operator(operated: Shell) -> None:
     """The token of a request that never came into the log refuses nobody."""
     operated.submit(215, {"topic": "orders", "operatorToken": "9"})
