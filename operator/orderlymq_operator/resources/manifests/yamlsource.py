@@ -91,7 +91,7 @@ def _scanned_fast(text: str) -> Iterator[Source]:
                 count += 1
                 yield source
             return
-        except yaml.YAMLError:
+        except (yaml.YAMLError, UnicodeEncodeError):  # half a surrogate pair: libyaml gets UTF-8
             pass
     yield from islice(_composed(text, yaml.SafeLoader), count, None)
 

@@ -348,6 +348,12 @@ def test_a_manifest_that_is_fine_needs_no_slow_scanner(monkeypatch: pytest.Monke
     assert [found.data for found in documents("a: 1\n---\n---\nb: [2]\n")] == [{"a": 1}, {"b": [2]}]
 
 
+def test_a_text_that_is_no_unicode_is_refused() -> None:
+    """Law: what is sent to a supervisor as half a surrogate pair is no YAML, whichever scanner reads it."""
+    with pytest.raises(SourceError, match="not valid YAML"):
+        list(documents("name: \ud800\n"))
+
+
 def test_where_libyaml_refuses_a_text_no_document_is_read_twice() -> None:
     """Law: each document comes once and in order, whichever scanner has read it."""
     text = 'one: 1\n---\n---\ntwo: "\\ud83d\\ude00"\n---\nthree: 3\n'
