@@ -236,12 +236,14 @@ class NameServerCore:
     def _check_operator(self, text: str, wall_ms: int) -> None:
         """Refuse the queue list of an operator that another one has followed, as brokers do."""
         try:
-            token = read_integer(text, 0, token_max_at(wall_ms))
+            token = read_integer(text, 0)
         except ValueError as error:
             raise HeaderError(f"{EXT_TOKEN} {error}") from error
         if token < self._operator_token:
             raise HeaderError(stale_operator(token, self._operator_token))
-        self._operator_token = token
+        # Kept, one that a clock ahead has given would refuse those who follow.
+        if token <= token_max_at(wall_ms, self._operator_token):
+            self._operator_token = token
 
     def trusts(self, broker_name: str) -> bool:
         """Return whether a registration of this name is one of the cluster, as far as anybody can know."""

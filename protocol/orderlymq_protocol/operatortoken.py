@@ -4,7 +4,8 @@ The token of an operator: brokers refuse an operator with a smaller one than the
 The rule: a token is never below the seconds since 2026, and rises by one with each operator that takes over,
 which is less than once a second. So a token that is far above the time was made by nobody who operates, and
 brokers refuse it: stored, it would lock every operator out. An operator that was given such a one, by a clock that
-was wrong, begins again at the time. Both sides compute it here.
+was wrong, begins again at the time. Brokers whose clocks were wrong, too, have believed it: they go on from there, and
+the operator learns it from them. Both sides compute it here.
 """
 
 from collections.abc import Iterable
@@ -21,9 +22,9 @@ def token_at(wall_s: float) -> int:
     return max(1, int(wall_s) - _EPOCH_S)
 
 
-def token_max_at(wall_ms: int) -> int:
-    """Return the greatest token that a broker believes at this time."""
-    return token_at(wall_ms / 1000) + AHEAD_S
+def token_max_at(wall_ms: int, believed: int = 0) -> int:
+    """Return the greatest token that a broker believes at this time, when *believed* is the greatest that it has."""
+    return max(token_at(wall_ms / 1000), believed) + AHEAD_S
 
 
 def token_after(former: Iterable[int], wall_s: float) -> int:

@@ -26,8 +26,8 @@ def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
         token = read_integer(ext.get(EXT_TOKEN, "0"), 0)
     except ValueError as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{EXT_TOKEN} {error}") from error
-    greatest, maximum = _greatest(context), token_max_at(now.wall_ms)
-    if token > maximum:
+    greatest = _greatest(context)
+    if token > (maximum := token_max_at(now.wall_ms, greatest)):
         context.counters["impossible_operators"] += 1
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,

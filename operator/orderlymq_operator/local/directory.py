@@ -125,14 +125,15 @@ class DataDirectory:
             write_file(self.operator_secret, secrets.token_urlsafe(32))
         return self.operator_secret.read_text(encoding="utf-8").strip()
 
-    def count_start(self) -> int:
-        """Return the token of a supervisor that starts; it fences out the ones before it.
+    def count_start(self, seen: int = 0) -> int:
+        """Return the token of a supervisor that starts, or whose brokers have *seen* a greater one; it fences out the ones before it.
 
         The caller holds the directory's lock.
         """
         file = self.path / "operator.starts"
         text = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
         number = token_after([int(text)] if text.isdecimal() else [], time.time())
+        number = max(number, seen + 1)
         write_file(file, f"{number}\n")
         return number
 

@@ -159,13 +159,19 @@ class Supervisor:
         return self._contexts[1]()
 
     def _admin(self, client: RemotingClient) -> Admin:
-        return Admin(
+        def follow(token: int) -> None:
+            """Take a greater token: who holds the directory is its only operator, so a clock that was ahead gave that one."""
+            admin.operator_token = self._directory.count_start(token)
+
+        admin = Admin(
             client,
             OPERATOR_ACCOUNT,
             self._directory.read_operator_secret(),
             self._directory.count_start(),
+            follow,
             cluster_secret=read_cluster_secret(self._directory.cluster_secret),
         )
+        return admin
 
     async def _end(self, client: RemotingClient, groups: asyncio.Task[None]) -> None:
         groups.cancel()

@@ -132,7 +132,7 @@ def test_a_proposal_that_was_lost_is_no_operator(operated: Shell) -> None:
 
 def test_a_token_that_no_operator_can_have_locks_nobody_out(operated: Shell) -> None:
     """As where a token has always been read; also a text that is no number."""
-    for token in (str(token_max_at(operated.wall_ms) + 1), "-1", "", "9" * 5_000, "seven"):
+    for token in (str(token_max_at(operated.wall_ms, 7) + 1), "-1", "", "9" * 5_000, "seven"):
         refused = operated.call(215, {"topic": "orders", "operatorToken": token})
         assert (refused.code, operated.state.operator_token) == (1, 7), token
     assert operate(operated, 7, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}) == 0

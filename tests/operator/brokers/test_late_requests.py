@@ -25,6 +25,7 @@ from orderlymq_operator.plan.actions import (
     UserConfig,
 )
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.operatortoken import token_at
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 from tests.broker.processors.driver import Shell
@@ -32,6 +33,8 @@ from tests.broker.processors.requests import commit_ext, create, heartbeat, offs
 from tests.operator.brokers.test_admin import Leaders
 from tests.operator.examples import desired, topic
 from tests.operator.scripted import Scripted, serving
+
+_NEW_YEAR_MS = 1_798_761_600_000  # 2027
 
 
 @dataclass
@@ -115,6 +118,27 @@ async def test_an_operator_that_was_followed_learns_so_by_its_look_and_writes_no
 
         assert (seen, world.shell.state.operator_token) == ([8], 8)
         assert [code for code, *_ in world.broker.asked].count(20507) == 1
+
+
+async def test_a_clock_that_was_ahead_and_is_set_back_locks_no_operator_out() -> None:
+    """Law: what brokers have believed once, they believe: the operator goes on, and its follower comes behind it."""
+    async with operated() as world:
+        config = TopicConfig(4, 4, order=True)
+        world.shell.set_clock(_NEW_YEAR_MS + 7_200_000)
+        world.latter.operator_token = token_at(world.shell.wall_ms / 1000)
+        await read_tables(world.latter, world.address, desired(topic()), ())
+
+        world.shell.set_clock(_NEW_YEAR_MS)
+        await world.latter.set_topic(world.address, "orders", config)
+
+        seen: list[int] = []
+        follower = Admin(RemotingClient(), operator_token=1, overtaken=seen.append)
+        await read_tables(follower, world.address, desired(topic()), ())
+        follower.operator_token = seen[0] + 1
+        await read_tables(follower, world.address, desired(topic()), ())
+        await follower.set_topic(world.address, "orders", config)
+        with pytest.raises(AdminError, match="is smaller than"):
+            await world.latter.set_topic(world.address, "orders", config)
 
 
 async def test_a_broker_that_believes_no_token_is_read_all_the_same() -> None:

@@ -205,6 +205,24 @@ async def test_a_token_that_nobody_gave_costs_one_renewal(
     await _end(task)
 
 
+async def test_a_token_that_brokers_have_from_a_clock_that_was_ahead_is_followed_once(
+    api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: brokers go on from the token that they have believed; it rises by one, and not with each renewal."""
+    monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
+    first, led = _election(api, "a")
+    task = await _lead(first, led)
+    greatest = first.token + 86_400
+
+    first.overtaken(greatest)
+    await _until(lambda: first.token > greatest)
+    writes = leases.writes
+    await _until(lambda: leases.writes > writes + 3)
+
+    assert (first.token, first.leads) == (greatest + 1, True)
+    await _end(task)
+
+
 async def test_a_token_that_no_broker_believes_is_given_up(
     api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:

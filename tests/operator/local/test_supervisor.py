@@ -16,10 +16,11 @@ import pytest
 from orderlymq_operator.local import session
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
-from orderlymq_operator.local.supervisor import RefusedChange
+from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, parse
 from orderlymq_protocol.codes import RequestCode
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.local.manifests import manifests, normal_topic, text
 from tests.operator.local.supervision import (
     apply,
@@ -28,6 +29,7 @@ from tests.operator.local.supervision import (
     shared_of,
     until,
 )
+from tests.operator.scripted import serving
 from tests.runtime.certificates import make_authority, make_certificate
 
 pytestmark = [
@@ -388,6 +390,25 @@ async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_
         await until(lambda: "billing" in shared_of(directory)["groups"])
         await until(is_reported)
         assert shared_of(directory)["topics"]["clicks"]["readQueueNums"] == 16
+
+
+async def test_a_supervisor_takes_a_greater_token_than_its_brokers_have_seen(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: who holds the directory is the only operator, so a clock that was ahead and is set back locks none out."""
+    with session.prepared(directory, manifests(ports, replicas=1)) as state:
+        seen = directory.count_start() + 86_400
+        told = json.dumps({"operatorToken": seen, "topics": []}).encode()
+        client = RemotingClient()
+        async with serving({20506: lambda request: request.reply(body=told)}) as (broker, address):
+            admin = Supervisor(directory, state)._admin(client)
+            assert admin.operator_token < seen
+            await admin.expansion(address, ())
+            await admin.delete_topic(address, "orders")
+        await client.close()
+
+        assert broker.asked[-1][1]["operatorToken"] == str(seen + 1)
+        assert int((directory.path / "operator.starts").read_text()) == seen + 1
 
 
 async def test_a_directory_that_is_supervised_is_refused(
