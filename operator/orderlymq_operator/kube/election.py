@@ -81,18 +81,20 @@ class Election:
         self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}  # by namespace
         self._blind = False
         self._overtaken_by = 0
+        self._given_up = 0  # the greatest token of this lease that could not be, by this clock
 
     def overtaken(self, token: int) -> None:
         """Note a token that a broker has seen.
 
-        If it is greater and no other operator lives, nobody made it who operates: with the next renewal of the
-        lease, which proves that it is still held, this process takes a greater one.
+        If it is greater, and no other operator lives or a former holder of this lease had it, this process takes a greater
+        one with the next renewal of the lease, which proves that it is still held.
         """
         self._overtaken_by = max(self._overtaken_by, token)
 
     @property
     def _is_overtaken(self) -> bool:
-        return self._overtaken_by > self.token and not self._blind
+        is_own = self._overtaken_by <= self._given_up
+        return self._overtaken_by > self.token and (is_own or not self._blind)
 
     def is_looked_after(self, namespace: str) -> bool:
         """Return whether this or another operator that lives may serve a namespace."""
@@ -166,8 +168,11 @@ class Election:
         else:
             claims = not any(other.since < age_of(found) for other in before)
         transitions = int(((found or {}).get("spec") or {}).get("leaseTransitions") or 0)
-        # A clock that was wrong gave a token that no broker believes.
-        is_possible = transitions <= token_max_at(int(time.time() * 1000))
+        # A clock that was wrong gave a token that no broker believes, unless one has shown that it does.
+        believed = max(token_max_at(int(time.time() * 1000)), self._overtaken_by + 1)
+        is_possible = transitions <= believed
+        if not is_possible:
+            self._given_up = max(self._given_up, transitions)
         if not keeps or (claims and not claimed) or self._is_overtaken or not is_possible:
             former = [transitions, *(each.transitions for each in others)]
             transitions = max(token_after(former, time.time()), self._overtaken_by + 1)

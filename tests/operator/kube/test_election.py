@@ -263,6 +263,30 @@ async def test_who_cannot_see_other_operators_does_not_raise_its_token(
     await _end(task)
 
 
+async def test_who_cannot_see_other_operators_follows_the_token_of_its_own_lease(
+    api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: one that this clock takes for impossible, and that brokers have, was made by a holder before: no other operator."""
+    monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
+    leases.forbidden = True
+    first, led = _election(api, "a")
+    await _end(await _lead(first, led))
+    assert leases.lease is not None
+    former = leases.lease["spec"]["leaseTransitions"] = first.token + 900
+
+    second, led = _election(api, "b")
+    task = await _lead(second, led)
+    assert second.token < former
+    second.overtaken(former)
+    await _until(lambda: second.token > former)
+    writes = leases.writes
+    second.overtaken(former + 500)
+    await _until(lambda: leases.writes > writes + 3)
+
+    assert (second.token, second.leads) == (former + 1, True)
+    await _end(task)
+
+
 # -- two releases ------------------------------------------------------------------------------
 
 
