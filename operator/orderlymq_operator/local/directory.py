@@ -315,14 +315,16 @@ class DataDirectory:
         return self._lock
 
     def is_gone(self) -> bool:
-        """Return whether the directory that this process holds was deleted or moved."""
+        """Return whether the directory that this process holds was deleted or moved; another one may be in its place."""
+        if self._lock is None:
+            return False
         try:
             found = self._lock_file.stat()
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:  # it cannot be seen at the moment
             return False
-        return not os.path.samestat(found, os.fstat(self.lock))
+        return not os.path.samestat(found, os.fstat(self._lock))
 
     @property
     def _lock_file(self) -> Path:
@@ -337,7 +339,8 @@ class DataDirectory:
         file = self.path / "supervisor.json"
         if contact is None:
             with suppress(OSError):  # read-only by now: nobody answers where it says
-                file.unlink()
+                if not self.is_gone():
+                    file.unlink()
             return
         facts = {
             "pid": contact.pid,

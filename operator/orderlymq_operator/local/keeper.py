@@ -114,7 +114,8 @@ class Keeper:
             self.restarts += 1
             self._report(self.program.name, f"{ending}; starting it again")
             await self._pause(delay)
-        _forget(self._directory.run_record(self.program.name))
+        if not self._directory.is_gone():
+            _forget(self._directory.run_record(self.program.name))
 
     async def _run_once(self) -> int:
         """Run the process until it ends, by itself or because it does not answer; return its code."""

@@ -14,12 +14,13 @@ import psutil
 import pytest
 
 from orderlymq_operator.local import keeper, session
-from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.directory import Contact, DataDirectory, State
 from orderlymq_operator.local.errors import FailedError
 from orderlymq_operator.local.supervisor import Supervisor
 from tests.operator.examples import desired
 from tests.operator.local.manifests import manifests
 from tests.operator.local.supervision import until
+from tests.ports import free_row
 
 pytestmark = [
     pytest.mark.cluster,
@@ -98,6 +99,29 @@ async def test_a_cluster_whose_directory_is_gone_ends(
             await task
     assert len(pids) == 2
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+async def test_a_cluster_that_ends_takes_nothing_of_the_one_that_came_in_its_place(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: commands find the supervisor of the new directory, and it knows its processes."""
+    with session.prepared(directory, manifests(ports, replicas=1)) as state:
+        supervisor = Supervisor(directory, state)
+        task = asyncio.create_task(session.supervise(supervisor, directory))
+        await until(lambda: supervisor.settled)
+
+        directory.path.rename(f"{directory.path}.away")
+        later = DataDirectory(directory.path)
+        with session.prepared(later, manifests(free_row(40), replicas=1)):
+            records = [later.run_record(name) for name in ("name-server-0", "demo-0-1")]
+            for record in records:
+                record.write_text("{}")
+            later.publish(Contact(1, "127.0.0.1", 2, "token"))
+            with pytest.raises(FailedError, match="was deleted or moved"):
+                await task
+
+            assert later.contact() == Contact(1, "127.0.0.1", 2, "token")
+            assert all(record.exists() for record in records)
 
 
 async def test_a_file_that_cannot_be_deleted_keeps_no_process_alive(
