@@ -9,7 +9,7 @@ only they say what is in a lane.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from orderlymq.oracle.events import Defect, Event, Finding, Kind
@@ -58,11 +58,17 @@ class _Lanes:
         self._by_property = groups_by_property(history)
         # What is in a lane; of all groups that go by the key of a message under no group.
         self._known: dict[_LaneId, dict[int, Event]] = defaultdict(dict)
+        # Likewise the keys of the lanes of what retention took.
+        self._dropped: dict[tuple[str, str, str, int], str] = {}
+        places = {(e.topic, e.queue, e.offset) for e in history if e.kind is Kind.DROPPED}
         for event in history:
             is_own = event.kind is Kind.DELIVER and event.group in self._by_property
             if (is_own or event.kind in (Kind.ACK, Kind.STORED)) and event.offset >= 0:
                 lane_id = (event.group, event.topic, event.queue, _key(event))
                 self._known[lane_id].setdefault(event.offset, event)
+                place = event.topic, event.queue, event.offset
+                if place in places:
+                    self._dropped[event.group, *place] = _key(event)
         self._lanes: dict[_LaneId, _Lane] = {}
         for event in history:
             self._read(event)
@@ -73,7 +79,7 @@ class _Lanes:
                 _end_work_of(event.client, self._lanes.values())
             case Kind.DROPPED:
                 for group in self._groups:
-                    self._settle(self._lane(group, event), event)
+                    self._drop(group, event)
             case Kind.DRAINED if event.group in self._groups:
                 self._drained(event)
             case Kind.LAPSED if event.group in self._groups and event.attempt < 0:
@@ -116,6 +122,13 @@ class _Lanes:
     def _settle(self, lane: _Lane, event: Event) -> None:
         lane.open.pop(event.offset, None)
         lane.settled.add(event.offset)
+
+    def _drop(self, group: str, event: Event) -> None:
+        """Settle what retention took; who reports it knows neither its key nor its lane."""
+        whose = group if group in self._by_property else ""
+        place = event.topic, event.queue, event.offset
+        lane = self._dropped.get((whose, *place), _key(event))
+        self._settle(self._lane(group, replace(event, lane=lane)), event)
 
     def _deliver(self, lane: _Lane, event: Event) -> None:
         other = next((e for e in lane.open.values() if e.attempt != event.attempt), None)

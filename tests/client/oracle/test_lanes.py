@@ -148,6 +148,18 @@ def test_retention_and_a_late_start_are_no_jumps() -> None:
     assert defects([*sent("a1", "a2"), given("a2", 1, 1)]) == []
 
 
+def test_what_retention_took_is_in_nobodys_way_whatever_its_lane() -> None:
+    """Law: what reports it names message, queue and offset, and knows neither its key nor the property that lanes go by."""
+    failed = listened(Kind.FAILED, "a1", 0, 1)
+    dropped = event(Kind.DROPPED, "a1", 0, key="")
+    rest = [given("a2", 1, 2), done("a2", 1, 2)]
+    for lane in ("", "x"):
+        begun = [*sent("a1", "a2"), *in_lane(lane, given("a1", 0, 1), failed)]
+
+        assert defects([*begun, dropped, *in_lane(lane, *rest), DRAINED]) == []
+        assert defects([*begun, *in_lane(lane, *rest), DRAINED]) == [Defect.OVERTAKEN, Defect.LOST]
+
+
 def test_what_is_complete_does_not_come_again() -> None:
     """The broker has said so, under whatever attempt; an administrator's reset ends that."""
     history = [
