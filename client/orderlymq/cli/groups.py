@@ -200,14 +200,27 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
 
 async def _no_group(
     admin: AdminClient, name: str, known: Iterable[str], also: str = ""
-) -> CommandFailed | BrokerUnreachable:
-    """Return what to say of a group that no registered broker knows."""
-    if absent := await admin.absent_groups():
-        return BrokerUnreachable(
-            f"consumer group {name} may be at the broker group {absent[0]}, which is not registered now"
-        )
+) -> CommandFailed:
+    """Return what to say of a group that no broker knows.
+
+    Raises:
+        BrokerUnreachable: As `_check_asked`.
+    """
+    await _check_asked(admin, f"consumer group {name}")
     near = nearest(name, list(known)) or "; `orderlymq group list` shows the groups"
     return CommandFailed(ExitCode.NOT_FOUND, f"there is no consumer group {name}{also}{near}")
+
+
+async def _check_asked(admin: AdminClient, what: str) -> None:
+    """Refuse to say that something is not there while a broker group was not asked.
+
+    Raises:
+        BrokerUnreachable: One is not registered.
+    """
+    if absent := await admin.absent_groups():
+        raise BrokerUnreachable(
+            f"{what} may be at the broker group {absent[0]}, which is not registered now"
+        )
 
 
 async def _statuses(admin: AdminClient) -> list[dict[str, Any]]:
@@ -421,7 +434,9 @@ async def release(
         found = [
             each for one in topics for each in await _release(admin, name, one, key, skip, offset)
         ]
-    named = f"key {key}" if key else "a message without key"
+        named = f"key {key}" if key else "a message without key"
+        if not found:
+            await _check_asked(admin, f"{named} that {name} has parked")
     if not found:
         of_topic = f" of topic {topic}" if topic is not None else ""
         of_topic += f" at offset {offset}" if offset is not None else ""

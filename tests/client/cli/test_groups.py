@@ -106,6 +106,27 @@ async def test_a_group_is_missing_only_where_every_broker_was_asked(command: str
     assert "broker-b, which is not registered now" in found[1].output
 
 
+async def test_a_key_is_not_parked_only_where_every_broker_was_asked() -> None:
+    """Law: the broker group that is not registered may have parked it, so nobody is told that there is nothing to release."""
+    found = []
+    for away in ("", ";broker-b:1"):
+        declared = {"orders": f"broker-a:1{away}"}
+        async with running(topics={"orders": 1}, declared=declared) as cluster:
+            cluster.faults |= {
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: [
+                    says(SubscriptionGroupTable({}).to_json())
+                ],
+                RequestCode.ORDERLYMQ_RELEASE_KEY: [says(b'{"parkedKeys":[]}')],
+            }
+            words = ["group", "release", "billing", "--topic", "orders", "--key", "k"]
+            words += ["--name-server", cluster.address]
+            found.append(await asyncio.to_thread(CliRunner().invoke, cli, words))
+
+    assert [each.exit_code for each in found] == [ExitCode.NOT_FOUND, ExitCode.UNREACHABLE]
+    assert "group billing has not parked key k of topic orders" in found[0].output
+    assert "broker-b, which is not registered now" in found[1].output
+
+
 def says(body: bytes) -> Fault:
     """Answer a request with this body."""
 
