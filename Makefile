@@ -166,8 +166,8 @@ bench-console: $(VENV)/.dev ## Measure what the console costs a leader and how l
 	@$(BIN)/python -m bench.console $(if $(QUICK),--topics 1000 --groups 500 --seconds 5,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: $(VENV)/.dev ## Measure what a message costs as one thing grows by decades, into docs/explanation/growth.md; QUICK=1 only prints
-	@$(BIN)/python -m bench.growth $(if $(QUICK),--quick,--write docs/explanation/growth.md) $(ARGS)
+bench-growth: $(VENV)/.dev compiled ## Measure what a message costs as one thing grows by decades, into docs/explanation/growth.md; QUICK=1 only prints
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.growth $(if $(QUICK),--quick,--write docs/explanation/growth.md) $(ARGS)
 
 .PHONY: bench-operator
 bench-operator: $(VENV)/.dev ## Measure the operator at an API server alone, with 10,000 Topics and pods; needs etcd and kube-apiserver on the PATH

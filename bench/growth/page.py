@@ -44,11 +44,12 @@ def verdicts(lines: Sequence[Line]) -> Iterator[str]:
             worst, old, new = max(steps)
             cost = _cost(dimension)
             first, last = points[0], points[-1]
+            unit = "KiB" if dimension.per_byte else "message"
             held = "flat" if worst <= DECADE_MOST else f"**{worst:.2f}x from {old:,} to {new:,}**"
             found.append(
                 (
                     worst,
-                    f"{dimension.title}: {held}; {shown(first[1][cost])} µs at {first[0]:,},"
+                    f"{dimension.title}: {held}; {shown(first[1][cost])} µs per {unit} at {first[0]:,},"
                     f" {shown(last[1][cost])} µs at {last[0]:,}.",
                 )
             )
@@ -88,10 +89,10 @@ def _page(lines: Sequence[Line], pictures: set[str], folder: str) -> Iterator[st
         f" {os.cpu_count()} CPUs, so rates are those of a small machine; the shape of a curve is what counts. The load is the"
         " same at each decade: 64 senders of 1 KiB at full speed, then 300 messages/s at a steady pace for p50 and p99,"
         " then a SIGKILL of the leader and its start. CPU per message is that of all replicas at full speed. The aim: a decade"
-        f" costs at most {DECADE_MOST - 1:.0%} more."
+        f" costs at most {DECADE_MOST - 1:.0%} more. Memory also rises by what the works before have stored."
     )
     yield ""
-    yield f"Written by `python -m bench.growth` ({time.strftime('%Y-%m-%d', time.gmtime())}). Each decade is measured once: differences of a tenth are noise."
+    yield f"Written by `make bench-growth` with the compiled modules of the image ({time.strftime('%Y-%m-%d', time.gmtime())}). Each decade is measured once: differences of a tenth are noise."
     yield ""
     yield "## In short"
     yield ""
