@@ -92,7 +92,10 @@ def _page(lines: Sequence[Line], pictures: set[str], folder: str) -> Iterator[st
         f" costs at most {DECADE_MOST - 1:.0%} more. Memory also rises by what the works before have stored."
     )
     yield ""
-    yield f"Written by `make bench-growth` with the compiled modules of the image ({time.strftime('%Y-%m-%d', time.gmtime())}). Each decade is measured once: differences of a tenth are noise."
+    yield (
+        f"`make bench-growth` repeats it, with the compiled modules of the image ({time.strftime('%Y-%m-%d', time.gmtime())})."
+        " Each decade is measured once: a step up that the next decade takes back is noise. A decade without a row was not run."
+    )
     yield ""
     yield "## In short"
     yield ""
