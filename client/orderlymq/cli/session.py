@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import math
+import os
 import re
 import sys
 import time
@@ -246,6 +247,15 @@ def tell_error(error: Exception, code: int, output: object, docs: str = "") -> N
             print_json({"error": text, "exitCode": int(code)} | ({"docs": docs} if docs else {}))
             return
     say(f"Error: {text}" + (f"\nSee: {docs}" if docs else ""), err=True)
+    _drop_unwritten()
+
+
+def _drop_unwritten() -> None:
+    """Drop what standard output did not take: the interpreter would try again at its end, and exit with code 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: object = "", *, err: bool = False) -> None:

@@ -30,6 +30,7 @@ from orderlymq_protocol.frame.codec import encode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import OffsetResponseHeader
 from orderlymq_protocol.message.record import decode_record
+from tests.client.cli.test_pipes import BUFFERED
 
 NOBODY = "127.0.0.1:1"
 SENT: list[dict[str, object]] = [
@@ -253,7 +254,9 @@ def test_a_full_disk_is_one_sentence(more: tuple[str, ...]) -> None:
     arguments = ["status", "--name-server", NOBODY, *more]
     command = [sys.executable, "-c", "from orderlymq.cli import main; main()", *arguments]
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED
+        )
 
     assert done.returncode == 4
     assert done.stderr.startswith("Error: no name server answers")

@@ -11,6 +11,8 @@ from tests.client.fakecluster import FakeCluster, running
 
 # A whole Python process begins and ends in each test.
 PATIENCE_S = 50
+# What is left in a buffer is written at the end of the process, where no command can report it.
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 pytestmark = pytest.mark.timeout(PATIENCE_S + 30)
 
 
@@ -23,6 +25,7 @@ async def into_a_closed_pipe(cluster: FakeCluster, *arguments: str) -> tuple[int
             *(sys.executable, "-m", "orderlymq", *arguments, "--name-server", cluster.address),
             stdout=writing,
             stderr=asyncio.subprocess.PIPE,
+            env=BUFFERED,
         )
     finally:
         os.close(writing)
