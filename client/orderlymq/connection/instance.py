@@ -234,16 +234,15 @@ class ClientInstance:
         timeout_s = seconds(self.settings.request_timeout) if timeout_s is None else timeout_s
         self._prepare(address, command)
         if self._name_server_signer is not None and address in self.name_servers:
+            self._signer.sign(address, command)
             answer = await invoke_signed(
                 self._remoting, self._name_server_signer, address, command, timeout_s
             )
         else:
             try:
-                answer = await self._remoting.invoke(address, command, timeout_s)
-                if answer.code and self._signer.learn(address, answer, command):
-                    # Refused, so nothing was done: the broker began to lead after it was asked the last time.
-                    self._signer.sign(address, command)
-                    answer = await self._remoting.invoke(address, command, timeout_s)
+                answer = await self._signer.invoke(
+                    self._remoting.invoke, address, command, timeout_s
+                )
             except RemotingError:
                 self._doubted.add(address)
                 raise
@@ -281,14 +280,14 @@ class ClientInstance:
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
         """Send without waiting for anything."""
         self._prepare(address, command)
+        self._signer.sign(address, command)
         await self._remoting.send_oneway(address, command)
 
     def _prepare(self, address: str, command: RemotingCommand) -> None:
-        """Let the hook see a request, then sign it: what the hook adds is signed, too."""
+        """Check who calls, and let the hook see a request before it is signed: what it adds is signed, too."""
         self.check_caller()
         if self._before_request is not None:
             self._before_request(address, command)
-        self._signer.sign(address, command)
 
     async def ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
         """Ask the name servers in turn, beginning with the one that answered last.
@@ -297,14 +296,12 @@ class ClientInstance:
             NameServersUnreachable: None answers.
             StateError: The client runs on another event loop.
         """
-        self.check_caller()
         failures: list[RemotingError] = []
         count = len(self.name_servers)
         for turn in range(count):
             index = (self._name_server + turn) % count
             address = self.name_servers[index]
-            if self._before_request is not None:
-                self._before_request(address, command)
+            self._prepare(address, command)
             try:
                 answer = await self._remoting.invoke(address, command, _NAME_SERVER_TIMEOUT_S)
             except RemotingError as error:

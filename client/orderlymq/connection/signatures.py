@@ -8,13 +8,16 @@ version 2, which stands in `orderlymq_protocol.signature` and which RocketMQ's o
 
 import hmac
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
 
 from orderlymq.errors import SettingError
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signature import ROCKETMQ_SIGNATURE
 from orderlymq_runtime.remoting.signedcalls import new_signer
 from orderlymq_runtime.security.cleartext import SecretInClear, check_protection
+
+Invoke: TypeAlias = Callable[[str, RemotingCommand, float], Awaitable[RemotingCommand]]
 
 
 class RequestSigner:
@@ -68,9 +71,22 @@ class RequestSigner:
         except SecretInClear as refused:
             raise SettingError(str(refused)) from refused
 
-    def learn(self, address: str, answer: RemotingCommand, command: RemotingCommand) -> bool:
-        """Return whether a refused command, signed again, would be taken; see `Signer.learn`."""
-        return bool(self._access_key) and self._signer.learn(address, answer, command.ext)
+    async def invoke(
+        self, send: Invoke, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        """Sign a command, *send* it as `RemotingClient.invoke` does, and return the answer, whatever its code.
+
+        Raises:
+            RemotingError: There is no answer.
+            SettingError: As `sign` says.
+        """
+        self.sign(address, command)
+        answer = await send(address, command, timeout_s)
+        if answer.code and self._access_key and self._signer.learn(address, answer, command.ext):
+            # Refused, so nothing was done: the broker began to lead after it was asked the last time.
+            self.sign(address, command)
+            answer = await send(address, command, timeout_s)
+        return answer
 
 
 def signed(

@@ -48,6 +48,7 @@ from orderlymq_protocol.header.extensions import (
 )
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC, ORDER_NAMESPACE
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, seal
+from orderlymq_protocol.signature import Signer
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
 from orderlymq_runtime.security.cleartext import SecretInClear, check_protection
@@ -381,12 +382,14 @@ class Admin:
     async def put_order_config(self, address: str, topic: str, value: str) -> None:
         """Publish a queue list on a name server."""
         ext = {"namespace": ORDER_NAMESPACE, "key": topic, "value": value}
-        await self._tell_name_server(address, request(RequestCode.PUT_KV_CONFIG, ext))
+        command = request(RequestCode.PUT_KV_CONFIG, ext)
+        await self._change(address, command, self._name_server_signer)
 
     async def delete_order_config(self, address: str, topic: str) -> None:
         """Withdraw a queue list."""
         ext = {"namespace": ORDER_NAMESPACE, "key": topic}
-        await self._tell_name_server(address, request(RequestCode.DELETE_KV_CONFIG, ext))
+        command = request(RequestCode.DELETE_KV_CONFIG, ext)
+        await self._change(address, command, self._name_server_signer)
 
     async def transfer_leadership(self, address: str, target: int) -> None:
         """Transfer the leadership to replica *target*."""
@@ -426,41 +429,28 @@ class Admin:
                 await self.expansion(address, ())
             raise
 
-    async def _tell_name_server(self, address: str, command: RemotingCommand) -> None:
-        signer = self._name_server_signer
-        self._name_operator(command)
-        if signer is None:
-            _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
-            return
-        try:
-            answer = await invoke_signed(
-                self._of(address), signer, address, command, _CHANGE_TIMEOUT_S
-            )
-        except RemotingError as error:
-            raise AdminError(str(error)) from error
-        _check(address, answer)
-
-    async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
-        self._name_operator(command)
-        return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
-
-    def _name_operator(self, command: RemotingCommand) -> None:
+    async def _change(
+        self, address: str, command: RemotingCommand, signer: Signer | None = None
+    ) -> RemotingCommand:
+        """Ask for a change, and return the answer; *signer* signs it in place of the account."""
         if self.operator_token:
             command.ext = {**command.ext, EXT_TOKEN: str(self.operator_token)}
+        return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S, signer))
 
     async def _invoke(
-        self, address: str, command: RemotingCommand, timeout_s: float
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_s: float,
+        signer: Signer | None = None,
     ) -> RemotingCommand:
-        self._signer.sign(address, command)
+        client = self._of(address)
         try:
-            answer = await self._of(address).invoke(address, command, timeout_s)
-            if self._signer.learn(address, answer, command):
-                # Refused, so nothing was done: the broker began to lead after it was asked the last time.
-                self._signer.sign(address, command)
-                answer = await self._of(address).invoke(address, command, timeout_s)
+            if signer is not None:
+                return await invoke_signed(client, signer, address, command, timeout_s)
+            return await self._signer.invoke(client.invoke, address, command, timeout_s)
         except RemotingError as error:
             raise AdminError(str(error)) from error
-        return answer
 
 
 def _decoded(address: str, answer: RemotingCommand, decode: Callable[[bytes], T]) -> T:

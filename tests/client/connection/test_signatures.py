@@ -1,7 +1,7 @@
 """Signatures against the vectors of RocketMQ's ACL hook."""
 
 from orderlymq.connection.signatures import RequestSigner, signed
-from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signature import SERVER, verified
 
 
@@ -62,14 +62,32 @@ def test_version_2_is_made_first_and_covered_by_rocketmqs() -> None:
     assert command.ext["Signature"] == again["Signature"] != weaker["Signature"]
 
 
-def test_a_mark_that_a_refusal_names_is_signed_for() -> None:
-    """A leader's mark counts for its address alone."""
+async def test_a_mark_that_a_refusal_names_is_signed_for() -> None:
+    """A request that is refused with a mark goes once more; a leader's mark counts for its address alone."""
     signer = RequestSigner("ann", "secret of ann")
-    command = request(17)
-    signer.sign("one", command)
+    seen: list[tuple[str, str]] = []
 
-    assert signer.learn("one", command.reply(1, ext={SERVER: "mark"}), command)
-    signer.sign("one", command)
-    assert verified(command, [b"secret of ann"]).server == "mark"
+    async def refuse(address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        seen.append((address, verified(command, [b"secret of ann"]).server))
+        return command.reply(1, ext={SERVER: "mark"})
+
+    assert (await signer.invoke(refuse, "one", request(17), 1.0)).code == 1
+    assert (await signer.invoke(refuse, "one", request(17), 1.0)).code == 1
+    command = request(17)
     signer.sign("two", command)
+
+    assert seen == [("one", ""), ("one", "mark"), ("one", "mark")]
     assert verified(command, [b"secret of ann"]).server == ""
+
+
+async def test_who_has_no_key_sends_once() -> None:
+    """Nothing is signed, so nothing can be signed again."""
+    sent: list[str] = []
+
+    async def refuse(address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        sent.append(address)
+        return command.reply(1, ext={SERVER: "mark"})
+
+    await RequestSigner("", "").invoke(refuse, "one", request(17), 1.0)
+
+    assert sent == ["one"]

@@ -43,10 +43,4 @@ class SigningClient(RemotingClient):
     ) -> RemotingCommand:
         if is_signed(command.ext):  # by the cluster, for a name server
             return await super().invoke(address, command, timeout_s)
-        command = replace(command)
-        self._signer.sign(address, command)
-        answer = await super().invoke(address, command, timeout_s)
-        if self._signer.learn(address, answer, command):
-            self._signer.sign(address, command)
-            answer = await super().invoke(address, command, timeout_s)
-        return answer
+        return await self._signer.invoke(super().invoke, address, replace(command), timeout_s)
