@@ -100,23 +100,27 @@ class Admin:
 
     async def topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the topics of a group."""
-        return await self._read(address, request(RequestCode.GET_ALL_TOPIC_CONFIG), answers.topics)
+        return await self._read(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}, answers.topics)
 
     async def consumer_groups(self, address: str) -> dict[str, GroupConfig]:
         """Return the consumer groups of a raft group."""
-        command = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return await self._read(address, command, answers.consumer_groups)
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        return await self._read(address, code, {}, answers.consumer_groups)
 
     async def has_group(self, address: str, name: str) -> bool:
         """Return whether a raft group has a consumer group."""
-        command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
-        absent = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, False)
-        return await self._read(address, command, lambda _: True, absent=absent)
+        return await self._read(
+            address,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+            {"group": name},
+            lambda _: True,
+            absent=(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, False),
+        )
 
     async def users(self, address: str) -> dict[str, UserConfig]:
         """Return the accounts of a raft group, without their secrets."""
-        command = request(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {"orderlymq": "true"})
-        return await self._read(address, command, answers.users)
+        code = RequestCode.GET_BROKER_CLUSTER_ACL_INFO
+        return await self._read(address, code, {"orderlymq": "true"}, answers.users)
 
     async def set_user(
         self, address: str, access_key: str, secret_key: str, config: UserConfig
@@ -165,15 +169,17 @@ class Admin:
 
     async def order_config(self, address: str) -> Mapping[str, str]:
         """Return the queue lists that a name server publishes."""
-        command = request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_NAMESPACE})
         return await self._read(
-            address, command, answers.kv_table, absent=(ResponseCode.QUERY_NOT_FOUND, {})
+            address,
+            RequestCode.GET_KVLIST_BY_NAMESPACE,
+            {"namespace": ORDER_NAMESPACE},
+            answers.kv_table,
+            absent=(ResponseCode.QUERY_NOT_FOUND, {}),
         )
 
     async def registered(self, address: str) -> frozenset[str]:
         """Return the names of the brokers that a name server knows."""
-        command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return await self._read(address, command, answers.brokers)
+        return await self._read(address, RequestCode.GET_BROKER_CLUSTER_INFO, {}, answers.brokers)
 
     async def set_topic(
         self, address: str, name: str, config: TopicConfig, *, is_new: bool = False
@@ -212,8 +218,8 @@ class Admin:
         What is read of the raft group after this no former operator changes any more.
         """
         ext = {"topics": ",".join(sorted(topics))}
-        command = request(RequestCode.ORDERLYMQ_QUEUE_EXPANSION, ext)
-        greatest, found = await self._read(address, command, answers.expansions)
+        code = RequestCode.ORDERLYMQ_QUEUE_EXPANSION
+        greatest, found = await self._read(address, code, ext, answers.expansions)
         if greatest > self.operator_token and self._overtaken is not None:
             self._overtaken(greatest)
         elif greatest < self.operator_token:
@@ -264,26 +270,30 @@ class Admin:
 
     async def lock_holders(self, address: str) -> dict[str, LockHolder]:
         """Return who holds queue locks in a raft group, by client id."""
-        return await self._read(
-            address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), answers.lock_holders
-        )
+        return await self._read(address, RequestCode.ORDERLYMQ_LOCK_TABLE, {}, answers.lock_holders)
 
     async def locks(self, address: str) -> list[Lock]:
         """Return every queue lock of a raft group."""
-        return await self._read(address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), answers.locks)
+        return await self._read(address, RequestCode.ORDERLYMQ_LOCK_TABLE, {}, answers.locks)
 
     async def lanes(self, address: str, group: str) -> Sequence[QueueLanes]:
         """Return the figures of a group by key in a raft group; empty where nobody knows it yet."""
-        command = request(RequestCode.ORDERLYMQ_LANES, {"consumerGroup": group})
-        absent = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ())
-        return await self._read(address, command, answers.lanes, absent=absent)
+        return await self._read(
+            address,
+            RequestCode.ORDERLYMQ_LANES,
+            {"consumerGroup": group},
+            answers.lanes,
+            absent=(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ()),
+        )
 
     async def members(self, address: str, group: str) -> list[GroupMember]:
         """Return the members of a consumer group; empty when nobody is online."""
-        ext = {"consumerGroup": group, "orderlymq": "true"}
-        command = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
         return await self._read(
-            address, command, answers.members, absent=(ResponseCode.CONSUMER_NOT_ONLINE, [])
+            address,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            {"consumerGroup": group, "orderlymq": "true"},
+            answers.members,
+            absent=(ResponseCode.CONSUMER_NOT_ONLINE, []),
         )
 
     async def lag(self, address: str, group: str) -> int:
@@ -295,8 +305,8 @@ class Admin:
 
     async def backlog(self, address: str, group: str, topic: str) -> int:
         """Return how many messages of one topic in a raft group a consumer group has not consumed."""
-        command = request(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
-        return await self._read(address, command, answers.lag)
+        ext = {"consumerGroup": group, "topic": topic}
+        return await self._read(address, RequestCode.GET_CONSUME_STATS, ext, answers.lag)
 
     async def set_writable(self, address: str, *, writable: bool) -> None:
         """Let a raft group take messages, or refuse all of them and only give."""
@@ -307,15 +317,17 @@ class Admin:
         """Return how many messages a raft group still holds, by topic; without topics that hold none."""
         found = {}
         for topic in await self.topics(address):
-            command = request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-            if count := await self._read(address, command, answers.stored):
+            code = RequestCode.GET_TOPIC_STATS_INFO
+            if count := await self._read(address, code, {"topic": topic}, answers.stored):
                 found[topic] = count
         return found
 
     async def membership(self, address: str, group: str) -> MembershipView:
         """Return what one raft group knows of a consumer group; empty where it is not known at all."""
-        command = request(RequestCode.ORDERLYMQ_GROUP_MEMBERS, {"consumerGroup": group})
-        return await self._read(address, command, answers.membership)
+        ext = {"consumerGroup": group}
+        return await self._read(
+            address, RequestCode.ORDERLYMQ_GROUP_MEMBERS, ext, answers.membership
+        )
 
     async def set_assignment(self, address: str, step: SetAssignment) -> None:
         """Store who takes which queue of a topic, for members that ask."""
@@ -330,10 +342,12 @@ class Admin:
 
     async def route(self, address: str, topic: str) -> Mapping[str, int]:
         """Return how many queues of a topic are written per broker, as a name server answers clients."""
-        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
         return await self._read(
-            address, command, answers.route, absent=(ResponseCode.TOPIC_NOT_EXIST, {})
+            address,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            {"topic": topic, "acceptStandardJsonOnly": "true"},
+            answers.route,
+            absent=(ResponseCode.TOPIC_NOT_EXIST, {}),
         )
 
     async def delete_topic(self, address: str, name: str) -> None:
@@ -406,13 +420,14 @@ class Admin:
     async def _read(
         self,
         address: str,
-        command: RemotingCommand,
+        code: RequestCode,
+        ext: Mapping[str, str],
         decode: Callable[[bytes], T],
         *,
         absent: tuple[ResponseCode, T] | None = None,
     ) -> T:
         """Ask for something and decode the answer; *absent* is what another code of an answer means."""
-        answer = await self._invoke(address, command, _READ_TIMEOUT_S)
+        answer = await self._invoke(address, request(code, ext), _READ_TIMEOUT_S)
         if absent is not None and answer.code == absent[0]:
             return absent[1]
         if len(answer.body) > _QUICK_MAX:
