@@ -24,6 +24,7 @@ from orderlymq_operator.brokers.answers import (
 from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
+    ExpansionStep,
     FenceTopic,
     GroupConfig,
     ObservedExpansion,
@@ -233,29 +234,9 @@ class Admin:
         ext = {"consumerGroup": "operator", "topic": ""}
         await self._change(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, b"[]"))
 
-    async def change_queues(
-        self, address: str, step: FenceTopic | AbortExpansion | SwitchTopic | PublishTopic
-    ) -> None:
+    async def change_queues(self, address: str, step: ExpansionStep) -> None:
         """Carry out one step of a topic's expansion on one raft group."""
-        ext = {"topic": step.topic}
-        body = b""
-        match step:
-            case FenceTopic():
-                ext |= {"action": "fence", "limitMillis": str(step.limit_ms)}
-                ext |= {"attempt": str(step.attempt), "total": str(step.total)}
-                ext["queues"] = str(step.queues)
-            case AbortExpansion():
-                ext |= {"action": "abort", "attempt": str(step.attempt), "reason": step.reason}
-            case SwitchTopic():
-                ext |= {"action": "switch", "attempt": str(step.attempt), "total": str(step.total)}
-                ext |= {"queues": str(step.config.queues), "perm": str(step.config.permission)}
-                body = orjson.dumps({"groups": step.readers})
-            case PublishTopic():
-                ext |= {"action": "publish", "total": str(step.total)}
-                ext["settleMillis"] = str(step.propagation_ms)
-            case _:
-                assert_never(step)
-        await self._operate(address, request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body))
+        await self._operate(address, expansion_request(step))
 
     async def expire_client(
         self, address: str, client_id: str, proof: str, ends: Collection[str]
@@ -466,6 +447,29 @@ class Admin:
             return await self._signer.invoke(client.invoke, address, command, timeout_s)
         except RemotingError as error:
             raise AdminError(str(error)) from error
+
+
+def expansion_request(step: ExpansionStep) -> RemotingCommand:
+    """Return the request for one step of a topic's expansion, without the operator's token."""
+    ext = {"topic": step.topic}
+    body = b""
+    match step:
+        case FenceTopic():
+            ext |= {"action": "fence", "limitMillis": str(step.limit_ms)}
+            ext |= {"attempt": str(step.attempt), "total": str(step.total)}
+            ext["queues"] = str(step.queues)
+        case AbortExpansion():
+            ext |= {"action": "abort", "attempt": str(step.attempt), "reason": step.reason}
+        case SwitchTopic():
+            ext |= {"action": "switch", "attempt": str(step.attempt), "total": str(step.total)}
+            ext |= {"queues": str(step.config.queues), "perm": str(step.config.permission)}
+            body = orjson.dumps({"groups": step.readers})
+        case PublishTopic():
+            ext |= {"action": "publish", "total": str(step.total)}
+            ext["settleMillis"] = str(step.propagation_ms)
+        case _:
+            assert_never(step)
+    return request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body)
 
 
 def _decoded(address: str, answer: RemotingCommand, decode: Callable[[bytes], T]) -> T:

@@ -156,7 +156,7 @@ def route(body: bytes) -> Mapping[str, int]:
 def expansions(body: bytes) -> tuple[int, dict[str, ObservedExpansion]]:
     """Return the greatest token of an operator that the broker has seen, and expansions by topic."""
     found = orjson.loads(body)
-    topics = {each["topic"]: observed_expansion(each) for each in found["topics"]}
+    topics = {each["topic"]: _expansion(each) for each in found["topics"]}
     return int(found.get(EXT_TOKEN, 0)), topics
 
 
@@ -231,8 +231,7 @@ def _member(found: Mapping[str, Any]) -> Member:
     return Member(found["clientId"], "", found["address"], subscriptions, found["sinceMillis"])
 
 
-def observed_expansion(found: Mapping[str, Any]) -> ObservedExpansion:
-    """Return a topic's expansion from what a broker answers about it (20506)."""
+def _expansion(found: Mapping[str, Any]) -> ObservedExpansion:
     return ObservedExpansion(
         found["phase"],
         found["total"],

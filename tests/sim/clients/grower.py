@@ -6,23 +6,21 @@ old, and nothing that it asks for is done. The laws are in ``invariants/expansio
 switch finds everything consumed, and the number of queues never falls.
 """
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq_operator.brokers.answers import observed_expansion
+from orderlymq_operator.brokers.admin import expansion_request
+from orderlymq_operator.brokers.answers import expansions
 from orderlymq_operator.plan.actions import (
-    AbortExpansion,
     ExpansionAction,
     FenceTopic,
-    PublishTopic,
     PutOrderConfig,
-    SwitchTopic,
     TopicConfig,
 )
 from orderlymq_operator.plan.expansion import ExpansionRequest, ExpansionState, plan_expansion
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.extensions import EXT_TOKEN
 from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.clients.accounts import OPERATOR
 from tests.sim.clients.client import Client
@@ -76,13 +74,12 @@ class Grower(Client):
     def _seen(self, answer: RemotingCommand | RemotingError) -> None:
         if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
             return
-        body = json.loads(answer.body)
-        if body["operatorToken"] > self._token:
+        greatest, found = expansions(answer.body)
+        if greatest > self._token:
             self.world.coverage["operator saw its successor"] += 1
-        (found,) = (each for each in body["topics"] if each["topic"] == self.world.topic)
         servers = self.world.name_servers
         growing = ExpansionState(
-            {GROUP: observed_expansion(found)},
+            {GROUP: found[self.world.topic]},
             tuple(server.queue_list(self.world.topic) for server in servers),
             tuple(server.route_counts(self.world.topic) for server in servers),
         )
@@ -92,41 +89,16 @@ class Grower(Client):
     # -- doing
 
     def _do(self, action: ExpansionAction) -> None:
-        world, ext, body = self.world, {"topic": action.topic}, b""
-        match action:
-            case FenceTopic():
-                world.coverage["growth begun"] += 1
-                ext |= {
-                    "action": "fence",
-                    "attempt": str(action.attempt),
-                    "total": str(action.total),
-                    "queues": str(action.queues),
-                    "limitMillis": str(action.limit_ms),
-                }
-            case AbortExpansion():
-                ext |= {"action": "abort", "attempt": str(action.attempt), "reason": action.reason}
-            case SwitchTopic():
-                ext |= {
-                    "action": "switch",
-                    "attempt": str(action.attempt),
-                    "total": str(action.total),
-                    "queues": str(action.config.queues),
-                    "perm": str(action.config.permission),
-                }
-                body = json.dumps({"groups": action.readers}).encode()
-            case PublishTopic():
-                ext |= {
-                    "action": "publish",
-                    "total": str(action.total),
-                    "settleMillis": str(action.propagation_ms),
-                }
-            case PutOrderConfig():
-                for server in world.name_servers:
-                    server.put_queue_list(action.topic, action.value)
-                return
-        ext["operatorToken"] = str(self._token)
-        command = request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body)
-        self.call(command, TIMEOUT_US, partial(self._done, ext["action"]))
+        world = self.world
+        if isinstance(action, PutOrderConfig):
+            for server in world.name_servers:
+                server.put_queue_list(action.topic, action.value)
+            return
+        if isinstance(action, FenceTopic):
+            world.coverage["growth begun"] += 1
+        command = expansion_request(action)
+        command.ext = {**command.ext, EXT_TOKEN: str(self._token)}
+        self.call(command, TIMEOUT_US, partial(self._done, command.ext["action"]))
 
     def _done(self, action: str, answer: RemotingCommand | RemotingError) -> None:
         good = isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS
