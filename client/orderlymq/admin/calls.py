@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Final, TypeVar
 
 from orderlymq.admin.queuelists import check_present
-from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.instance import ClientInstance, unless_refused
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -119,17 +119,6 @@ class AdminCalls:
         for address in self._instance.name_servers:
             await self._instance.call(address, code, ext)
 
-    async def _ask_first(
-        self, code: RequestCode, ext: dict[str, str]
-    ) -> tuple[Mapping[str, str], bytes] | None:
-        try:
-            answer = await self._instance.call(self._instance.name_servers[0], code, ext)
-        except BrokerError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
-        return answer.ext, answer.body
-
 
 async def unless_foreign(asked: Awaitable[T], otherwise: T) -> T:
     """Return an answer; *otherwise* of a broker that does not know the request, as RocketMQ's, or the group.
@@ -137,12 +126,9 @@ async def unless_foreign(asked: Awaitable[T], otherwise: T) -> T:
     Raises:
         BrokerError: A broker refused for another reason; that is no answer.
     """
-    try:
-        return await asked
-    except BrokerError as error:
-        if error.code not in (
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-        ):
-            raise
-        return otherwise
+    return await unless_refused(
+        asked,
+        otherwise,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    )

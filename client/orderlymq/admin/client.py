@@ -17,7 +17,7 @@ from orderlymq.admin.messages import MessageOperations
 from orderlymq.admin.operations import topic_expansion
 from orderlymq.admin.queuelists import agreed_list, check_present, declarations, named_groups
 from orderlymq.connection.identity import NameServers
-from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.instance import ClientInstance, unless_refused
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import (
@@ -452,20 +452,20 @@ class AdminClient(Lifecycle, MessageOperations):
         found: dict[MessageQueue, int] = {}
         header = ResetOffsetHeader(topic, group, timestamp, is_force=True)
         for name, address in self._leaders(topic).items():
-            try:
-                answer = await self._instance.call(
-                    address,
-                    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-                    header.to_ext(),
-                    timeout_s=_TIMEOUT_S,
-                )
-            except BrokerError as error:
-                # 206 says that nobody is online, 3 that the broker leaves it to us.
-                if error.code not in (
-                    ResponseCode.CONSUMER_NOT_ONLINE,
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                ):
-                    raise
+            asked = self._instance.call(
+                address,
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+                header.to_ext(),
+                timeout_s=_TIMEOUT_S,
+            )
+            # 206 says that nobody is online, 3 that the broker leaves it to us.
+            answer = await unless_refused(
+                asked,
+                None,
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            )
+            if answer is None:
                 found.update(await self._reset_offline(group, topic, to, name))
             else:
                 found.update(OffsetTable.from_json(answer.body).offset_table)

@@ -13,7 +13,8 @@ from typing import Any, Final
 from orderlymq.admin.answers import Expansions, ParkedTable, Subscription
 from orderlymq.admin.calls import AdminCalls
 from orderlymq.admin.messageplace import find_message
-from orderlymq.connection.instance import ClientInstance
+from orderlymq.admin.queuelists import kv_table
+from orderlymq.connection.instance import ClientInstance, unless_refused
 from orderlymq.consumer.group.requests import commit_request
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq.message import ReceivedMessage
@@ -41,7 +42,6 @@ from orderlymq_protocol.header.catalogue import (
     CloneGroupOffsetHeader,
     ConsumeMessageDirectlyHeader,
     GetConsumerRunningInfoHeader,
-    GetKVListByNamespaceHeader,
     GetProducerConnectionListHeader,
     GroupHeader,
     KVKeyHeader,
@@ -267,14 +267,14 @@ class Operations(AdminCalls):
     async def get_kv(self, namespace: str, key: str) -> str | None:
         """Return one value, None when there is none."""
         ext = KVKeyHeader(namespace, key).to_ext()
-        answer = await self._ask_first(RequestCode.GET_KV_CONFIG, ext)
-        return None if answer is None else answer[0].get("value")
+        asked = self._instance.call(self._instance.name_servers[0], RequestCode.GET_KV_CONFIG, ext)
+        answer = await unless_refused(asked, None, ResponseCode.QUERY_NOT_FOUND)
+        return None if answer is None else answer.ext.get("value")
 
     async def list_kv(self, namespace: str) -> dict[str, str]:
         """Return all values of a namespace."""
-        ext = GetKVListByNamespaceHeader(namespace).to_ext()
-        answer = await self._ask_first(RequestCode.GET_KVLIST_BY_NAMESPACE, ext)
-        return {} if answer is None else dict(KVTable.from_json(answer[1]).table)
+        first = self._instance.name_servers[0]
+        return dict(await kv_table(self._instance, first, namespace))
 
     # -- clients
 
@@ -365,13 +365,10 @@ class Operations(AdminCalls):
         for name in sorted({queue.broker_name for queue in targets}):
             table = {queue: at for queue, at in targets.items() if queue.broker_name == name}
             code, body = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OffsetTable(table).to_json()
-            try:
-                await self._instance.call(
-                    self._leader(name), code, ext, body, timeout_s=_CHANGE_TIMEOUT_S
-                )
-            except BrokerError as error:
-                if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                    raise
+            asked = self._instance.call(
+                self._leader(name), code, ext, body, timeout_s=_CHANGE_TIMEOUT_S
+            )
+            if await unless_refused(asked, None, ResponseCode.CONSUMER_NOT_ONLINE) is None:
                 await self._set_offline(group, table)
 
     async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:

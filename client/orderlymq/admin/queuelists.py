@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from orderlymq.connection.instance import ClientInstance, unless_missing
+from orderlymq.connection.instance import ClientInstance, unless_missing, unless_refused
 from orderlymq.connection.routes import NO_ROUTE, TopicRoute, parse_order_conf
-from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
+from orderlymq.errors import BrokerUnreachable, SettingError
 from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.body.config import KVTable
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -30,7 +30,9 @@ async def declarations(instance: ClientInstance, topic: str) -> list[dict[str, i
     Raises:
         BrokerUnreachable: A name server does not answer.
     """
-    tables = [await _declared(instance, address) for address in instance.name_servers]
+    tables = [
+        await kv_table(instance, address, ORDER_NAMESPACE) for address in instance.name_servers
+    ]
     lists = [parse_order_conf(table.get(topic)) for table in tables]
     return [each for each in lists if each]
 
@@ -44,19 +46,17 @@ async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[s
     found: set[str] = set()
     declared: set[str] = set()
     for address in instance.name_servers:
+        asked = kv_table(instance, address, ORDER_NAMESPACE)
         try:
-            table = await _declared(instance, address)
+            # A further listener returns no declarations.
+            table = await unless_refused(asked, {}, ResponseCode.NO_PERMISSION)
         except BrokerUnreachable:
             continue
-        except BrokerError as error:
-            if error.code != ResponseCode.NO_PERMISSION:
-                raise
-            continue  # a further listener returns no declarations
         for topic, text in table.items():
             declared.add(topic)
             found.update(parse_order_conf(text) or ())
     at_once = asyncio.Semaphore(_AT_ONCE)
-    asked = (
+    routed = (
         _routed(instance, topic, at_once)
         for topic in topics
         # Only routes of ordered topics name groups that are away.
@@ -67,7 +67,7 @@ async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[s
             or is_dlq_topic(topic)
         )
     )
-    return found.union(*await asyncio.gather(*asked))
+    return found.union(*await asyncio.gather(*routed))
 
 
 async def agreed_list(
@@ -129,15 +129,12 @@ def _present(route: TopicRoute) -> dict[str, int]:
     return counts
 
 
-async def _declared(instance: ClientInstance, address: str) -> Mapping[str, str]:
-    ext = GetKVListByNamespaceHeader(ORDER_NAMESPACE).to_ext()
-    try:
-        answer = await instance.call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, ext)
-    except BrokerError as error:
-        if error.code == ResponseCode.QUERY_NOT_FOUND:
-            return {}
-        raise
-    return KVTable.from_json(answer.body).table
+async def kv_table(instance: ClientInstance, address: str, namespace: str) -> Mapping[str, str]:
+    """Return what a name server keeps under *namespace*."""
+    ext = GetKVListByNamespaceHeader(namespace).to_ext()
+    asked = instance.call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, ext)
+    answer = await unless_refused(asked, None, ResponseCode.QUERY_NOT_FOUND)
+    return {} if answer is None else KVTable.from_json(answer.body).table
 
 
 async def _routed(instance: ClientInstance, topic: str, at_once: asyncio.Semaphore) -> set[str]:

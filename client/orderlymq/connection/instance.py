@@ -27,6 +27,7 @@ from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
 from orderlymq.connection.signatures import RequestSigner
 from orderlymq.connection.troubles import NO_LEADER, Troubles
+from orderlymq.connection.wire import check
 from orderlymq.durations import seconds
 from orderlymq.errors import (
     BrokerError,
@@ -70,6 +71,16 @@ async def unless_missing(asked: Awaitable[T], otherwise: T) -> T:
     try:
         return await asked
     except TopicNotFound:
+        return otherwise
+
+
+async def unless_refused(asked: Awaitable[T], otherwise: T, *codes: ResponseCode) -> T:
+    """Return an answer; *otherwise* where somebody refused with one of *codes*."""
+    try:
+        return await asked
+    except BrokerError as error:
+        if error.code not in codes:
+            raise
         return otherwise
 
 
@@ -273,9 +284,7 @@ class ClientInstance:
             raise BrokerUnreachable(
                 f"{error}; is the cluster up? try `orderlymq status`{self._hint(error)}"
             ) from error
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, address)
-        return answer
+        return check(answer, address)
 
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
         """Send without waiting for anything."""
@@ -441,8 +450,7 @@ class ClientInstance:
                 f"`orderlymq topic create {topic}`, for consumers in order with --ordered",
                 topic=self.bare(topic),
             )
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, self.name_servers[self._name_server])
+        check(answer, self.name_servers[self._name_server])
         try:
             data = TopicRouteData.from_json(answer.body)
         except (ModelError, ValueError) as error:

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import AdminClient
-from orderlymq.connection.instance import unless_missing
+from orderlymq.connection.instance import unless_missing, unless_refused
 from orderlymq.connection.routes import NO_ROUTE
-from orderlymq.errors import BrokerError
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
 from orderlymq_console.models import (
     Figure,
@@ -26,7 +25,7 @@ from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusReport
 from orderlymq_protocol.body.config import TopicConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.body.stats import TopicOffset
+from orderlymq_protocol.body.stats import BrokerStatsData, TopicOffset
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_hidden_topic
 
@@ -140,12 +139,10 @@ def kept_messages(stats: Answers[dict[MessageQueue, TopicOffset]]) -> Figure:
 async def _rate(client: AdminClient, topic: str) -> float:
     """Return how many messages a second came in the last minute."""
     (address,) = (await client.brokers()).values()
-    try:
-        return (await client.broker_stats(address, "TOPIC_PUT_NUMS", topic)).stats_minute.tps
-    except BrokerError as error:
-        if error.code != ResponseCode.SYSTEM_ERROR:
-            raise
-        return 0.0  # nothing came since its leader leads
+    asked = client.broker_stats(address, "TOPIC_PUT_NUMS", topic)
+    # Refused: nothing came since its leader leads.
+    found = await unless_refused(asked, BrokerStatsData(), ResponseCode.SYSTEM_ERROR)
+    return found.stats_minute.tps
 
 
 async def _expansion(admin: AdminClient, topic: str) -> list[str]:

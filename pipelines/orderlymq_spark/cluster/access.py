@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
+from orderlymq.connection.instance import unless_refused
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.troubles import passes
 from orderlymq.connection.wire import check
@@ -159,12 +160,9 @@ class ClusterAccess:
         }
 
     def _expansion(self, topic: str) -> dict[str, dict[str, Any]]:
-        try:
-            return self.wait(lambda: self._admin.expansion(topic))
-        except BrokerError as error:
-            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise
-            return {}  # RocketMQ's brokers know no expansion
+        # RocketMQ's brokers know no expansion.
+        foreign = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        return self.wait(lambda: unless_refused(self._admin.expansion(topic), {}, foreign))
 
     def bounds(
         self, queues: Iterable[MessageQueue]
