@@ -5,7 +5,6 @@ Rules: one list every `EVERY_S` at most, as the table that `kubectl get pods -o 
 namespace, one on the network of its node, and an address that several pods share, are unknown: nothing is guessed.
 """
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +14,7 @@ import orjson
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.apiserver import ApiServer, ApiServerSilent
 from orderlymq_console.models import Pod
+from orderlymq_protocol.hosts import ip_of
 
 PODS_MAX: Final = 2_000
 EVERY_S: Final = 5.0
@@ -111,9 +111,4 @@ def _why(listed: PodList, count: int) -> str:
 
 def _normal(host: str) -> str:
     """Return an address in one form; what is none stays as it is."""
-    try:
-        found = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return host
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
+    return str(ip_of(host.strip("[]")) or host)

@@ -8,7 +8,6 @@ runs a script or style but the console's own files, and no other site shows it i
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -31,6 +30,7 @@ from orderlymq_console.web.identity import (
 )
 from orderlymq_console.web.keys import RENDERER, SETTINGS
 from orderlymq_console.web.sessions import TooManyWrong
+from orderlymq_protocol.hosts import ip_of
 
 _log = logging.getLogger(__name__)
 
@@ -105,13 +105,7 @@ async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse
 def is_known_host(host: str, names: tuple[str, ...]) -> bool:
     """Whether the header Host is an address, localhost, or one of *names*; the port does not matter."""
     name = name_of(host)
-    if name == "localhost" or name in names:
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return name == "localhost" or name in names or ip_of(name) is not None
 
 
 async def _check_change(request: web.Request) -> None:

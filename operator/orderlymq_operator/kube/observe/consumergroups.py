@@ -16,7 +16,7 @@ from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 from orderlymq_operator.resources.kinds import ConsumerGroup
 from orderlymq_protocol.body.lanes import QueueLanes
-from orderlymq_protocol.names import RETRY_PREFIX
+from orderlymq_protocol.names import is_retry_topic
 from orderlymq_protocol.plurals import counted
 
 _MEMBERS_MAX: Final = 256  # of the schema
@@ -60,7 +60,7 @@ def observe_consumer_group(
         (lock.topic, group, lock.queue): lock
         for group, found in locks.items()
         for lock in found
-        if not lock.topic.startswith(RETRY_PREFIX)
+        if not is_retry_topic(lock.topic)
     }
     known = {member.client_id: member for found in members.values() for member in found}
     return ObservedConsumerGroup(
@@ -203,7 +203,7 @@ def _consistency(seen: ObservedConsumerGroup) -> ConditionReport:
             sorted(
                 (topic, expression)
                 for topic, expression in member.subscriptions.items()
-                if not topic.startswith(RETRY_PREFIX)
+                if not is_retry_topic(topic)
             )
         )
         subscriptions_of.setdefault(own, []).append(member.client_id)
@@ -225,7 +225,7 @@ def queues_of(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Obser
         topic
         for member in seen.members.values()
         for topic in member.subscriptions
-        if not topic.startswith(RETRY_PREFIX)
+        if not is_retry_topic(topic)
     }
     return [
         (topic, name, number)

@@ -12,12 +12,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Final
 
 from orderlymq_operator.brokers.answers import LockHolder
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.resources import Json
+from orderlymq_protocol.hosts import ip_of
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 KILLING: Final = "Killing"
@@ -88,12 +88,7 @@ def host_of(address: str) -> str:
 def _plain(host: str) -> str:
     """Return an address as pods have it: Java writes brackets and the interface."""
     host = host.strip("[]").partition("%")[0]
-    try:
-        found = ip_address(host)
-    except ValueError:
-        return host
-    mapped = getattr(found, "ipv4_mapped", None)
-    return str(mapped or found)
+    return str(ip_of(host) or host)
 
 
 def proof_of(
