@@ -39,6 +39,12 @@ from orderlymq_protocol.body.config import SINGLE_TAG
 from orderlymq_protocol.body.lanes import QueueLanes
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    KVKeyHeader,
+    PutKVConfigHeader,
+)
 from orderlymq_protocol.header.extensions import (
     EXT_BYTES,
     EXT_CONNECTIONS,
@@ -189,27 +195,20 @@ class Admin:
 
         One that *is_new* was not there when it was planned: brokers refuse it where a client has made it since.
         """
-        number = str(config.queues)
         changes = ",".join(f"+{key}={value}" for key, value in config.attributes)
-        await self._change(
-            address,
-            request(
-                RequestCode.UPDATE_AND_CREATE_TOPIC,
-                {
-                    "topic": name,
-                    # RocketMQ copies its settings for topics that clients create; a header must name one.
-                    "defaultTopic": AUTO_CREATE_TOPIC,
-                    "readQueueNums": number,
-                    "writeQueueNums": number,
-                    "perm": str(config.permission),
-                    "topicFilterType": SINGLE_TAG,
-                    "topicSysFlag": "0",
-                    "order": str(config.order).lower(),
-                    **({"attributes": changes} if changes else {}),
-                    **({EXT_NEW: "true"} if is_new else {}),
-                },
-            ),
+        header = CreateTopicHeader(
+            name,
+            # RocketMQ copies its settings for topics that clients create; a header must name one.
+            AUTO_CREATE_TOPIC,
+            config.queues,
+            config.queues,
+            config.permission,
+            SINGLE_TAG,
+            config.order,
+            attributes=changes or None,
         )
+        ext = header.to_ext() | ({EXT_NEW: "true"} if is_new else {})
+        await self._change(address, request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
 
     async def expansion(
         self, address: str, topics: Collection[str]
@@ -354,8 +353,9 @@ class Admin:
 
     async def delete_group(self, address: str, name: str) -> None:
         """Delete a consumer group and its offsets."""
-        ext = {"groupName": name, "removeOffset": "true", "cleanOffset": "true"}
-        await self._change(address, request(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext))
+        header = DeleteSubscriptionGroupHeader(name, remove_offset=True, clean_offset=True)
+        command = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
+        await self._change(address, command)
 
     async def seed_offset(
         self, address: str, group: str, topic: str, queue: int, *, latest: bool
@@ -376,14 +376,14 @@ class Admin:
 
     async def put_order_config(self, address: str, topic: str, value: str) -> None:
         """Publish a queue list on a name server."""
-        ext = {"namespace": ORDER_NAMESPACE, "key": topic, "value": value}
-        command = request(RequestCode.PUT_KV_CONFIG, ext)
+        header = PutKVConfigHeader(ORDER_NAMESPACE, topic, value)
+        command = request(RequestCode.PUT_KV_CONFIG, header.to_ext())
         await self._change(address, command, self._name_server_signer)
 
     async def delete_order_config(self, address: str, topic: str) -> None:
         """Withdraw a queue list."""
-        ext = {"namespace": ORDER_NAMESPACE, "key": topic}
-        command = request(RequestCode.DELETE_KV_CONFIG, ext)
+        header = KVKeyHeader(ORDER_NAMESPACE, topic)
+        command = request(RequestCode.DELETE_KV_CONFIG, header.to_ext())
         await self._change(address, command, self._name_server_signer)
 
     async def transfer_leadership(self, address: str, target: int) -> None:
