@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
-from orderlymq.cli.session import print_json_line, reporting
+from orderlymq.cli.session import name_server_option, print_json_line, reporting
 
 if TYPE_CHECKING:
     from orderlymq_console.app import Console
@@ -16,14 +16,7 @@ _END_MAX_S: Final = 12.0
 
 
 @click.command()
-@click.option(
-    "--name-server",
-    envvar="ORDERLYMQ_NAME_SERVER",
-    show_envvar=True,
-    default="127.0.0.1:9876",
-    show_default=True,
-    help="Addresses of the name servers, host:port;host:port.",
-)
+@name_server_option
 @click.option(
     "--listen",
     envvar="ORDERLYMQ_CONSOLE_LISTEN",

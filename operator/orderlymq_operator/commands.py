@@ -19,6 +19,7 @@ import click
 
 from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import Span, print_json, print_outcome, tell_error
+from orderlymq.connection.administrator import DATA_DIRECTORY, DATA_DIRECTORY_VARIABLE
 from orderlymq_operator.demo.options import DemoOptions
 from orderlymq_operator.demo.run import run_demo
 from orderlymq_operator.local import session
@@ -59,10 +60,10 @@ _POLL_S: Final = 0.1
 
 _data_dir = click.option(
     "--data-dir",
-    envvar="ORDERLYMQ_DATA_DIR",
+    envvar=DATA_DIRECTORY_VARIABLE,
     show_envvar=True,
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path(".orderlymq"),
+    default=Path(DATA_DIRECTORY),
     show_default=True,
     help="Where the cluster's data, logs and settings are.",
 )

@@ -102,6 +102,15 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new re
 
 
 SPAN: Final = Span()
+name_server_option: Final = click.option(
+    "--name-server",
+    "name_server",
+    envvar="ORDERLYMQ_NAME_SERVER",
+    show_envvar=True,
+    default=DEFAULT_NAME_SERVER,
+    show_default=True,
+    help="Addresses of the name servers, host:port;host:port.",
+)
 
 
 def exit_code(error: Exception) -> ExitCode:
@@ -130,15 +139,7 @@ def exit_code(error: Exception) -> ExitCode:
 def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Give a command its options and run it; what it raises becomes a sentence and an exit code."""
 
-    @click.option(
-        "--name-server",
-        "name_server",
-        envvar="ORDERLYMQ_NAME_SERVER",
-        show_envvar=True,
-        default=DEFAULT_NAME_SERVER,
-        show_default=True,
-        help="Addresses of the name servers, host:port;host:port.",
-    )
+    @name_server_option
     @reporting
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

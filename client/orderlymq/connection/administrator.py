@@ -22,13 +22,13 @@ from orderlymq_runtime.sockets.addresses import split_address
 
 DATA_DIRECTORY_VARIABLE: Final = "ORDERLYMQ_DATA_DIR"
 CLUSTER_SECRET_VARIABLE: Final = "ORDERLYMQ_CLUSTER_SECRET_FILE"  # noqa: S105 - the name of a variable
-_DATA_DIRECTORY: Final = ".orderlymq"
-# Files of the local backend: where its supervisor answers while it runs, and the two secrets.
-_SUPERVISOR: Final = "supervisor.json"
-_OPERATOR_SECRET: Final = "operator.secret"  # noqa: S105 - the name of a file
-_SETTINGS: Final = "settings"  # of each process a file
+DATA_DIRECTORY: Final = ".orderlymq"
+# Files of the local backend, which writes them: where its supervisor answers while it runs, and the two secrets.
+SUPERVISOR_FILE: Final = "supervisor.json"
+OPERATOR_SECRET_FILE: Final = "operator.secret"  # noqa: S105 - the name of a file
+SETTINGS_DIRECTORY: Final = "settings"  # of each process a file
 _TLS_FILES: Final = ("certificate", "key", "ca")
-_CLUSTER_SECRET: Final = "cluster.secret"  # noqa: S105 - the name of a file
+CLUSTER_SECRET_FILE: Final = "cluster.secret"  # noqa: S105 - the name of a file
 
 
 def operator_credentials() -> Credentials:
@@ -37,7 +37,7 @@ def operator_credentials() -> Credentials:
     if directory is None:
         return Credentials()
     try:
-        secret = (directory / _OPERATOR_SECRET).read_text(encoding="utf-8").strip()
+        secret = (directory / OPERATOR_SECRET_FILE).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return Credentials()  # another user's: brokers say what is missing
     return Credentials(OPERATOR_ACCOUNT, secret) if secret else Credentials()
@@ -54,7 +54,7 @@ def cluster_secret() -> bytes:
         if named:
             return read_cluster_secret(Path(named))
         directory = _running()
-        file = None if directory is None else directory / _CLUSTER_SECRET
+        file = None if directory is None else directory / CLUSTER_SECRET_FILE
         if file is not None and os.access(file, os.R_OK):
             return read_cluster_secret(file)
     except ClusterSecretError as error:
@@ -69,7 +69,7 @@ def operator_tls(name_servers: Sequence[str]) -> ContextSource | None:
         SettingError: A file of its spec.tls cannot be used.
     """
     directory = _running()
-    for file in () if directory is None else (directory / _SETTINGS).glob("*.json"):
+    for file in () if directory is None else (directory / SETTINGS_DIRECTORY).glob("*.json"):
         try:
             values = json.loads(file.read_bytes())
             listen = values["listen"]
@@ -87,5 +87,5 @@ def operator_tls(name_servers: Sequence[str]) -> ContextSource | None:
 
 def _running() -> Path | None:
     """Return the data directory of a cluster that runs."""
-    directory = Path(os.environ.get(DATA_DIRECTORY_VARIABLE) or _DATA_DIRECTORY)
-    return directory if (directory / _SUPERVISOR).exists() else None
+    directory = Path(os.environ.get(DATA_DIRECTORY_VARIABLE) or DATA_DIRECTORY)
+    return directory if (directory / SUPERVISOR_FILE).exists() else None

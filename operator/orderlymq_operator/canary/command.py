@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from orderlymq.cli.exitcodes import ExitCode
-from orderlymq.cli.session import SPAN, CommandFailed, print_json_line, reporting
-from orderlymq.settings import DEFAULT_NAME_SERVER
+from orderlymq.cli.session import (
+    SPAN,
+    CommandFailed,
+    name_server_option,
+    print_json_line,
+    reporting,
+)
 from orderlymq_operator.resources.cluster.canary import CANARY_PORT
 
 if TYPE_CHECKING:
@@ -23,15 +28,7 @@ _STALE_INTERVALS: Final = 5
 
 
 @click.command()
-@click.option(
-    "--name-server",
-    "name_server",
-    envvar="ORDERLYMQ_NAME_SERVER",
-    show_envvar=True,
-    default=DEFAULT_NAME_SERVER,
-    show_default=True,
-    help="Addresses of the name servers, host:port;host:port.",
-)
+@name_server_option
 @click.option(
     "--broker-group",
     "groups",

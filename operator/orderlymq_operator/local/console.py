@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+from orderlymq.connection.administrator import DATA_DIRECTORY_VARIABLE
 from orderlymq_operator.local.directory import DataDirectory
 
 _MODULE: Final = "orderlymq_console"
@@ -38,7 +39,7 @@ async def console_beside(
         "--end-with-input",
         stdin=asyncio.subprocess.PIPE,
         # Where it finds what administrators of this cluster sign with.
-        env={**os.environ, "ORDERLYMQ_DATA_DIR": str(directory.path)},
+        env={**os.environ, DATA_DIRECTORY_VARIABLE: str(directory.path)},
     )
     try:
         yield

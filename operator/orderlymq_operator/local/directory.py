@@ -30,6 +30,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from orderlymq.connection.administrator import (
+    CLUSTER_SECRET_FILE,
+    OPERATOR_SECRET_FILE,
+    SETTINGS_DIRECTORY,
+    SUPERVISOR_FILE,
+)
 from orderlymq_operator.local.errors import FailedError, HeldError, RefusedError
 from orderlymq_operator.resources.kinds import (
     KINDS,
@@ -86,7 +92,7 @@ class DataDirectory:
 
     def settings(self, process: str) -> Path:
         """Return the settings file of *process*."""
-        return self.path / "settings" / f"{process}.json"
+        return self.path / SETTINGS_DIRECTORY / f"{process}.json"
 
     def run_record(self, process: str) -> Path:
         """Return the file that has the process id of *process*."""
@@ -107,12 +113,12 @@ class DataDirectory:
     @property
     def operator_secret(self) -> Path:
         """Return the file with the secret that the supervisor signs its own requests with."""
-        return self.path / "operator.secret"
+        return self.path / OPERATOR_SECRET_FILE
 
     @property
     def cluster_secret(self) -> Path:
         """Return the file with the secret that the processes of the cluster know each other by."""
-        return self.path / "cluster.secret"
+        return self.path / CLUSTER_SECRET_FILE
 
     @property
     def restoring(self) -> Path:
@@ -145,7 +151,7 @@ class DataDirectory:
             raise RefusedError(f"{str(self)!a} is not UTF-8; choose another --data-dir") from None
         try:
             self.path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
-            for name in ("settings", "logs", "run", "replicas", "name-servers", "removed"):
+            for name in (SETTINGS_DIRECTORY, "logs", "run", "replicas", "name-servers", "removed"):
                 folder = self.path / name
                 folder.mkdir(exist_ok=True)
                 folder.chmod(_OWNER_ONLY)
@@ -336,7 +342,7 @@ class DataDirectory:
 
     def publish(self, contact: Contact | None) -> None:
         """Write down where the supervisor answers, or that there is none."""
-        file = self.path / "supervisor.json"
+        file = self.path / SUPERVISOR_FILE
         if contact is None:
             with suppress(OSError):  # read-only by now: nobody answers where it says
                 if not self.is_gone():
@@ -353,7 +359,7 @@ class DataDirectory:
     def contact(self) -> Contact | None:
         """Return where the supervisor answers; None when there is none or it has just begun."""
         try:
-            facts = json.loads((self.path / "supervisor.json").read_bytes())
+            facts = json.loads((self.path / SUPERVISOR_FILE).read_bytes())
         except (OSError, ValueError):
             return None
         match facts:
