@@ -208,6 +208,29 @@ class MeasuringStore(MemoryStore):
         return found
 
 
+class ScanningStore:
+    """Reads *store*, and knows where scans began."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.starts: list[bytes] = []
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the value of *key*."""
+        return self._store.get(family, key)
+
+    def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of *keys*."""
+        return self._store.multi_get(family, keys)
+
+    def scan(
+        self, family: Family, start: bytes, end: bytes, *, limit: int, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Return pairs from *start* on."""
+        self.starts.append(start)
+        return self._store.scan(family, start, end, limit=limit, reverse=reverse)
+
+
 def _write(tables: Tables, layer: Layer) -> None:
     for family in Family:
         table = tables[family]

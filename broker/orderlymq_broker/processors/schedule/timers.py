@@ -62,6 +62,8 @@ class TimerService:
         self._seen_ms = 0
         # How often the first was lowered: what a scan saw before is not all any more.
         self._lowered = 0
+        # No timer waits before this place in the timer topic, for the same reason.
+        self._first_place = 0
 
     def start(self, now: Now) -> None:
         """Begin to lead: nothing is known of the timers yet."""
@@ -106,11 +108,9 @@ class TimerService:
 
     def first_waiting(self) -> int | None:
         """Return the physical offset of the oldest message that still waits, None without any."""
-        if not self._context.state.timers.count:
-            return None
-        pairs = self._context.reader.scan(Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=1)
+        first = self._waiting_from_first(1)
 
-        return decode_timer(pairs[0][1]).physical
+        return first[0].physical if first else None
 
     def cancelled(self, topic: str, unique_key: str, wall_ms: int) -> TimersEnded | None:
         """Return the record that cancels timers of a topic, None when none waits under this key."""
@@ -180,17 +180,29 @@ class TimerService:
         self._seen_ms = min(self._seen_ms, due_ms)
         self._lowered += 1
 
+    def _waiting_from_first(self, limit: int) -> list[TimerRef]:
+        """Return timers that wait, in the order of their places, the oldest first."""
+        state = self._context.state
+        if not state.timers.count:
+            queue = state.topics.by_name[TIMER_TOPIC].queues.get(0)
+            self._first_place = 0 if queue is None else queue.next_offset
+            return []
+        start = table_key(Table.TIMER_PLACES, self._first_place)
+        _, end = table_bounds(Table.TIMER_PLACES)
+        pairs = self._context.reader.scan(Family.TABLES, start, end, limit=limit)
+        found = [decode_timer(value) for _, value in pairs]
+        self._first_place = found[0].offset
+
+        return found
+
     def _holding(self, end: int, wall_ms: int) -> list[TimerRef]:
         """Return the timers that are due and keep the floor of the log below *end*, in the order of their times.
 
         They overtake timers that stand elsewhere: to store all of those first would take the room that is left.
         """
         ending = self._context.view.timers_ending
-        pairs = self._context.reader.scan(
-            Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=COUNT_MAX + len(ending)
-        )
         found: list[TimerRef] = []
-        for timer in (decode_timer(value) for _, value in pairs):
+        for timer in self._waiting_from_first(COUNT_MAX + len(ending)):
             if timer.physical >= end or timer.due_ms > wall_ms:
                 break
             if timer.offset not in ending and len(found) < COUNT_MAX:

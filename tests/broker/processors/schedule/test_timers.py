@@ -27,7 +27,7 @@ from tests.broker.processors.requests import (
     send_ext,
 )
 from tests.broker.processors.send.test_batches import batch_body
-from tests.broker.store.memory import MeasuringStore
+from tests.broker.store.memory import MeasuringStore, ScanningStore
 
 DAY_MS = 24 * 3_600_000
 
@@ -305,6 +305,27 @@ def test_cancelled_timers_of_later_make_no_room_for_more_at_a_time(timed: Shell)
     timed.pass_time(500)
 
     assert timed.state.topics.by_name["orders"].queues[0].next_offset == count
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+def test_looking_for_the_oldest_timer_passes_no_remains_of_those_that_have_ended(
+    timed: Shell, waiting: bool
+) -> None:
+    """A deleted row stays in RocksDB until it is compacted; each round of retention would pass hundreds of thousands."""
+    for number in range(8):
+        send(timed, props=properties(UNIQ_KEY=f"U{number}", TIMER_DELAY_MS="1000"))
+    if waiting:
+        send(timed, props=properties(UNIQ_KEY="V", TIMER_DELAY_MS="60000"))
+    timed.pass_time(1_200)
+    timed.core.timers.first_waiting()
+    send(timed, props=properties(UNIQ_KEY="W", TIMER_DELAY_MS="60000"))
+    store = ScanningStore(timed.store)
+    timed.core.context.reader = store
+
+    oldest = timed.core.timers.first_waiting()
+
+    (start,) = store.starts
+    assert decode_timer(timed.store.get(Family.TABLES, start) or b"").physical == oldest
 
 
 def test_large_messages_that_are_due_together_are_read_a_few_at_a_time() -> None:
