@@ -104,6 +104,8 @@ class Sessions:
         self.presence: dict[tuple[str, str], Presence] = {}
         self._by_group: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
+        # Connections of those who say in heartbeats that they produce, by producer group.
+        self._producers: dict[str, set[int]] = {}
         # Who sent half messages, by producer group and connection, and the groups by connection.
         self._senders: dict[str, dict[int, Peer]] = {}
         self._sent_for: dict[int, set[str]] = {}
@@ -146,6 +148,7 @@ class Sessions:
             return None
         for client_id in session.client_ids:
             self._disconnect(client_id, connection)
+            self.take_producers(session, client_id, set())
         self.said_bytes -= sum(session.said.values())
 
         return session
@@ -185,7 +188,7 @@ class Sessions:
         session = self._connections[connection]
         del session.client_ids[client_id]
         session.consumers.pop(client_id, None)
-        session.producer_groups.pop(client_id, None)
+        self.take_producers(session, client_id, set())
         self.said_bytes -= session.said.pop(client_id, 0)
         session.heartbeat = b""
         self._disconnect(client_id, connection)
@@ -205,9 +208,23 @@ class Sessions:
         """Yield every session, oldest connection first."""
         yield from self._connections.values()
 
+    def take_producers(self, session: Session, client_id: str, groups: set[str]) -> None:
+        """Keep for which groups a client produces over a connection."""
+        connection, said = session.peer.connection, session.producer_groups
+        former = said.pop(client_id, set())
+        if groups:
+            said[client_id] = groups
+        for group in groups:
+            self._producers.setdefault(group, set()).add(connection)
+        for group in former.difference(*said.values()):
+            self._producers[group].discard(connection)
+            if not self._producers[group]:
+                del self._producers[group]
+
     def producers(self, group: str) -> Iterator[tuple[str, Session]]:
         """Yield client id and session of each producer of a group."""
-        for session in self._connections.values():
+        for connection in sorted(self._producers.get(group, ())):
+            session = self._connections[connection]
             said = session.producer_groups
             for client_id in sorted(each for each, groups in said.items() if group in groups):
                 yield client_id, session
@@ -266,15 +283,19 @@ class Sessions:
     def claimed_producers(self, groups: Set[str]) -> dict[str, list[Peer]]:
         """Return who says in heartbeats that it produces for these groups, once with each account that it signed with."""
         found: dict[str, list[Peer]] = {}
-        for session in self._connections.values():
-            accounts = {
-                (group, session.client_ids[client_id])
-                for client_id, said in session.producer_groups.items()
-                for group in said & groups
-            }
-            for group, account in sorted(accounts):
-                peer = msgspec.structs.replace(session.peer, account=account)
-                found.setdefault(group, []).append(peer)
+        for group in groups & self._producers.keys():
+            sessions = [self._connections[number] for number in sorted(self._producers[group])]
+            found[group] = [
+                msgspec.structs.replace(session.peer, account=account)
+                for session in sessions
+                for account in sorted(
+                    {
+                        session.client_ids[client_id]
+                        for client_id, said in session.producer_groups.items()
+                        if group in said
+                    }
+                )
+            ]
 
         return found
 

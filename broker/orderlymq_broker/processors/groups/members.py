@@ -114,7 +114,10 @@ class MembershipProcessor:
             session.heartbeat = b""
         if header.producer_group:
             if session is not None:
-                session.producer_groups.get(header.client_id, set()).discard(header.producer_group)
+                groups = session.producer_groups.get(header.client_id, set())
+                context.sessions.take_producers(
+                    session, header.client_id, groups - {header.producer_group}
+                )
             context.sessions.retire(header.producer_group, peer.connection)
         group = header.consumer_group
         if not group:
@@ -302,9 +305,8 @@ class MembershipProcessor:
         sessions.identified(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
-        session.producer_groups[body.client_id] = {
-            producer.group_name for producer in body.producer_data_set
-        }
+        groups = {producer.group_name for producer in body.producer_data_set}
+        sessions.take_producers(session, body.client_id, groups)
         former = session.consumers.get(body.client_id, ())
         sessions.take_said(session, body.client_id, len(request.body), body.consumer_data_set)
         sessions.leave_at(
