@@ -93,7 +93,7 @@ class RetentionService:
             )
             if not self._floor:
                 return effects
-            self._round = iter(list(self._context.state.topics.queues()))
+            self._round = self._queues()
             self._trims = 0
 
         return effects + self._step(self._round)
@@ -129,6 +129,14 @@ class RetentionService:
         self._first_owed = min(known, default=None)
 
         return len(some) < OWED_PER_TICK
+
+    def _queues(self) -> Iterator[Queue]:
+        """Yield the queues of the topics that are there now; a list of all takes some 50 ms where there are 40,000 topics."""
+        topics = self._context.state.topics.by_id
+        for topic_id in list(topics):
+            topic = topics.get(topic_id)
+            if topic is not None:
+                yield from list(topic.queues.values())
 
     # -- steps -------------------------------------------------------------------------------------
 

@@ -1,16 +1,19 @@
 """Retention by time and by size."""
 
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
 from orderlymq_broker.processors.topics.retention import (
     HELD_SIZE,
     OWED_PER_TICK,
+    QUEUES_PER_TICK,
     RetentionService,
 )
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicSet
+from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_u64
 from tests.broker.processors.driver import START_MS, Shell, settings
@@ -227,6 +230,32 @@ def test_a_round_over_many_queues_is_cut_into_steps() -> None:
         *((count, False) for count in (32, 32, 32, 4)),
         (0, True),
     ]
+    assert kept(shell) == 0
+
+
+class _Unseen(dict[int, Queue]):
+    """The queues of a topic whose turn has not come."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("a round looks at all topics when it begins")
+
+
+def test_a_round_looks_at_no_topic_before_its_turn() -> None:
+    """There may be 40,000, and a list of their queues alone takes longer than a leader may be silent."""
+    shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
+    create(shell, TopicSet("first", QUEUES_PER_TICK, QUEUES_PER_TICK), TopicSet("late", 1, 1))
+    for queue in range(QUEUES_PER_TICK):
+        shell.submit(310, send_ext("first", e=queue), bytes(50_000))
+    send(shell, "late")
+    shell.wall_ms += 2 * HOUR_MS
+    late = shell.state.topics.by_name["late"]
+    queues, late.queues = late.queues, _Unseen(late.queues)
+
+    shell.pass_time(100)
+
+    assert shell.state.topics.by_name["first"].queues[0].min_offset == 1
+    late.queues = queues
+    shell.pass_time(1_000)
     assert kept(shell) == 0
 
 
