@@ -10,7 +10,7 @@ lasts for long. All of it is one leader's memory. Shown by ``status.py``, as met
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from heapq import nlargest
+from heapq import heappush, heappushpop, nlargest
 from typing import Any, Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
@@ -22,7 +22,13 @@ from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.lanes.overview import NAMES, WAITING, Stand, lane_stand
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
-from orderlymq_broker.processors.observe.status import SHOWN_MAX, Series, Warnings, series
+from orderlymq_broker.processors.observe.status import (
+    SERIES_MAX,
+    SHOWN_MAX,
+    Series,
+    Warnings,
+    series,
+)
 from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.groups.parkedkeys import PARKED_KEYS_MAX
 from orderlymq_broker.state.records import Append, MemberSeen
@@ -42,7 +48,7 @@ EXPIRING_PART: Final = 3
 # Store times read in one look; the others are read in the next ones.
 READS_MAX: Final = 512
 # What one tick looks at: a queue of a group, a member or a lock is 1, and a group as much as some queues.
-STEP_WORK_MAX: Final = 8_192
+STEP_WORK_MAX: Final = 4_096
 _GROUP_WORK: Final = 4
 _LOCKS_OF_STEP: Final = 1_024
 
@@ -83,6 +89,41 @@ class Lag:
     topic: str
     messages: int
     seconds: float
+
+
+class _Worst:
+    """The lags that are shown, the greatest of all that are added; those of one group and topic come one behind the other."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Lag]] = []
+        self._number = 0
+        self._last = Lag("", "", 0, 0.0)
+
+    def add(self, group: str, topic: str, messages: int, seconds: float) -> None:
+        """Count what a group lacks in a queue."""
+        last = self._last
+        if (last.group, last.topic) == (group, topic):
+            messages, seconds = messages + last.messages, max(seconds, last.seconds)
+        else:
+            self._keep()
+        self._last = Lag(group, topic, messages, round(seconds, 1))
+
+    def ended(self) -> list[Lag]:
+        """Return the greatest, the first by name of equals first."""
+        self._keep()
+        lags = [lag for _, _, lag in self._heap]
+
+        return sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
+
+    def _keep(self) -> None:
+        if not self._last.messages:
+            return
+        self._number -= 1
+        item = (self._last.messages, self._number, self._last)
+        if len(self._heap) < SERIES_MAX:
+            heappush(self._heap, item)
+        else:
+            heappushpop(self._heap, item)
 
 
 class Watch:
@@ -298,10 +339,10 @@ class Watch:
 
     def _look_at_progress(self, now: Now) -> _Part:
         """Compute the lags and return the queues that stand still, the longest first."""
-        lags: list[Lag] = []
+        worst = _Worst()
         blocked: list[tuple[int, Suspect, Queue, _Progress]] = []
         suspects: list[tuple[int, Suspect]] = []
-        seen: set[_Place] = set()
+        before, self._progress = self._progress, {}
         reads = READS_MAX
         blocked_known = True
         for found in self._behind():
@@ -310,24 +351,19 @@ class Watch:
                 continue
             group, topic_name, queue, committed = found
             place = (group, topic_name, queue.queue_id)
-            seen.add(place)
-            known = self._progress.get(place)
+            known = before.pop(place, None)
             stand = lane_stand(self._context.state, *place) or Stand(committed)
             if known is None or known.stand != stand:
                 stored_ms = None
                 if known is not None and known.offset == committed:
                     stored_ms = known.stored_ms
                 known = _Progress(committed, stand, now.monotonic_ms, now.wall_ms, stored_ms)
-                self._progress[place] = known
+            self._progress[place] = known
             if known.stored_ms is None and reads:
                 reads -= 1
                 known.stored_ms = self._queries.store_time(queue, committed)
             age_s = max(0.0, (now.wall_ms - (known.stored_ms or now.wall_ms)) / 1000)
-            count = queue.next_offset - committed
-            if lags and (lags[-1].group, lags[-1].topic) == (group, topic_name):
-                before = lags.pop()
-                count, age_s = count + before.messages, max(age_s, before.seconds)
-            lags.append(Lag(group, topic_name, count, round(age_s, 1)))
+            worst.add(group, topic_name, queue.next_offset - committed, age_s)
             still_ms = now.monotonic_ms - known.since_ms
             if stand.offset >= queue.next_offset or not self._context.state.members.of_group(group):
                 continue
@@ -340,11 +376,8 @@ class Watch:
                 suspects.append((still_ms, suspect))
                 if still_ms >= BLOCKED_MS:
                     blocked.append((still_ms, suspect, queue, known))
+        self._lags = worst.ended()
         # What follows goes over all that was found: not in the tick that has found the last of it, where that is much.
-        yield len(lags)
-        self._lags = sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
-        for place in self._progress.keys() - seen:
-            del self._progress[place]
         yield len(suspects)
         self._blocked_known = blocked_known
         self._suspects = [each for _, each in sorted(suspects, key=lambda pair: -pair[0])]
@@ -357,7 +390,7 @@ class Watch:
     def _behind(self) -> Iterator[tuple[str, str, Queue, int] | int]:
         """Yield (group, topic, queue, next offset) wherever a group has something to consume, and the work behind each group."""
         state = self._context.state
-        for group in sorted({*state.offsets.groups(), *state.members.groups()}):
+        for group in dict.fromkeys((*state.offsets.groups(), *state.members.groups())):
             if is_system_group(group) or state.members.is_broadcasting(group):
                 continue
             work = _GROUP_WORK

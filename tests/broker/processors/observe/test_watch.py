@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.observe import watch as watch_module
 from orderlymq_broker.processors.observe.messages import (
     KEYS_COUNTED,
     MESSAGES_MIN,
     SAMPLE_EVERY,
     Frequent,
 )
-from orderlymq_broker.processors.observe.status import REPEAT_MS, SHOWN_MAX
+from orderlymq_broker.processors.observe.status import REPEAT_MS, SERIES_MAX, SHOWN_MAX
 from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS, STEP_WORK_MAX
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted, OffsetsReset
 from tests.broker.processors.adminshell import AdminShell, create_topic
@@ -397,7 +398,7 @@ def test_parked_keys_and_waiting_lanes_are_counted_by_group() -> None:
 
 
 def test_a_look_at_many_groups_is_cut_into_ticks(admin: AdminShell) -> None:
-    """At once it would keep the leader silent for so long that another one is elected; what it finds is the same."""
+    """At once it would keep the leader silent for so long that another one is elected; it keeps what is shown."""
     create_topic(admin, "orders", readQueueNums=8, writeQueueNums=8)
     send(admin, e=0)
     groups = [f"group-{number:04}" for number in range(STEP_WORK_MAX // 4)]
@@ -413,9 +414,28 @@ def test_a_look_at_many_groups_is_cut_into_ticks(admin: AdminShell) -> None:
         admin.pass_time(100)
         ticks += 1
         assert ticks < 10 + LOOK_MS // 100
-    assert len(admin.core.watch._lags) == len(groups)
+    assert sum(each.messages for each in admin.core.watch._lags) == SERIES_MAX < len(groups)
     began = watch(admin)["examinedAt"]
     assert admin.wall_ms - began >= 100, "the look ended in the tick in which it began"
+
+
+def test_of_many_lags_the_greatest_are_kept(
+    admin: AdminShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found some at a time: to sort the lags of forty thousand groups takes a leader 50 ms."""
+    monkeypatch.setattr(watch_module, "SERIES_MAX", 2)
+    create_topic(admin, "orders")
+    for queue in (0, 0, 0, 1):
+        send(admin, e=queue)
+    committed = {"a": 3, "b": 0, "c": 2, "d": 2}
+    for group, offset in committed.items():
+        create(admin, GroupSet(group))
+        create(admin, OffsetsReset((Commit(group, "orders", 0, offset, 0),)))
+
+    admin.pass_time(2 * LOOK_MS)
+
+    lags = admin.core.watch._lags
+    assert [(each.group, each.messages) for each in lags] == [("b", 4), ("c", 2)]
 
 
 def test_only_what_is_shown_of_blocked_queues_is_read(busy: AdminShell) -> None:
