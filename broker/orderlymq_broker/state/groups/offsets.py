@@ -50,6 +50,10 @@ class OffsetTable:
         """Yield every group that has offsets."""
         yield from self._groups
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have offsets in a topic."""
+        return [group for group, topics in self._groups.items() if topic in topics]
+
     def commit(
         self,
         commits: tuple[Commit, ...],
@@ -103,9 +107,7 @@ class OffsetTable:
 
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
         """Forget what all groups have committed in a topic."""
-        gone = {
-            group: topics.pop(topic) for group, topics in self._groups.items() if topic in topics
-        }
+        gone = {group: self._groups[group].pop(topic) for group in self.groups_of(topic)}
         for group in gone:
             if not self._groups[group]:
                 del self._groups[group]

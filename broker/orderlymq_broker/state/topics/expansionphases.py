@@ -224,15 +224,16 @@ def read_by(state: BrokerState, group: str, topics: KeysView[str]) -> set[str]:
     online = topics & state.members.subscriptions(group).keys()
     committed = topics & state.offsets.of_group(group).keys()
 
-    # A member that had a lock was given messages, though it may have left before its first commit.
     return online | committed | (topics & state.locks.topics_of(group))
 
 
 def readers_of(state: BrokerState, topic: str) -> list[str]:
     """Return the groups that subscribe to a topic now, or have ever locked or committed in it."""
-    only = {topic: None}.keys()
+    members = state.members
+    online = [group for group in members.groups() if topic in members.subscriptions(group)]
 
-    return [group for group in possible_readers(state) if read_by(state, group, only)]
+    # A member that had a lock was given messages, though it may have left before its first commit.
+    return sorted({*online, *state.offsets.groups_of(topic), *state.locks.groups_of(topic)})
 
 
 def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
