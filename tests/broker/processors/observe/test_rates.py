@@ -1,0 +1,52 @@
+"""Counters over time: what a series says of its last minute, hour and day, and what it costs to keep."""
+
+import tracemalloc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_broker.processors.observe.rates import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    SECOND_MS,
+    Series,
+)
+
+# The widths of the buckets of a minute, an hour and a day.
+_WIDTHS = {MINUTE_MS: 2 * SECOND_MS, HOUR_MS: 2 * MINUTE_MS, DAY_MS: HOUR_MS}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([500, 1_000, 30_000, 400_000, HOUR_MS]), st.integers(1, 9)))
+)
+def test_a_series_grows_by_what_came_since_its_span_began(steps: list[tuple[int, int]]) -> None:
+    """The dumb twin keeps all that ever came."""
+    now_ms = 5_000
+    series = Series(now_ms)
+    came: list[tuple[int, int]] = []
+    for pause_ms, count in steps:
+        now_ms += pause_ms
+        series.add(now_ms, count)
+        came.append((now_ms, count))
+
+        for span_ms, width_ms in _WIDTHS.items():
+            first = (now_ms - span_ms) // width_ms + 1
+            grown = sum(count for at_ms, count in came if at_ms // width_ms >= first)
+            assert series.grown(now_ms, span_ms) == grown
+
+
+def test_a_series_takes_some_two_kilobytes_at_most() -> None:
+    """A leader has two for each topic, and three for each topic of each group: forty thousand are not rare."""
+    count = 20
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+
+    made = [Series(0) for _ in range(count)]
+    for step in range(400):
+        for series in made:
+            series.add(5 * step * MINUTE_MS, 1)
+
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (after - before) / count < 2_500
