@@ -1,5 +1,5 @@
 """
-Where a full disk refuses a send: whether there is room for what stores messages.
+Where a full disk refuses a send: whether there is room for what stores messages, and whether the broker takes any.
 
 The rule: refusing begins and ends at different marks of the disk, so that it does not flap; what is refused was not
 stored. Reading goes on. Messages that wait for their time wait longer (``processors/schedule/``), except those at the floor
@@ -9,12 +9,17 @@ of the log that keep retention from making room.
 from typing import Final
 
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
+from orderlymq_protocol.body.config import PERM_WRITE
 from orderlymq_protocol.codes import ResponseCode
 
 DISK_FULL: Final = (
     "service not available now. It may be caused by one of the following reasons: the broker's "
     "disk is full [{ratio:.0%} used], messages are put to the slave, message store has been shut "
     "down, etc."
+)
+FORBIDDEN: Final = "the broker[{broker}] sending message is forbidden: "
+_BROKER_FORBIDS: Final = (
+    f"{FORBIDDEN}brokerPermission is {{permission}}; an administrator can set it to 6"
 )
 BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 
@@ -49,3 +54,15 @@ def check_room(context: Context) -> None:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
     if context.entries.uncommitted > context.settings.raft.uncommitted_size_max:
         raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)
+
+
+def check_writable(context: Context) -> None:
+    """Refuse to write to a broker that may only be read.
+
+    Raises:
+        RequestRefused: it is one (16).
+    """
+    settings = context.settings
+    if not settings.permission & PERM_WRITE:
+        remark = _BROKER_FORBIDS.format(broker=settings.group, permission=settings.permission)
+        raise RequestRefused(ResponseCode.NO_PERMISSION, remark)

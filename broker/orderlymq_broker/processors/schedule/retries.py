@@ -11,7 +11,7 @@ are two, also with one UNIQ_KEY and one body: Java gives a Message object its ke
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.capacity import check_room
+from orderlymq_broker.core.capacity import check_room, check_writable
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, properties_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
@@ -97,6 +97,7 @@ class RetryProcessor:
             kept = unanswered(request)
             return when_known([first], lambda: _answer(first, kept, peer))
         # Only now: what was stored before is never said to be refused.
+        check_writable(context)
         check_room(context)
         if dead:
             context.counters["dead_letters"] += 1

@@ -7,7 +7,7 @@ The rules: checks in RocketMQ's order and with its remarks (SendMessageProcessor
 
 from typing import Final
 
-from orderlymq_broker.core.capacity import check_room
+from orderlymq_broker.core.capacity import FORBIDDEN, check_room, check_writable
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, check_name
 from orderlymq_broker.state.records import TopicSet
@@ -26,11 +26,7 @@ _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length "
     "limit {limit}B, msg properties length limit 32KB."
 )
-_FORBIDDEN: Final = "the broker[{broker}] sending message is forbidden: "
-_BROKER_FORBIDS: Final = (
-    f"{_FORBIDDEN}brokerPermission is {{permission}}; an administrator can set it to 6"
-)
-_TOPIC_FORBIDS: Final = f"{_FORBIDDEN}topic[{{topic}}] has no write permission"
+_TOPIC_FORBIDS: Final = f"{FORBIDDEN}topic[{{topic}}] has no write permission"
 _CANCELLED: Final = (
     "the message is not stored: its key was cancelled at {cancelled} and this try was born before, at {born} (milliseconds since 1970); "
     "to send it after all send it again, and set the clock of this client if it is late"
@@ -56,20 +52,8 @@ def check_target(context: Context, topic: Topic, queue_id: int) -> None:
         or not topic.writable
         or queue_id >= topic.queue_count
     ):
-        check_broker(context)
+        check_writable(context)
         raise _target_refusal(context, topic, queue_id)
-
-
-def check_broker(context: Context) -> None:
-    """Refuse to write to a broker that may only be read.
-
-    Raises:
-        RequestRefused: it is one (16).
-    """
-    settings = context.settings
-    if not settings.permission & PERM_WRITE:
-        remark = _BROKER_FORBIDS.format(broker=settings.group, permission=settings.permission)
-        raise RequestRefused(ResponseCode.NO_PERMISSION, remark)
 
 
 def _target_refusal(context: Context, topic: Topic, queue_id: int) -> RequestRefused:

@@ -12,11 +12,11 @@ nobody else writes to it. The mirror that sends them: ``orderlymq_spark/jobs/mir
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.capacity import check_room
+from orderlymq_broker.core.capacity import check_room, check_writable
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.processors.send.checks import check_broker, illegal
+from orderlymq_broker.processors.send.checks import illegal
 from orderlymq_broker.processors.send.responses import answer_unstored
 from orderlymq_broker.processors.topics.expansionrequests import check_send
 from orderlymq_broker.state.records import Append, Outcome, Refused
@@ -81,7 +81,7 @@ class CopyProcessor:
                 no such queue.
         """
         context = self._context
-        check_broker(context)
+        check_writable(context)
         topic = context.state.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(

@@ -22,7 +22,7 @@ from orderlymq_broker.state.records import (
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, body_crc, decode_record
-from tests.broker.processors.driver import BOB, DAY_MS, Shell
+from tests.broker.processors.driver import BOB, DAY_MS, Shell, settings
 from tests.broker.processors.requests import (
     STORED_WITH,
     bodies,
@@ -565,3 +565,18 @@ def test_a_repeat_of_what_was_handed_back_is_not_refused_for_a_full_disk(shell: 
 
     assert hand_back(shell, 0) == 0
     assert hand_back(shell, second.physical) == 14
+
+
+def test_a_broker_that_may_only_be_read_takes_nothing_back() -> None:
+    """As RocketMQ's: its client sends the retry to another broker, or keeps the message. A repeat is told that it is stored."""
+    shell = ready(Shell().lead())
+    for key in ("U1", "U2"):
+        send(shell, props=properties(UNIQ_KEY=key))
+    (_, second) = shell.state.topics.by_name["orders"].queue(0).tail
+    assert hand_back(shell, 0) == 0
+
+    shell.core.context.settings = settings(permission=4)
+
+    assert hand_back(shell, 0) == 0
+    assert hand_back(shell, second.physical) == 16
+    assert hand_back(shell, second.physical, level=-1) == 16
