@@ -26,7 +26,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.state.topics.expansionphases import readers_of
-from orderlymq_broker.state.topics.queues import trim_bounds, write_floor
+from orderlymq_broker.state.topics.queues import trim
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key, prefix_end
@@ -154,9 +154,7 @@ def advance_retention(
         if min_offset <= queue.min_offset:
             continue
         count += min_offset - queue.min_offset
-        queue.min_offset = min_offset
-        batch.delete_range(Family.CONSUME_QUEUE, *trim_bounds(queue))
-        write_floor(queue, writes)
+        trim(queue, min_offset, writes, batch)
     if record.floor > state.floor:
         state.floor = min(record.floor, state.physical_end)
         batch.drop_messages(message_key(state.floor))

@@ -11,7 +11,7 @@ from typing import Final
 
 from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.state.topics.rows import FloorRow, TailEntry
-from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import (
     Table,
     decode_queue_entry,
@@ -22,6 +22,9 @@ from orderlymq_broker.store.layout import (
 
 DEFAULT_TAIL_SIZE: Final = 64 << 20
 _KEYS_END: Final = b"\xff" * 17
+# Entries that go as one range. RocksDB sorts all ranges of a memtable again for the first scan behind each write of one: where a
+# round of retention takes a few entries of each of 40,000 queues, that was 20 to 50 ms.
+RANGE_MIN: Final = 64
 
 
 # That of every queue without a message in memory: an own one takes 600 bytes, and there may be hundreds of thousands.
@@ -152,9 +155,14 @@ def write_floor(queue: Queue, writes: TableWrites) -> None:
     writes.put(Table.QUEUES, queue.topic_id, queue.queue_id, value=row)
 
 
-def trim_bounds(queue: Queue) -> tuple[bytes, bytes]:
-    """Return the range of CONSUME_QUEUE below the queue's first offset."""
-    return (
-        queue_key(queue.topic_id, queue.queue_id, 0),
-        queue_key(queue.topic_id, queue.queue_id, queue.min_offset),
-    )
+def trim(queue: Queue, min_offset: int, writes: TableWrites, batch: Batch) -> None:
+    """Let a queue begin later; the entries before go."""
+    topic_id, queue_id = queue.topic_id, queue.queue_id
+    first, queue.min_offset = queue.min_offset, min_offset
+    if min_offset - first < RANGE_MIN:
+        for offset in range(first, min_offset):
+            batch.delete(Family.CONSUME_QUEUE, queue_key(topic_id, queue_id, offset))
+    else:
+        start, end = (queue_key(topic_id, queue_id, offset) for offset in (0, min_offset))
+        batch.delete_range(Family.CONSUME_QUEUE, start, end)
+    write_floor(queue, writes)

@@ -5,9 +5,17 @@ import tracemalloc
 
 import pytest
 
-from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicSet
-from orderlymq_broker.state.topics.queues import Queue, TailCache
+from orderlymq_broker.state.records import (
+    QueueFloor,
+    RetentionAdvanced,
+    TopicSet,
+    encode_records,
+)
+from orderlymq_broker.state.topics.queues import RANGE_MIN, Queue, TailCache
 from orderlymq_broker.state.topics.rows import TailEntry
+from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import decode_queue_key, queue_bounds
 from tests.broker.state.entries import WALL_MS, Replica
 
 
@@ -30,6 +38,24 @@ def test_a_restarted_replica_finds_each_queue_where_it_was(replica: Replica, flo
         (2, 1, 0, 3, WALL_MS + 2),
     ]
     assert again.last_timestamp == WALL_MS + 9
+
+
+@pytest.mark.parametrize(("count", "ranges"), [(RANGE_MIN - 1, 0), (RANGE_MIN, 1)])
+def test_a_few_entries_of_a_queue_go_one_by_one(replica: Replica, count: int, ranges: int) -> None:
+    """Ranges of thousands of queues cost readers of all others; many entries are one range."""
+    replica.take(TopicSet("a", 1, 1))
+    for _ in range(count + 1):
+        replica.append(1, 0)
+    record, batch = RetentionAdvanced((QueueFloor(1, 0, count),)), Batch()
+    data = encode_entry(encode_records([record]), [], replica.state.physical_end, WALL_MS)
+
+    replica.machine.apply(replica.state.applied_index + 1, 1, split_entry(data), batch)
+
+    assert len(batch.range_deletes) == ranges
+    replica.store.write(batch, sync=True)
+    assert replica.restarted().state.topics.by_id[1].queue(0).min_offset == count
+    rows = replica.store.scan(Family.CONSUME_QUEUE, *queue_bounds(1, 0), limit=count)
+    assert [decode_queue_key(key)[2] for key, _ in rows] == [count]
 
 
 def entry(number: int, size: int) -> TailEntry:
