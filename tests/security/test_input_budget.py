@@ -194,6 +194,23 @@ def test_a_client_is_who_was_admitted() -> None:
     assert access.admitted == set()
 
 
+def test_nobody_becomes_a_client_at_a_replica_that_does_not_lead() -> None:
+    """It passes requests on unjudged: a stranger that said something whole took the clients' part, also of the next leader."""
+    shell = _guarded()
+    fields = {"topic": "orders", "queueId": "0", "AccessKey": READER[0]}
+    fields["Signature"] = signature(fields, b"", READER[1])
+    shell.call(RequestCode.GET_MAX_OFFSET, fields)
+    (client,) = shell.core.access.admitted
+    stranger = client + 1
+
+    shell.follow()
+    at_follower = [shell.core.is_client(each) for each in (client, stranger)]
+    shell.lead()
+
+    assert at_follower == [True, False]
+    assert [shell.core.is_client(each) for each in (client, stranger)] == [True, False]
+
+
 # -- greetings -------------------------------------------------------------------------------------
 
 

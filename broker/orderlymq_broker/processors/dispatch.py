@@ -514,9 +514,10 @@ class BrokerCore:
         ]
 
     def is_client(self, connection: int) -> bool:
-        """Return whether a request of *connection* was served; who does not lead judges neither signature nor quota."""
-        if not self.context.leading:
-            return True
+        """Return whether a request of *connection* was served, as the docs say of strangers.
+
+        Who does not lead judges what is passed on by neither signature nor quota, so there nobody becomes a client by it.
+        """
         is_admitted = not self.access.enabled or connection in self.access.admitted
         return is_admitted and self.context.quotas.admits(connection)
 
