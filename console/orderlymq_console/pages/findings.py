@@ -1,5 +1,6 @@
 """Findings of the leaders in sentences for people: what it is, what to do, where to look."""
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -33,7 +34,8 @@ def of_watch(watch: WatchReport, group: str | None = None) -> Iterator[Trouble]:
                 severity="warning",
                 text=f"Message {failing.message_id} of {failing.topic}, key {failing.key or 'none'}, failed "
                 f"{counted(failing.tries, 'time')} in group {failing.group}.{dead}",
-                todo=f"orderlymq message show {failing.message_id} --topic {failing.topic}",
+                # People copy it into a shell, and the producer chose the id.
+                todo=f"orderlymq message show {shlex.quote(failing.message_id)} --topic {failing.topic}",
                 link=key_link(failing.topic, failing.key)
                 if failing.key
                 else group_link(failing.group),

