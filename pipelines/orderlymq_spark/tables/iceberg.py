@@ -35,6 +35,7 @@ from orderlymq_spark.tables.commits import (
     ends_said,
     said_ends,
 )
+from orderlymq_spark.tables.icebergclasses import load_only_named_classes
 from orderlymq_spark.tables.parquet import Part
 
 _BATCH: Final = "orderlymq.batch"
@@ -44,6 +45,7 @@ _FILE: Final = "file://"
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """Return a catalogue by its name and properties, after what pyiceberg's own configuration says of the name."""
+    load_only_named_classes(properties)
     return load_catalog(name, **properties)
 
 
