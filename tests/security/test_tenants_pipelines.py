@@ -13,7 +13,16 @@ from orderlymq_operator.kube.objects.cluster import name_server_set
 from orderlymq_operator.kube.objects.names import ANNOTATION_PAUSE
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.pipeline import PipelineReconciler
-from orderlymq_operator.kube.resources import CLUSTERS, JOBS, PIPELINES, STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import (
+    BACKUPS,
+    CLUSTERS,
+    JOBS,
+    PIPELINES,
+    SCHEDULED_BACKUPS,
+    STATEFUL_SETS,
+    Json,
+    Resource,
+)
 from orderlymq_operator.plan.permissions import DriverPolicy, forbidden
 from tests.operator.examples import pipeline
 from tests.operator.kube.objectserver import ObjectServer
@@ -40,7 +49,14 @@ def setting(name: str, value: str = "x") -> dict[str, Any]:
 
 
 # Secrets that a Cluster of the namespace names.
-NAMED = ("guarded-tls", "outside-tls", "authority", "token", "people", "browsers")
+NAMED = ("guarded-tls", "outside-tls", "authority", "token", "people", "browsers", "former-store")
+
+
+def store(secret: str) -> dict[str, Any]:
+    """Return a bucket for backups that a Secret opens."""
+    return {"objectStore": {"url": "s3://backups", "credentialsSecretRef": {"name": secret}}}
+
+
 GUARDED: dict[str, Any] = {
     "tls": {"mode": "Enforcing", "secretName": "guarded-tls"},
     "listeners": [
@@ -55,6 +71,7 @@ GUARDED: dict[str, Any] = {
         "ingress": {"host": "mq.example", "tlsSecretName": "browsers"},
     },
     "imagePullSecrets": ["registry"],
+    "bootstrap": {"fromBackup": {"destination": store("former-store")}},
 }
 
 
@@ -239,6 +256,23 @@ class World:
             for path in self.server.objects
             if f"/namespaces/{namespace}/" in path and "orderlymq.io" not in path
         ]
+
+
+@pytest.mark.parametrize("kind", [BACKUPS, SCHEDULED_BACKUPS])
+async def test_what_opens_the_backups_of_a_cluster_is_not_read(
+    world: "World", kind: Resource
+) -> None:
+    """Whoever reads a backup has all messages, and the secrets of all accounts."""
+    spec: dict[str, Any] = {"clusterRef": {"name": "demo"}, "destination": store("vault")}
+    if kind is SCHEDULED_BACKUPS:
+        spec["schedule"] = "0 2 * * *"
+    world.server.put(kind, custom(kind.kind, "nightly", SHOP, spec=spec))
+    world.put(SHOP, **secret("vault", "AWS_SECRET_ACCESS_KEY"))
+
+    ready = await world.settle(SHOP)
+
+    assert (ready["reason"], "'vault'" in ready["message"]) == ("FieldNotAllowed", True)
+    assert world.made(SHOP) == []
 
 
 @pytest.fixture

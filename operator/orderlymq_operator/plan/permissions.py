@@ -2,7 +2,8 @@
 Which fields of a Pipeline are refused because its driver or executors would get rights that a Pipeline must not have.
 
 Pure. Rules: what may be said is listed; everything else is refused. A Pipeline reads the Secrets and claims of its own
-namespace, but none that belongs to a Cluster. `tenants` decides which Clusters it may name.
+namespace, but none that belongs to a Cluster, nor one with which the backups of a Cluster can be read. `tenants` decides which Clusters
+it may name.
 """
 
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.resources.backups.destination import Destination
 from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline, PipelineSpec
 
@@ -129,16 +131,22 @@ class DriverPolicy:
 
 
 def forbidden(
-    pipeline: Pipeline, policy: DriverPolicy, clusters: Iterable[Cluster]
+    pipeline: Pipeline,
+    policy: DriverPolicy,
+    clusters: Iterable[Cluster],
+    backups: Iterable[Destination] = (),
 ) -> ConditionReport | None:
-    """Return why nothing of *pipeline* may run; *clusters* are those of its namespace."""
-    for text in _violations(pipeline, policy, clusters):
+    """Return why nothing of *pipeline* may run; *clusters* are those of its namespace, *backups* where its Backups are kept."""
+    for text in _violations(pipeline, policy, clusters, backups):
         return ConditionReport("False", "FieldNotAllowed", text)
     return None
 
 
 def _violations(
-    pipeline: Pipeline, policy: DriverPolicy, clusters: Iterable[Cluster]
+    pipeline: Pipeline,
+    policy: DriverPolicy,
+    clusters: Iterable[Cluster],
+    backups: Iterable[Destination],
 ) -> Iterator[str]:
     spec = pipeline.spec
     if not _allows_image(policy, spec.image):
@@ -170,6 +178,7 @@ def _violations(
                 f"pyiceberg's own ({_OWN_CLASSES}...); take it out"
             )
     reserved = {name for each in clusters for name in _secrets_of(each.spec)}
+    reserved.update(map(_credentials, backups))
     yield from _secret_violations(spec, reserved)
 
 
@@ -185,8 +194,8 @@ def _secret_violations(spec: PipelineSpec, reserved: Set[str | None]) -> Iterato
         for name in named:
             if name in reserved or name.endswith(_CLUSTER_SECRETS):
                 yield (
-                    f"spec.{field}: Secret {name!r} is not allowed: it belongs to a Cluster, or has a name that is "
-                    "kept for one; put what the Pipeline needs into a Secret of its own"
+                    f"spec.{field}: Secret {name!r} is not allowed: it belongs to a Cluster or to its backups, or has a "
+                    "name that is kept for one; put what the Pipeline needs into a Secret of its own"
                 )
 
 
@@ -198,6 +207,15 @@ def _secrets_of(spec: ClusterSpec) -> Iterator[str | None]:
     yield from (each.secret_name for each in (security.pages_token, console.accounts) if each)
     if console.ingress is not None:
         yield console.ingress.tls_secret_name
+    if spec.bootstrap is not None:
+        yield _credentials(spec.bootstrap.from_backup.destination)
+
+
+def _credentials(destination: Destination) -> str | None:
+    """Return the Secret that opens a place of backups: whoever reads one knows all messages and accounts."""
+    store = destination.object_store
+    named = None if store is None else store.credentials_secret_ref
+    return None if named is None else named.name
 
 
 def _allows_image(policy: DriverPolicy, image: str | None) -> bool:

@@ -77,7 +77,7 @@ from orderlymq_operator.plan.pipelines import (
     form_of,
     plan_pipeline,
 )
-from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.kinds import Backup, Cluster, ScheduledBackup
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 from orderlymq_runtime.sockets.addresses import join_address
 
@@ -303,7 +303,13 @@ class PipelineReconciler:
             for found in (each.manifest, await read_accepted_cluster(self._api, each))
             if isinstance(found, Cluster)
         ]
-        return forbidden(pipeline, self._policy, near)
+        backups = [
+            each.manifest.spec.destination
+            for kind in ("Backup", "ScheduledBackup")
+            for each in self._inventory.items(kind)
+            if each.namespace == namespace and isinstance(each.manifest, Backup | ScheduledBackup)
+        ]
+        return forbidden(pipeline, self._policy, near, backups)
 
     async def _ask(self, key: Key, found: Json) -> DriverPod:
         """Return a driver's pod with what its driver says, or has said since the last reconcile."""
