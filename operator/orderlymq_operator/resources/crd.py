@@ -19,7 +19,15 @@ from orderlymq_operator.resources.backups import backup, bootstrap, scheduledbac
 from orderlymq_operator.resources.cluster import cluster, listeners, security
 from orderlymq_operator.resources.cluster.rollout import describe_rollout
 from orderlymq_operator.resources.kinds import KINDS
-from orderlymq_operator.resources.meta import GROUP, VERSION, VERSIONS, rule, rules, set_once
+from orderlymq_operator.resources.meta import (
+    GROUP,
+    VERSION,
+    VERSIONS,
+    rule,
+    rule_of_whole,
+    rules,
+    set_once,
+)
 from orderlymq_operator.resources.pipelines import pipeline
 from orderlymq_operator.resources.pipelines.jobtypes import SPEC_RULES
 
@@ -143,12 +151,12 @@ _NAME_MAX: Final = {
     "Backup": backup.NAME_MAX,
     "ScheduledBackup": scheduledbackup.NAME_MAX,
 }
-_LABEL: Final = rule(
+_LABEL: Final = rule_of_whole(
     "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
     "the name must be a DNS label: small letters, digits and -",
 )
 # Kubernetes before 1.36 takes no Service whose name begins with a digit.
-_SERVICE_LABEL: Final = rule(
+_SERVICE_LABEL: Final = rule_of_whole(
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     "the name must begin with a letter, because Services are called after it, and have small letters, digits and - alone",
 )
@@ -243,7 +251,7 @@ def schema(kind: str) -> dict[str, Any]:
     found["required"] = ["spec"]
     found.update(
         rules(
-            rule(
+            rule_of_whole(
                 f"self.metadata.name.size() <= {_NAME_MAX[kind]}",
                 f"a {kind}'s name has at most {_NAME_MAX[kind]} characters",
             ),

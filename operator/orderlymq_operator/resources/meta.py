@@ -66,7 +66,20 @@ def rule(expression: str, message: str, *, field: str | None = None) -> dict[str
     return found
 
 
-def rules(*all_of: dict[str, str]) -> dict[str, Any]:
+def rule_of_whole(
+    expression: str, message: str, *, unless_kept: str | None = None
+) -> dict[str, Any]:
+    """Return one CEL rule for a whole object, that is asked when it is made, or when *unless_kept* of it changes.
+
+    The API server asks a rule of the whole at each write of a status or a finalizer, too. An object from before the rule could
+    never be deleted.
+    """
+    kept = "" if unless_kept is None else f" && self.{unless_kept} == oldSelf.value().{unless_kept}"
+    found = rule(f"(oldSelf.hasValue(){kept}) || {expression}", message)
+    return {**found, "optionalOldSelf": True}
+
+
+def rules(*all_of: dict[str, Any]) -> dict[str, Any]:
     """Return schema extras that carry CEL rules."""
     return {"x-kubernetes-validations": list(all_of)}
 

@@ -23,6 +23,7 @@ from orderlymq_operator.resources.meta import (
     WireName,
     each_once,
     rule,
+    rule_of_whole,
     rules,
     set_once,
 )
@@ -188,7 +189,7 @@ def fingerprint(access_key: str, secret: str) -> str:
 
 
 # The name of a User is its access key, unless it says another one.
-NAME_RULE: Final = rule(
+NAME_RULE: Final = rule_of_whole(
     "has(self.spec.accessKey) || self.metadata.name.size() >= 6",
     "the access key is shorter than the 6 characters that RocketMQ's clients need; set accessKey",
 )

@@ -231,7 +231,7 @@ def test_a_name_with_which_no_service_can_be_made_is_refused(kind: str) -> None:
     (pattern,) = [
         name
         for each in found
-        for name in re.findall(r"^self\.metadata\.name\.matches\('(.*)'\)$", each)
+        for name in re.findall(r"self\.metadata\.name\.matches\('(.*)'\)$", each)
     ]
 
     assert re.fullmatch(pattern, "orders-1")

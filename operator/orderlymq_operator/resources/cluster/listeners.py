@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.meta import Model, Name, rule, rule_of_whole, rules
 from orderlymq_operator.resources.pod.ownership import OWN_PORTS
 from orderlymq_operator.resources.pod.template import PodTemplate
 
@@ -205,9 +205,10 @@ _LONG: Final = (
     "be called after them; choose a shorter name for the listener"
 )
 # Likewise on the object, which has the name.
-NAMES_RULE: Final = rule(
+NAMES_RULE: Final = rule_of_whole(
     f"self.spec.listeners.all(one, self.metadata.name.size() + one.name.size() <= {NAMES_MAX})",
     _LONG,
+    unless_kept="spec.listeners",
 )
 
 # Likewise on the spec, which says how many groups there are.
