@@ -41,6 +41,7 @@ from orderlymq_operator.kube.reconcile.desiredobjects import (
     late_objects,
     surplus_objects,
 )
+from orderlymq_operator.kube.reconcile.status import previous_conditions
 from orderlymq_operator.kube.resources import (
     CONFIG_MAPS,
     STATEFUL_SETS,
@@ -59,6 +60,7 @@ from orderlymq_protocol.plurals import counted
 
 # What is newer than everything that exists: of two objects with one name the older one wins.
 _NEWEST: Final = "9999-01-01T00:00:00Z"
+_UNKNOWN_IMAGE: Final = "the operator's image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _forecast(
     desired = with_canary(groupremoval.with_standing_groups(after.desired, live))
     pulling = with_pull_secrets(desired.cluster, _pull_secrets(cluster, live))
     desired = replace(desired, cluster=pulling)
-    environment, steps = _environment(cluster, desired, live)
+    environment, steps = _environment(cluster, desired, live, _default_image(present.item, live))
     observed = Observed(secrets=secrets_of(after))
     if before is not None:
         found = observed_state(desired.cluster, before, live, environment)
@@ -215,9 +217,11 @@ def _value(manifest: Resource, field: str) -> object:
     return reduce(getattr, to_snake(field).split("."), manifest.spec)
 
 
-def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Environment, int]:
+def _environment(
+    cluster: Cluster, desired: Desired, live: Live, default_image: str
+) -> tuple[Environment, int]:
     """Return what pods are made of then, and by how many steps certificates between replicas change."""
-    image = image_of(cluster, live, "the operator's image")
+    image = image_of(cluster, live, default_image)
     forms, steps = {}, 0
     for name, form in forms_of(desired, live, desired.cluster.group_names).items():
         forms[name], more = _certified(desired.cluster, live, name, form)
@@ -235,6 +239,17 @@ def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Enviro
         addresses=_addresses(desired.cluster, live),
     )
     return environment, steps
+
+
+def _default_image(item: Item | None, live: Live) -> str:
+    """Return what the operator takes by itself: the image of the pods where its last report says so."""
+    cluster = None if item is None else item.manifest
+    report = {} if item is None else previous_conditions(item)
+    is_known = "UpdateAvailable" in report and report["UpdateAvailable"].status == "False"
+    if not (is_known and isinstance(cluster, Cluster) and cluster.spec.image is None):
+        return _UNKNOWN_IMAGE
+    keep = cluster.spec.update.model_copy(update={"on_operator_upgrade": "Keep"})
+    return image_of(cluster.with_spec(update=keep), live, _UNKNOWN_IMAGE)
 
 
 def _addresses(cluster: Cluster, live: Live) -> Addresses:

@@ -11,6 +11,7 @@ import yaml
 from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.observe.inventory import LAST_APPLIED
+from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.resources import (
     CLAIMS,
     CLUSTERS,
@@ -27,7 +28,7 @@ from orderlymq_operator.kube.resources import (
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.reconcile.test_listeners import node
-from tests.operator.kube.samples import NAMESPACE, custom
+from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
 _SPEC: dict[str, Any] = {
@@ -149,6 +150,24 @@ async def test_a_cluster_at_rest_has_no_forecast(small: SmallCluster) -> None:
     for text in (_cluster(), _cluster(flushDiskType="SYNC_FLUSH")):
         said = await _forecast(small, text)
         assert not said.effects, said.resources
+
+
+@pytest.mark.parametrize("image", [IMAGE, "orderlymq:2"])
+async def test_a_cluster_that_follows_its_operator_restarts_for_another_image_alone(
+    monkeypatch: pytest.MonkeyPatch, image: str
+) -> None:
+    """Law: what the operator brings stands in its last report; where pods have that, the plan says nothing."""
+    defaults, follows = Defaults(image, "IfNotPresent"), {"update": {"onOperatorUpgrade": "Adopt"}}
+    async with small_cluster(monkeypatch.setattr, defaults=defaults, image=IMAGE) as small:
+        for _ in range(4):
+            await small.reconciler.reconcile(KEY)
+        small.server.writes()
+        await _carry_out(small, image=None)
+        said = await _forecast(small, _cluster(**follows))
+        assert bool(said.targets("Restarts")) == (image != IMAGE)
+
+        await _carry_out(small, image=None, **follows)
+        assert not (await _forecast(small, _cluster(**follows))).targets("Changes")
 
 
 @pytest.mark.parametrize("kind", ["LoadBalancer", "NodePort"])
