@@ -108,6 +108,7 @@ class ObservedPipeline:
         definition_found: whether the API server knows SparkApplications.
         unknown_fields: what would be written and its definition does not know.
         runs: Jobs that a schedule has made; current means that it would make them in the same form now.
+        refused_pod: why a driver's pod that is missing cannot be made; empty where none is, or nobody says.
     """
 
     workloads: tuple[Workload, ...] = ()
@@ -118,6 +119,7 @@ class ObservedPipeline:
     definition_found: bool = False
     unknown_fields: tuple[str, ...] = ()
     runs: tuple[Workload, ...] = ()
+    refused_pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,9 @@ def _state_report(
     if spec.suspend and not over:
         text = f"{pod.name} is ending" if alive and pod is not None else "no driver runs"
         return _report("Suspended", ConditionReport("False", "Suspended", text), seen.pods)
+    if seen.refused_pod and not (alive or over):
+        refused = ConditionReport("False", "ApiRefused", seen.refused_pod)
+        return _report("Starting", refused, seen.pods)
     if form == "SparkApplication":
         phase, condition = _of_application(present, pod)
     elif form == "Job":

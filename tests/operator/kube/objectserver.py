@@ -304,8 +304,7 @@ class ObjectServer:
             for each, found in sorted(self.objects.items())
             if _is_in(each, path)
             and _selected(found, query.get("labelSelector", ""))
-            and query.get("fieldSelector", name := f"metadata.name={found['metadata']['name']}")
-            == name
+            and _has_fields(found, query.get("fieldSelector", ""))
         ]
         version, _, skip = query.get("continue", f"{self._version}-0").partition("-")
         if int(version) < self.oldest:
@@ -411,6 +410,15 @@ def _selected(found: Json, selector: str) -> bool:
     return all(
         labels.get(name) == value if equal else name in labels for name, equal, value in wanted
     )
+
+
+def _has_fields(found: Json, selector: str) -> bool:
+    wanted = [each.split("=", 1) for each in selector.split(",") if each]
+    return all(_field(found, path.split(".")) == value for path, value in wanted)
+
+
+def _field(found: Any, path: list[str]) -> Any:
+    return _field(found.get(path[0]) or {}, path[1:]) if path else found
 
 
 def _merged(old: Any, new: Any) -> Any:

@@ -60,6 +60,7 @@ class Live:
         unread: kinds of such objects that could not be listed, and why.
         statuses: what the replicas say, by pod.
         routes: in which version TLSRoutes were read; None where none are needed or served.
+        refused_pod: why a pod that is missing cannot be made; empty where none is, or nobody says.
     """
 
     former: str = ""
@@ -69,6 +70,7 @@ class Live:
     statuses: dict[str, ReplicaStatus] = field(default_factory=dict)
     unread: dict[str, ApiError] = field(default_factory=dict)
     routes: Resource | None = None
+    refused_pod: str = ""
 
     def find(self, resource: Resource, name: str) -> Json | None:
         """Return an object, if it is there."""

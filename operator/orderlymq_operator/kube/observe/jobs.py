@@ -17,8 +17,13 @@ from orderlymq_operator.plan.backups.report import BackupReport, FailureReport, 
 _LINE_MAX: Final = 300
 
 
-def job_facts(job: Json | None, pods: list[Json], image_form: str) -> JobFacts:
-    """Return what matters of a Job; of *pods* only its own count, and *image_form* is that of Jobs made now."""
+def job_facts(
+    job: Json | None, pods: list[Json], image_form: str, refused_pod: str = ""
+) -> JobFacts:
+    """Return what matters of a Job; of *pods* only its own count, and *image_form* is that of Jobs made now.
+
+    *refused_pod* is why it has no pod that lives; empty where it has one, or nobody says.
+    """
     if job is None:
         return JobFacts()
     uid = job["metadata"].get("uid")
@@ -51,7 +56,7 @@ def job_facts(job: Json | None, pods: list[Json], image_form: str) -> JobFacts:
         failed=int((job.get("status") or {}).get("failed") or 0),
         report=report,
         error=error or _reason(job),
-        trouble=troubles[-1].text if troubles and state == "Running" else "",
+        trouble=(troubles[-1].text if troubles else refused_pod) if state == "Running" else "",
         name=job["metadata"]["name"],
         uid=str(uid or ""),
         in_vain=state == "Running"

@@ -57,6 +57,7 @@ from orderlymq_operator.kube.observe.listeners import (
 )
 from orderlymq_operator.kube.observe.nodes import NodeFacts
 from orderlymq_operator.kube.observe.pods import PodFacts
+from orderlymq_operator.kube.observe.refusedpods import refused_replica
 from orderlymq_operator.kube.observe.zones import ZONE
 from orderlymq_operator.kube.reconcile.desiredobjects import (
     accessory_objects,
@@ -160,9 +161,10 @@ class KubeBackend:
         forms = self.environment.groups
         started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
         count = self.desired.cluster.spec.name_servers.replicas
-        servers, tables = await asyncio.gather(
+        servers, tables, self.live.refused_pod = await asyncio.gather(
             read_name_servers(self.admin, self.live, count, self.expanding),
             asyncio.gather(*map(self._tables, started)),
+            refused_replica(self.api, self.live),
         )
         now_ms = time.monotonic_ns() // 1_000_000
         places = process_states(self.live.name_server_pods(), servers)

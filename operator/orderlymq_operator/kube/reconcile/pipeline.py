@@ -27,6 +27,7 @@ from orderlymq_operator.kube.objects.pipeline import (
     work_of,
 )
 from orderlymq_operator.kube.objects.sparkapplication import spark_application, unknown_fields
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.drivers import (
     driver_pod,
     is_driver,
@@ -42,6 +43,7 @@ from orderlymq_operator.kube.observe.drivers import (
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import claim_facts
+from orderlymq_operator.kube.observe.refusedpods import refused_run
 from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster, with_pull_secrets
 from orderlymq_operator.kube.reconcile.backoff import Backoff
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
@@ -266,6 +268,7 @@ class PipelineReconciler:
                 if not is_run(found)
             ),
             runs=tuple(run_of(each, seen.workload) for each in live[JOBS] if is_run(each)),
+            refused_pod=await self._refused_pod(live),
             pods=tuple(pods),
             stale=len(changes(wanted, seen.everything)) + len(seen.surplus()),
             cluster_found=reference is None or self._cluster_of(pipeline) is not None,
@@ -276,6 +279,12 @@ class PipelineReconciler:
             else (),
         )
         return seen
+
+    async def _refused_pod(self, live: dict[Resource, list[Json]]) -> str:
+        for made in (*live[STATEFUL_SETS], *live[JOBS]):
+            if said := await refused_run(self._api, made, live[PODS]):
+                return said[:MESSAGE_MAX]
+        return ""
 
     def _cluster_of(self, pipeline: Pipeline) -> Item | None:
         reference = pipeline.spec.cluster_ref

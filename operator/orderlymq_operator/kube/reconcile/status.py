@@ -237,10 +237,12 @@ def _pod_trouble(live: Live) -> ConditionReport | None:
     troubles: list[Trouble] = [
         pod.trouble for _, pod in sorted(live.pods.items()) if pod.trouble is not None
     ]
+    if live.refused_pod:
+        troubles.append(Trouble("ApiRefused", live.refused_pod))
     if not troubles:
         return None
     # What a person must change comes before what may pass by itself.
-    order = ("ImageUnavailable", "VolumePending", "Unschedulable", "PodFailing")
+    order = ("ImageUnavailable", "VolumePending", "ApiRefused", "Unschedulable", "PodFailing")
     first = min(troubles, key=lambda trouble: order.index(trouble.reason))
     return ConditionReport("False", first.reason, first.text[:MESSAGE_MAX])
 

@@ -221,7 +221,7 @@ REASONS: Final = (
         (*_PODS, BACKUP, SCHEDULED_BACKUP),
         READY,
         "False",
-        "The API server refused an object that is made for this one.",
+        "The API server refused an object that is made for this one, or a pod of it.",
         "The message is the API server's own; a quota or an admission rule is the usual cause.",
     ),
     Reason(

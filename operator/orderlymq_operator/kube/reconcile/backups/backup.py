@@ -29,6 +29,7 @@ from orderlymq_operator.kube.objects.backups.job import (
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.observe.jobs import job_facts
+from orderlymq_operator.kube.observe.refusedpods import refused_run
 from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
@@ -198,14 +199,14 @@ class BackupReconciler:
         )
         found = {job["metadata"]["name"]: job for job in jobs}
         # By the ends of their names: an earlier operator gave them names without a part of the UID.
-        maker, remover = (
-            job_facts(
-                next((job for name, job in found.items() if name.endswith(f"-{end}")), None),
-                pods,
-                environment.image_form,
-            )
+        made = [
+            next((job for name, job in found.items() if name.endswith(f"-{end}")), None)
             for end in (CREATION, DELETION)
-        )
+        ]
+        maker, remover = [
+            job_facts(job, pods, environment.image_form, await refused_run(self._api, job, pods))
+            for job in made
+        ]
         for job in (maker, remover):
             if job.in_vain:
                 await self._delete(item, job)

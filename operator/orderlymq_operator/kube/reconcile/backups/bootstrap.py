@@ -21,6 +21,7 @@ from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.jobs import job_facts, terminated, word_of
 from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.observe.refusedpods import refused_replica, refused_run
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.resources import JOBS, PODS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import ConditionReport
@@ -98,7 +99,7 @@ class Bootstrap:
             if backend.live.waits_in_vain(pod) and not pod.deleting:
                 await self._api.delete(PODS, pod.namespace, name, uid=pod.uid)
         waiting, problem = await self._look(item, cluster, backup_id, backend)
-        if problem:
+        if problem := problem or await refused_replica(self._api, backend.live):
             return Progress(ConditionReport("False", "RestoreFailed", problem), restored)
         if waiting:
             text = f"{backup_id} is waited for by {counted(len(waiting), 'replica')}, {waiting[0]} among them"
@@ -139,7 +140,9 @@ class Bootstrap:
         environment = ToolEnvironment(
             backend.environment.image, backend.environment.pull_policy, cluster
         )
-        found = job_facts(own[0] if own else None, pods, environment.image_form)
+        job = own[0] if own else None
+        refused = await refused_run(self._api, job, pods)
+        found = job_facts(job, pods, environment.image_form, refused)
         if found.in_vain:
             await self._delete_lookup(own[0])
             return Progress(_restoring(f"{found.trouble}; its Job is made again"), {})
