@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_snake
 
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.forecast.applied import applied
-from orderlymq_operator.kube.forecast.present import observed_state, secrets_of
+from orderlymq_operator.kube.forecast.present import missing_secret, observed_state, secrets_of
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
@@ -145,7 +145,7 @@ def _forecast(
     for each in said.resources:
         effects = each.effects
         if each.subject.kind == "Cluster":
-            waits = _paused(item, cluster) if effects or beside else []
+            waits = _held(item, cluster, present.item) if effects or beside else []
             old = _carried_out(before, live)
             lives = live_effects(old, cluster) if old is not None else ()
             # They hold the whole edit of the Cluster back; the other effects follow the confirmation.
@@ -155,6 +155,8 @@ def _forecast(
                 for act in acts
             ]
             effects = (*confirms, *waits, *effects, *lives, *beside)
+        if each.subject.kind == "User" and (text := missing_secret(after.subjects[each.subject])):
+            effects = (Effect("Waits", f"SecretMissing: {text}", (each.subject.name,)), *effects)
         resources.append(ResourceForecast(each.subject, effects))
     for subject, verdict in after.verdicts.items():
         text = f"{verdict.reason}: {verdict.message}"
@@ -399,11 +401,20 @@ def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:
     return before.desired.cluster.model_copy(update={"spec": accepted}) if accepted else None
 
 
-def _paused(item: Item, cluster: Cluster) -> list[Effect]:
+def _held(item: Item, cluster: Cluster, before: Item | None) -> list[Effect]:
+    """Return why what is said waits: a pause, or a Secret that the operator has reported as missing."""
     if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
         text = f"nothing happens while the annotation {names.ANNOTATION_PAUSE} is there"
         return [Effect("Waits", text, (cluster.metadata.name,))]
     if cluster.spec.update.mode == "Paused":
         text = "nothing restarts while spec.update.mode is Paused"
         return [Effect("Waits", text, (cluster.metadata.name,))]
+    if before is not None and isinstance(before.manifest, Cluster) and missing_secret(before):
+        secrets = [
+            (each.tls, each.security, each.listeners)
+            for each in (before.manifest.spec, cluster.spec)
+        ]
+        if secrets[0] == secrets[1]:
+            text = f"nothing restarts meanwhile: {missing_secret(before)}"
+            return [Effect("Waits", text, (cluster.metadata.name,))]
     return []

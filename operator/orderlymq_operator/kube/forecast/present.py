@@ -17,6 +17,7 @@ from orderlymq_operator.kube.observe.cluster import Live, observed_group, with_f
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.pods import PodFacts
+from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import DEPLOYMENTS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     GroupConfig,
@@ -97,8 +98,19 @@ def observed_state(
 
 
 def secrets_of(state: DesiredState) -> Mapping[str, str | None]:
-    """Return a fingerprint for the secret of every User."""
-    return {user.metadata.name: _FINGERPRINT for user in state.desired.users}
+    """Return a fingerprint for the secret of every User; None where the operator has reported that there is none."""
+    names = [user.metadata.name for user in state.desired.users]
+    return {
+        name: None if missing_secret(state.subjects[Subject("User", name)]) else _FINGERPRINT
+        for name in names
+    }
+
+
+def missing_secret(item: Item) -> str:
+    """Return what the operator has reported of the Secret of a User as it is now; empty where nothing is wrong with it."""
+    ready = condition_of(item.status, "Ready") or {}
+    is_current = ready.get("observedGeneration") == item.generation
+    return str(ready["message"]) if is_current and ready["reason"] == "SecretMissing" else ""
 
 
 def is_effective(item: Item) -> bool:

@@ -467,3 +467,46 @@ async def test_objects_of_other_namespaces_stand_in_the_plan(
     (billing,) = [each for each in said.resources if each.subject.name == "other/billing"]
     assert any("demo-1" in each.targets for each in billing.effects)
     assert few.targets("Adds")
+
+
+async def test_an_account_without_a_secret_is_not_said_to_be_created(small: SmallCluster) -> None:
+    """Law: what the operator has reported to wait for a Secret waits, until the User says something else."""
+    spec = {"clusterRef": {"name": "demo"}, "secretFrom": {"secret": {"name": "lost"}}}
+    report = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "SecretMissing",
+        "message": "it is lost",
+    }
+    status = {"conditions": [{**report, "observedGeneration": 1}]}
+    small.server.put(USERS, custom("User", "account", spec=spec, status=status))
+
+    def account(**more: Any) -> str:
+        meta = {"name": "account", "namespace": NAMESPACE}
+        made = {"apiVersion": "orderlymq.io/v1alpha1", "kind": "User", "metadata": meta}
+        return yaml.safe_dump({**made, "spec": {**spec, **more}})
+
+    said = await _forecast(small, account())
+    changed = await _forecast(small, account(admin=True))
+
+    assert [(each.kind, each.text) for each in said.effects] == [
+        ("Waits", "SecretMissing: it is lost")
+    ]
+    assert [each.kind for each in changed.effects] == ["Creates"]
+
+
+async def test_restarts_that_wait_for_a_secret_are_said_to_wait(small: SmallCluster) -> None:
+    """Law: no pod is replaced while a Secret is missing, and the plan says so until the manifest names another one."""
+    lacks = {"tls": {"mode": "Permissive", "secretName": "lost"}}
+    small.change(**lacks)
+    for _ in range(4):
+        await small.reconciler.reconcile(KEY)
+
+    said = await _forecast(small, _cluster(**lacks))
+    edited = await _forecast(small, _cluster(**lacks, image="orderlymq:2"))
+    cured = await _forecast(small, _cluster())
+
+    for each in (said, edited):
+        (waits,) = [effect.text for effect in each.effects if effect.kind == "Waits"]
+        assert "nothing restarts meanwhile: there is no Secret 'lost'" in waits
+    assert not cured.targets("Waits")
