@@ -5,11 +5,11 @@ Rule: the local backend ignores all of it, as Kubernetes ignores `spec.local`; t
 are those of Kubernetes' own pod fields.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources.meta import Model, Name, each_once
+from orderlymq_operator.resources.meta import Model, Name, each_once, rule, rules
 from orderlymq_operator.resources.quantities import Duration
 
 PULL_SECRETS_MAX: Final = 16
@@ -115,8 +115,24 @@ NAME_SERVER_RESOURCES: Final = Resources(
 )
 
 
+_EVERY_TAINT: Final = "operator must be Exists where there is no key"
+_NO_VALUE: Final = "operator Exists compares no value"
+_NO_EXECUTE: Final = "tolerationSeconds needs effect NoExecute"
+
+
 class Toleration(Model):
     """A taint of nodes that the pods put up with, in the form of Kubernetes' pods."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("has(self.key) || self.operator == 'Exists'", _EVERY_TAINT),
+            rule("self.operator != 'Exists' || !has(self.value) || self.value == ''", _NO_VALUE),
+            rule(
+                "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+                _NO_EXECUTE,
+            ),
+        )
+    )
 
     key: LabelKey | None = Field(
         default=None, description="Key of the taint; every taint when absent."
@@ -131,6 +147,16 @@ class Toleration(Model):
     toleration_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
         default=None, description="How long a NoExecute taint is put up with; for ever when absent."
     )
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.key is None and self.operator != "Exists":
+            raise ValueError(_EVERY_TAINT)
+        if self.operator == "Exists" and self.value:
+            raise ValueError(_NO_VALUE)
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            raise ValueError(_NO_EXECUTE)
+        return self
 
 
 class Placement(Model):

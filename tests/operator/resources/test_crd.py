@@ -126,6 +126,9 @@ _GUARDED = {
     "Cluster.spec.network.clients[].podLabels",
     "Cluster.spec.network.monitoring[].podLabels",
     "Cluster.spec.placement.nodeSelector",
+    "Cluster.spec.placement.tolerations[]",
+    "Cluster.spec.podTemplate.tolerations[]",
+    "Pipeline.spec.placement.tolerations[]",
     "Cluster.spec.podTemplate.nodeSelector",
     "Pipeline.spec.placement.nodeSelector",
 }

@@ -1,12 +1,13 @@
 """Amounts of CPU, memory and disk: in the forms of Kubernetes' pods."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from orderlymq_operator.kube.objects.drift import quantity
-from orderlymq_operator.resources.workload import ComputeRequests
+from orderlymq_operator.resources.workload import ComputeRequests, Toleration
 
 _TAKEN = {
     "cpu": [2, "2", "0.5", "0.05", "0.001", "1.25", "500m"],
@@ -34,3 +35,24 @@ def test_what_is_no_amount_or_none_at_all_is_refused(key: str, value: Any) -> No
     """The schema has the same form and the same bounds."""
     with pytest.raises(ValidationError):
         ComputeRequests.model_validate({key: value})
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "spot"}, True),
+        ({"key": "spot", "operator": "Exists", "value": ""}, True),
+        ({"key": "spot", "effect": "NoExecute", "tolerationSeconds": 5}, True),
+        ({}, False),
+        ({"value": "yes"}, False),
+        ({"key": "spot", "operator": "Exists", "value": "yes"}, False),
+        ({"key": "spot", "tolerationSeconds": 5}, False),
+        ({"key": "spot", "effect": "NoSchedule", "tolerationSeconds": 5}, False),
+    ],
+    ids=str,
+)
+def test_a_toleration_with_which_no_pod_can_be_made_is_refused(said: Any, taken: bool) -> None:
+    """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
+    with nullcontext() if taken else pytest.raises(ValidationError):
+        Toleration.model_validate(said)
