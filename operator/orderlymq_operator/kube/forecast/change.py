@@ -48,7 +48,7 @@ from orderlymq_operator.kube.resources import (
     Json,
     resource_of,
 )
-from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica
+from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica, Subject
 from orderlymq_operator.plan.forecast.consequences import live_effects
 from orderlymq_operator.plan.forecast.effects import Effect, Forecast, ResourceForecast
 from orderlymq_operator.plan.forecast.forecast import forecast
@@ -124,7 +124,23 @@ def forecast_change(present: Present, changed: Sequence[Item]) -> Forecast:
         if len(kept) < len(changed):
             rest = forecast_change(present, kept)
             return replace(rest, refusals=(*refused, *rest.refusals))
-    return _forecast(present, before, after, cluster_item)
+    said = _forecast(present, before, after, cluster_item)
+    return _with_refusals_of(changed, said)
+
+
+def _with_refusals_of(changed: Sequence[Item], said: Forecast) -> Forecast:
+    """Return what is said, in which others than the objects that change are not refused: they wait as they did before."""
+    own = {(each.kind, subject_of(each).name) for each in changed}
+    others = [each for each in said.refusals if (each.kind, each.name) not in own]
+    waits = [
+        ResourceForecast(
+            Subject(each.kind, each.name),
+            (Effect("Waits", f"ResourceConflict: {each}", (each.name,)),),
+        )
+        for each in others
+    ]
+    refusals = tuple(each for each in said.refusals if each not in others)
+    return replace(said, resources=(*said.resources, *waits), refusals=refusals)
 
 
 def _forecast(

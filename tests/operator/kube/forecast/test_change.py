@@ -510,3 +510,25 @@ async def test_restarts_that_wait_for_a_secret_are_said_to_wait(small: SmallClus
         (waits,) = [effect.text for effect in each.effects if effect.kind == "Waits"]
         assert "nothing restarts meanwhile: there is no Secret 'lost'" in waits
     assert not cured.targets("Waits")
+
+
+async def test_a_topic_that_is_in_conflict_refuses_no_change_of_another_one(
+    small: SmallCluster,
+) -> None:
+    """Law: a plan refuses what it is asked about; what stood before waits, as its own status says."""
+    spec = {"clusterRef": {"name": "demo"}, "type": "Ordered", "queues": 1}
+    status = {"topicName": "orders", "queueLayout": [{"group": "demo-0", "queues": 8}]}
+    small.server.put(TOPICS, custom("Topic", "orders", spec=spec, status=status))
+
+    def topic(name: str) -> str:
+        meta = {"name": name, "namespace": NAMESPACE}
+        made = {"apiVersion": "orderlymq.io/v1alpha1", "kind": "Topic", "metadata": meta}
+        return yaml.safe_dump({**made, "spec": spec})
+
+    other, same = await _forecast(small, topic("other")), await _forecast(small, topic("orders"))
+
+    waits = [each.text for each in other.effects if each.kind == "Waits"]
+    assert not other.refusals
+    assert other.targets("Creates") == ("demo-0",)
+    assert "keeps its 8 queues" in waits[0]
+    assert [(each.kind, each.name) for each in same.refusals] == [("Topic", "shop/orders")]
