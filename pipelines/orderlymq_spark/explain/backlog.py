@@ -18,7 +18,7 @@ from orderlymq_spark.offsets import (
 )
 from orderlymq_spark.options import START_FILE, SourceOptions
 from orderlymq_spark.run.checkpoint import last_end
-from orderlymq_spark.source.bounds import chosen_queues, replaced_queues, resolve
+from orderlymq_spark.source.bounds import chosen_queues, replaced_queues, resolve, start_in
 from orderlymq_spark.source.records import parse_records
 from orderlymq_spark.specs import MirrorSpec
 from orderlymq_spark.tables.parquet import path_of, published
@@ -108,7 +108,7 @@ def of_archive(path: Location) -> Backlog:
 def _done(checkpoint: Location) -> Any:
     """Return where the last batch of a stream ends, or where the stream began; None where it never ran."""
     ended, start = last_end(checkpoint / "spark"), checkpoint / START_FILE
-    return json.loads(start.read_text()) if ended is None and start.exists() else ended
+    return start_in(json.loads(start.read_text())) if ended is None and start.exists() else ended
 
 
 def _mean_bytes(access: ClusterAccess, parts: Sequence[QueueRange]) -> float:

@@ -32,10 +32,13 @@ from orderlymq_spark.offsets import (
     marks_in,
     to_json,
 )
-from orderlymq_spark.options import Bound, SourceOptions
+from orderlymq_spark.options import Bound, SourceOptions, Word
 
 _log = logging.getLogger(__name__)
 
+# Names in a start file that are no topics'.
+_ASKED: Final = "what was asked for"
+_BEGAN: Final = "where it began"
 _LOOK_AGAIN_S: Final = 0.25  # brokers register every 10 to 30 s
 
 
@@ -189,35 +192,72 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
         )
     ids = access.topic_ids({queue.topic for queue in queues})
     found = to_json(resolve(access, options, options.start, "starting", queues), ids)
-    if path is not None and not path.create(json.dumps(found)):
+    kept = json.dumps({_ASKED: _asked(options), _BEGAN: found})
+    if path is not None and not path.create(kept):
         # Another driver was faster; both begin where it says.
         return _kept_for(options, path)
     return found
 
 
 def _kept_for(options: SourceOptions, path: Location) -> dict[str, Any]:
-    found = _kept(path)
+    kept = _kept(path)
+    found = start_in(kept)
     wanted = re.compile(options.pattern) if options.pattern else None
     if found and not any(
         each in options.topics or (wanted and wanted.fullmatch(each)) for each in found
     ):
-        raise OptionError(
-            f"{path} keeps where a stream of {', '.join(found)} began; where a query reads several streams, give each a startPath "
-            "of its own"
-        )
+        raise _of_another(path, f"of {', '.join(found)} began")
+    now = _asked(options)
+    # A file of an earlier version does not say what was asked.
+    before = kept.get(_ASKED, now)
+    for name in now:
+        if before[name] != now[name]:
+            raise _of_another(
+                path,
+                f"with {name}={before[name]} began, and this one asks for {now[name]}, which would count for nothing",
+            )
     return found
+
+
+def _of_another(path: Location, what: str) -> OptionError:
+    return OptionError(
+        f"{path} keeps where a stream {what}; where a query reads several streams, give each a startPath of its own, and "
+        "where one begins elsewhere, a new checkpoint"
+    )
+
+
+def _asked(options: SourceOptions) -> dict[str, str]:
+    """Return what decides where a stream of a topic begins, by the names of options."""
+    start = options.start
+    begin: dict[Word, str] = {
+        "group": f"group {options.group}",
+        "timestamp": f"{start.timestamp_ms} ms",
+        "timestamps": f"{json.dumps(to_json(start.offsets))} ms",
+        "offsets": json.dumps(to_json(start.offsets)),
+    }
+    queues = [f"{each.topic} {each.broker_name}:{each.queue_id}" for each in sorted(options.queues)]
+    return {
+        "queues": ", ".join(queues) or "all",
+        "starting": begin.get(start.word, start.word),
+    }
 
 
 def kept_offsets(options: SourceOptions) -> dict[str, Any]:
     """Return where a stream began by its start file; nothing where there is none."""
     path = location(options.start_path) if options.start_path else None
-    return _kept(path) if path is not None and path.exists() else {}
+    return start_in(_kept(path)) if path is not None and path.exists() else {}
+
+
+def start_in(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the offsets of a start file; one of an earlier version has nothing else."""
+    found: dict[str, Any] = kept.get(_BEGAN, kept)
+    return found
 
 
 def _kept(path: Location) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    from_json(found, str(path))
-    return found
+    kept: dict[str, Any] = json.loads(path.read_text())
+    from_json(start_in(kept), str(path))
+    return kept
 
 
 def replaced_queues(
@@ -247,7 +287,7 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
     """
     queues = chosen_queues(access, options)
     if options.keeps_start:
-        starts = from_json(first_offsets(access, options))
+        starts = from_json(kept_offsets(options) or first_offsets(access, options))
     else:
         starts, _ = access.bounds(queues)
     for topic in sorted({queue.topic for queue in queues}):

@@ -81,6 +81,38 @@ def test_two_streams_of_one_query_do_not_share_a_start_file(topics: Topics, tmp_
     assert second in begin("another", topic=second)
 
 
+def test_two_streams_of_one_topic_do_not_share_a_start_file(topics: Topics, tmp_path: Path) -> None:
+    """The second one would begin where the first one was asked to; a stream that asks the same again begins there."""
+    topic = topics.make(queues=2)
+    topics.numbered(topic, 9)
+    by_topic = {"bootstrap": topics.bootstrap, "topic": topic}
+    one_queue = {"bootstrap": topics.bootstrap, "queues": f'{{"{topic}": {{"g": [1]}}}}'}
+    one_offset = json.dumps({topic: {"g": {"0": 1}}})
+
+    def begin(path: Path, given: dict[str, str]) -> dict[str, object]:
+        options = parse_source({**given, "startPath": str(path)})
+        check_one_list(access_to(options.connect), options)
+        return first_offsets(access_to(options.connect), options)
+
+    for number, (one, another) in enumerate(
+        [
+            (by_topic | {"startingOffsets": "latest"}, by_topic),
+            (by_topic | {"startingOffsets": one_offset}, by_topic),
+            (by_topic, by_topic | {"startingOffsets": "group", "group": "billing"}),
+            (by_topic | {"startingTimestamp": "1"}, by_topic | {"startingTimestamp": "2"}),
+            (by_topic, one_queue),
+        ]
+    ):
+        path = tmp_path / str(number)
+        begun = begin(path, one)
+        with pytest.raises(OptionError, match="a startPath of its own"):
+            begin(path, another)
+        assert begin(path, one) == begun
+        # As earlier versions have written it.
+        path.write_text(json.dumps(begun))
+        assert begin(path, one) == begin(path, another) == begun
+
+
 class Growing:
     """The expansion of a topic, step by step, as an operator does it."""
 
