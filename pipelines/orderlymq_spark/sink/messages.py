@@ -8,6 +8,7 @@ tasks in any way that keeps a key together, are the same messages to the broker.
 some of them (`externalsort`): they are sorted by key and content to get their identity, then by queue and order. `writer` sends.
 """
 
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -28,10 +29,21 @@ from orderlymq_spark.sink.externalsort import RUN_ITEMS, ExternalSort, SpillFile
 from orderlymq_spark.values.cloudevents import PREFIX, VERSION, message_of
 from orderlymq_spark.values.conversion import ValueMisfit
 
-# By how Spark's names of types begin.
-_KEY_TYPES: Final = frozenset(
-    ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint", "void")
-)
+_TEXT: Final = r"(string|(var)?char\(\d+\)|void)( collate \w+)?"
+_WHOLE: Final = "tinyint|smallint|int|bigint|void"
+# Columns that become a message: Spark's types that each may have, and how to say so.
+_TYPES: Final = {
+    "topic": (_TEXT, "a text"),
+    "body": (f"{_TEXT}|binary", "a text or binary"),
+    "sharding_key": (f"{_TEXT}|{_WHOLE}", "a text or a whole number"),
+    "tags": (_TEXT, "a text"),
+    "keys": (f"{_TEXT}|array<{_TEXT}>", "a text or an array of texts"),
+    "properties": (f"void|map<{_TEXT},{_TEXT}>", "a map of texts"),
+    "flag": (_WHOLE, "a whole number"),
+    "message_id": (_TEXT, "a text"),
+    "target_queue": (_WHOLE, "a whole number"),
+}
+_READ: Final = frozenset((*_TYPES, "broker", "queue_id", "queue_offset", "store_ts", "body_error"))
 _WITHOUT_ORDER: Final = ("array", "map", "struct", "variant")
 
 
@@ -77,12 +89,17 @@ def check_columns(
         raise OptionError(f"the rows have no column {content}; they have {', '.join(columns)}")
     if not topic and "topic" not in columns:
         raise OptionError("give the option topic, or rows with a column topic")
-    key = columns.get("sharding_key", "void")
-    if key.partition("(")[0].partition(" ")[0] not in _KEY_TYPES:
-        raise OptionError(
-            f"sharding_key is {key}; a key is a text or a whole number, for whose text every producer "
-            "chooses the same queue: cast it to string"
-        )
+    unread = "body" if content != "body" else ""
+    for name, kind in columns.items():
+        if name.lower() != name and name.lower() in _READ:
+            raise OptionError(
+                f"the rows have a column {name}, which would count for nothing; rename it to {name.lower()}, or leave it out"
+            )
+        types, said = _TYPES.get(name, ("", ""))
+        if said and name != unread and not re.fullmatch(types, kind):
+            raise OptionError(
+                f"{name} is {kind}, and it must be {said}: cast it to string, or as you need it"
+            )
     for name in order_by:
         if name not in columns:
             raise OptionError(f"orderBy names {name}; the rows have {', '.join(columns)}")
@@ -328,7 +345,7 @@ def _message(row: Mapping[str, Any], topic: str) -> Message:
         topic=topic,
         body=body.encode() if isinstance(body, str) else bytes(body),
         tags=row.get("tags") or "",
-        keys=(keys if isinstance(keys, str) else tuple(keys)) if keys else "",
+        keys=keys if isinstance(keys, str) else tuple(k for k in keys or () if k is not None) or "",
         key=None if key is None else str(key),
         # Properties that the protocol sets itself are set again.
         properties={

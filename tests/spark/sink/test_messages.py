@@ -148,6 +148,48 @@ def test_a_key_whose_text_is_not_that_of_other_producers_is_refused(kind: str) -
         check_columns({"body": "string", "sharding_key": good}, "T", [])
 
 
+def test_a_column_that_would_become_another_message_is_refused() -> None:
+    """A body of the number 5 was five zero bytes."""
+    bad = {
+        "body": ("int", "boolean", "decimal(10,2)", "array<int>", "struct<a:string>"),
+        "topic": ("int",),
+        "tags": ("int", "array<string>"),
+        "keys": ("int", "array<int>", "map<string,string>"),
+        "properties": ("string", "map<string,int>", "struct<a:string>"),
+        "flag": ("double", "string", "boolean"),
+        "message_id": ("bigint",),
+        "target_queue": ("string", "double"),
+    }
+    good = {
+        "body": ("string", "binary", "char(3)", "string collate UTF8_LCASE"),
+        "keys": ("string", "array<string>", "array<void>"),
+        "properties": ("map<string,string>", "map<void,void>"),
+        "flag": ("tinyint", "bigint"),
+    }
+    for name, kinds in bad.items():
+        for kind in kinds:
+            with pytest.raises(OptionError, match=f"^{name} is"):
+                check_columns({"body": "binary", name: kind}, "T", [])
+    for name in bad:
+        for kind in (*good.get(name, ()), "void"):
+            check_columns({"body": "binary", name: kind}, "T", [])
+
+
+def test_a_column_that_spark_would_find_and_the_sink_does_not_is_refused() -> None:
+    """Rows with the key in SHARDING_KEY had none, and lost their order."""
+    for name in ("SHARDING_KEY", "Topic", "queue_Offset"):
+        with pytest.raises(OptionError, match=f"rename it to {name.lower()}"):
+            check_columns({"body": "string", name: "string"}, "T", [])
+    check_columns({"body": "string", "sharding_key": "string", "Customer": "string"}, "T", [])
+
+
+def test_a_null_among_index_keys_is_left_out() -> None:
+    rows: list[Row] = [{"body": "x", "keys": keys} for keys in (["a", None, "b"], [None], [], None)]
+    with load(rows) as found:
+        keys = [each.keys for run in found.parts for each in run.messages]
+    assert sorted(keys, key=len) == ["", "", "", ("a", "b")]
+
+
 @pytest.mark.parametrize(
     "at", [datetime(9999, 12, 31, 23, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
 )
