@@ -23,9 +23,8 @@ from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import CompactSpec
-from orderlymq_spark.tables.manifests import Added, Manifest, commit, finish
+from orderlymq_spark.tables.manifests import PARTS, Added, Manifest, commit, finish
 from orderlymq_spark.tables.parquet import (
-    PARTS,
     PartFile,
     below,
     folder_of,

@@ -19,6 +19,9 @@ from orderlymq_spark.errors import SinkConflict, StoreFailed
 from orderlymq_spark.locations.location import Location
 
 MANIFESTS: Final = "_manifests"
+PARTS: Final = "_parts"
+OWN: Final = (MANIFESTS, PARTS)
+"""The folders of an archive that are no topics; others may begin with the same character."""
 _LATEST: Final = "latest"  # names a manifest from which on the last one is looked for
 DIGITS: Final = 20  # an offset has at most 19, so that names sort as numbers do
 _TRIES: Final = 100  # commits of others between two looks; each of them is an archive's batch
@@ -62,7 +65,7 @@ class Manifest:
     @property
     def takes_away(self) -> bool:
         """Whether it removes what readers see, and not parts alone."""
-        return not all(name.startswith("_") for name in self.removed)
+        return not all(map(_is_part, self.removed))
 
     def to_text(self) -> str:
         """Return its JSON."""
@@ -101,6 +104,10 @@ def _below(name: str) -> str:
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise ValueError(f"{name[:255]!r} is no file of the archive")
     return name
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith(f"{PARTS}/")
 
 
 def commit(root: Location, make: Callable[[], Manifest | None]) -> None:
@@ -206,5 +213,5 @@ def _carry_out(root: Location, manifest: Manifest) -> None:
     root.each(lambda name: (root / name).delete(), manifest.removed)
     root.each(lambda each: (root / each.part).move(root / each.path), manifest.added)
     left: Sequence[str] = [*manifest.removed, *(each.part for each in manifest.added)]
-    for folder in sorted({name.rpartition("/")[0] for name in left if name.startswith("_")}):
+    for folder in sorted({name.rpartition("/")[0] for name in left if _is_part(name)}):
         (root / folder).prune()

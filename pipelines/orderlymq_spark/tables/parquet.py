@@ -18,14 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
-from orderlymq_spark.tables.manifests import DIGITS, Added, Manifest, commit, settled
+from orderlymq_spark.tables.manifests import DIGITS, OWN, PARTS, Added, Manifest, commit, settled
 
 # Whose values repeat; a dictionary of ids, times and bodies would only be thrown away when it has grown.
 REPEATING_COLUMNS: Final = ["topic", "broker", "queue_id", "sharding_key", "tags"]
-PARTS: Final = "_parts"
 # Distinguishes the messages of two lives of a topic, which may have the same offsets.
 _MARKS: Final = ("message_id", "store_ts")
 _LOOK_ROWS: Final = 8192
@@ -118,7 +117,15 @@ def _digest(row: pa.RecordBatch, name: str) -> str:
 
 
 def folder_of(root: Location, queue: MessageQueue) -> Location:
-    """Return the folder of a queue."""
+    """Return the folder of a queue.
+
+    Raises:
+        OptionError: An archive has a folder of its own with the name of the topic.
+    """
+    if queue.topic in OWN:
+        raise OptionError(
+            f"an archive of files cannot have the topic {queue.topic}; use format: delta or iceberg"
+        )
     return root / queue.topic / f"{queue.broker_name}-{queue.queue_id:05}"
 
 
@@ -141,10 +148,8 @@ def published(root: Location, topics: Iterable[str] | None = None) -> list[Queue
 def published_sizes(root: Location, topics: Iterable[str] | None = None) -> dict[QueueRange, int]:
     """Return the ranges that are published, by their names, and the bytes of each file."""
     found: dict[QueueRange, int] = {}
-    chosen = root.names() if topics is None else sorted(set(topics))
-    for topic in chosen:
-        if topic.startswith("_"):
-            continue
+    chosen = root.names() if topics is None else topics
+    for topic in sorted({*chosen} - {*OWN}):
         for path, size_bytes in (root / topic).files():
             name = _FILE.fullmatch(path)
             if name is not None:

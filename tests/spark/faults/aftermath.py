@@ -15,8 +15,8 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.tables.manifests import MANIFESTS
-from orderlymq_spark.tables.parquet import PARTS, below, holes, path_of, published
+from orderlymq_spark.tables.manifests import MANIFESTS, PARTS
+from orderlymq_spark.tables.parquet import below, holes, path_of, published
 from tests.spark.topics import numbers_by_key
 
 #: So many rows of a key that follow each other are alike in their order, and every so many have the same body.

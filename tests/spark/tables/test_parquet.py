@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.jobs import compact
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.specs import CompactSpec
+from orderlymq_spark.tables.manifests import OWN, PARTS
 from orderlymq_spark.tables.parquet import (
-    PARTS,
     Part,
     PartFile,
     parts_folder,
@@ -116,3 +116,21 @@ def test_publishing_again_changes_nothing_and_an_overlap_is_refused(root: Locati
 
     assert path_of(root, QueueRange(QUEUE, 0, 5)).read_bytes() == before
     assert published(root) == [QueueRange(QUEUE, 0, 5)]
+
+
+def test_a_topic_may_begin_as_the_archives_own_folders_do(tmp_path: Path) -> None:
+    """A topic _orders was archived, and nothing saw it: no audit, no compaction, no count of files."""
+    root = location(tmp_path)
+    queue = QUEUE._replace(topic="_orders")
+    for batch in range(2):
+        where = QueueRange(queue, batch, batch + 1)
+        publish(root, "kept", batch, [part(root, batch, "p", where)])
+    assert len(published(root)) == 2
+
+    compact.run("c", CompactSpec(type="compact", path=root, min_files=2), None)  # type: ignore[arg-type]  # needs no Spark
+
+    assert published(root) == [QueueRange(queue, 0, 2)]
+    for name in OWN:
+        where = QueueRange(QUEUE._replace(topic=name), 0, 1)
+        with pytest.raises(OptionError, match=f"the topic {name}"):
+            publish(root, "kept", 2, [part(root, 2, name, where)])
