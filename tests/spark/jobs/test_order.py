@@ -2,12 +2,22 @@
 
 import json
 import random
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq.oracle.verdict import Defect
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.jobs.audit.job import check_files
 from orderlymq_spark.jobs.audit.order import Break, OrderCheck
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.specs import OrderAuditSpec
+from orderlymq_spark.tables.parquet import path_of, published
 
 Row = tuple[int, str, int]
 ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12)), max_size=40)
@@ -107,3 +117,37 @@ def test_holes_of_the_queue_and_new_epochs() -> None:
         Break("q", 3, Defect.LOST, "", 2, 3),
         Break("q", 5, Defect.REORDERED, "a", 2, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "broken"),
+    [
+        ({(0, 10): range(10), (10, 20): range(10, 20)}, []),
+        ({(0, 10): range(1, 10), (10, 20): range(10, 20)}, [("lost", 1, 0)]),
+        ({(0, 10): range(10), (10, 20): range(10, 19)}, [("lost", 20, 19)]),
+        ({(0, 10): (), (10, 20): ()}, [("lost", 20, 0)]),
+        (
+            {(0, 10): range(10), (0, 12): range(12), (12, 20): range(12, 20)},
+            [("duplicated", 0, 10)],
+        ),
+    ],
+    ids=["whole", "first row", "last row", "all rows", "twice"],
+)
+def test_an_archive_has_the_rows_that_the_names_of_its_files_say(
+    tmp_path: Path, files: dict[tuple[int, int], range], broken: list[tuple[str, int, int]]
+) -> None:
+    """What is gone at either end, and a file that is there beside a larger one, shows no row that follows."""
+    root = location(tmp_path)
+    queue = MessageQueue("orders", "g", 0)
+    for (start, end), offsets in files.items():
+        nulls = {name: pa.nulls(len(offsets)) for name in ("sharding_key", "seq", "epoch")}
+        path = Path(str(path_of(root, QueueRange(queue, start, end))))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"queue_offset": pa.array(offsets, pa.int64()), **nulls}), path)
+
+    spec = OrderAuditSpec(type="order-audit", archive=root)
+    *found, last = map(json.loads, check_files(spec, root, published(root)))
+
+    breaks = [each["break"] for each in found]
+    assert [(each["defect"], each["offset"], each["expected"]) for each in breaks] == broken
+    assert sum(last["summary"].get(defect.value, 0) for defect in Defect) == len(broken)

@@ -72,7 +72,7 @@ def audit_archive(
 
     def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in chain.from_iterable(rows.column("id").to_pylist() for rows in batches):
-            results = list(_check_files(spec, root, files[number]))
+            results = list(check_files(spec, root, files[number]))
             yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], schema=_RESULT_ARROW)
 
     # A number in each partition, so that a task checks one queue.
@@ -177,11 +177,12 @@ def _feed(check: OrderCheck, rows: pa.RecordBatch | pa.Table, with_epochs: bool)
     )
 
 
-def _check_files(
+def check_files(
     spec: OrderAuditSpec, root: Location, files: Sequence[QueueRange]
 ) -> Iterator[bytes]:
-    check = OrderCheck(_name(files[0].queue), spec.first_sequence)
-    left = spec.findings_max
+    """Yield the findings and the summary of a queue's files, as JSON."""
+    # The names of the files say where the rows begin and end, also where rows are gone.
+    check = OrderCheck(_name(files[0].queue), spec.first_sequence, files[0].start)
     properties = [name for name in (spec.sequence_property, spec.epoch_property) if name]
     wanted = [
         "queue_offset",
@@ -190,10 +191,20 @@ def _check_files(
         "epoch",
         *(["properties"] if properties else []),
     ]
-    for rows in rows_of(root, files, wanted):
-        found = check.feed(*_numbered(rows, spec))[:left]
-        left -= len(found)
-        for each in found:
+
+    def breaks() -> Iterator[Break]:
+        end = 0
+        for each in files:
+            if each.start < end:
+                yield check.note(Defect.DUPLICATED, each.start, end)
+            end = max(end, each.end)
+        for rows in rows_of(root, files, wanted):
+            yield from check.feed(*_numbered(rows, spec))
+        if check.next_offset is not None and check.next_offset < end:
+            yield check.note(Defect.LOST, end, check.next_offset)
+
+    for number, each in enumerate(breaks()):
+        if number < spec.findings_max:
             yield orjson.dumps({"break": finding_facts(each)})
     yield orjson.dumps({"summary": _summary(check)})
 

@@ -98,6 +98,11 @@ class OrderCheck:
             self._count(each.defect.value, 1)
         return found
 
+    def note(self, defect: Defect, offset: int, expected: int) -> Break:
+        """Count what is broken in the queue's offsets, and no row shows: what files are called shows it."""
+        self._count(defect.value, 1)
+        return Break(self.queue, offset, defect, "", expected, offset)
+
     def _judge(
         self, found: list[Break], offset: int, key: str, sequence: int, epoch: int | None
     ) -> None:
