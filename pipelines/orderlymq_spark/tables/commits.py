@@ -7,6 +7,7 @@ a batch that is repeated, and one that contradicts the table, are known before a
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from orderlymq_spark.offsets import Offsets, TopicIds, from_json, to_json
 from orderlymq_spark.tables.parquet import Part, compare_ends
 
 _ENDS: Final = "orderlymq.ends"
+_SEEN: Final = "orderlymq.seen"
 _IDS: Final = "orderlymq.topicIds"
 
 
@@ -31,6 +33,30 @@ def ends_said(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int] |
     """Read `said_ends`; None where a commit says nothing of the application."""
     text = said.get(f"{_ENDS}.{app_id}")
     return None if text is None else from_json(json.loads(text))
+
+
+def others_ends(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
+    """Return how far the other applications have come of which a commit says it."""
+    names = {name.removeprefix(f"{_ENDS}.") for name in said if name.startswith(f"{_ENDS}.")}
+    return farthest(*(ends_said(said, name) or {} for name in sorted(names - {app_id})))
+
+
+def said_seen(app_id: str, ends: Offsets) -> dict[str, str]:
+    """Return the property of a commit that says what `others_ends` of all commits before it is."""
+    return {f"{_SEEN}.{app_id}": json.dumps(to_json(ends))}
+
+
+def seen_said(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
+    """Read `said_seen`; commits of earlier versions do not say it."""
+    return from_json(json.loads(said.get(f"{_SEEN}.{app_id}", "{}")))
+
+
+def farthest(*places: Offsets) -> dict[MessageQueue, int]:
+    """Return for each queue the highest of the ends."""
+    found: dict[MessageQueue, int] = {}
+    for queue, end in chain.from_iterable(each.items() for each in places):
+        found[queue] = max(end, found.get(queue, 0))
+    return found
 
 
 def said_ids(ids: TopicIds) -> dict[str, str]:
@@ -65,6 +91,20 @@ def check_ends(
                 f"batch {batch} of {app_id} brings {part}, and {where} has the queue up to {end} "
                 f"{'and that batch ' if repeated else ''}already: it was written from another checkpoint, or the "
                 "topic was created again; give this pipeline a table of its own"
+            )
+
+
+def check_others(where: str, app_id: str, parts: Sequence[Part], ends: Offsets) -> None:
+    """Refuse messages that another pipeline may have written to the table already.
+
+    Raises:
+        SinkConflict: It has come farther in a queue.
+    """
+    for part in (each.part for each in parts):
+        if part.start < ends.get(part.queue, 0):
+            raise SinkConflict(
+                f"{app_id} brings {part}, and another pipeline has the queue up to {ends[part.queue]} in {where}: each message would "
+                "be there twice; give this pipeline a table of its own, or begin where the other one has ended"
             )
 
 

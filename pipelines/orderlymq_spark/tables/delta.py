@@ -9,7 +9,7 @@ it. Files that no commit names are for `vacuum`.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -26,15 +26,20 @@ from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.local import LocalLocation
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.offsets import NO_IDS, Offsets, QueueRange, TopicIds
+from orderlymq_spark.offsets import QueueRange, TopicIds
 from orderlymq_spark.tables.commits import (
     check_ends,
+    check_others,
     check_repeated,
     ends_of,
     ends_said,
+    farthest,
     of_queue,
+    others_ends,
     said_ends,
     said_ids,
+    said_seen,
+    seen_said,
 )
 from orderlymq_spark.tables.parquet import Part, below
 
@@ -54,11 +59,12 @@ def is_committed(table: DeltaTable, app_id: str, batch: int) -> bool:
     return version is not None and version >= batch
 
 
-def properties_of(
-    app_id: str, batch: int, ends: Offsets | None = None, ids: TopicIds = NO_IDS
-) -> CommitProperties:
-    """Return what names a commit's batch, and says how far its application has come, or of which topics its rows are."""
-    said = said_ids(ids) if ends is None else said_ends(app_id, ends)
+def properties_of(app_id: str, batch: int, ids: TopicIds) -> CommitProperties:
+    """Return what names a commit's batch, and says of which topics its rows are."""
+    return _named(app_id, batch, said_ids(ids))
+
+
+def _named(app_id: str, batch: int, said: dict[str, str]) -> CommitProperties:
     return CommitProperties(custom_metadata=said, app_transactions=[Transaction(app_id, batch)])
 
 
@@ -71,16 +77,29 @@ def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int] | 
 
 def last_said(table: DeltaTable, read: Callable[[dict[str, Any]], T | None]) -> T | None:
     """Return what the last commit that says it says; None when no commit that is left does."""
-    limit = _COMMITS
+    said = (found for commit in _commits(table) if (found := read(commit)) is not None)
+    return next(said, None)
+
+
+def _commits(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """Yield the commits that are left, the newest first."""
+    at, limit = 0, _COMMITS
     while True:
         history = table.history(limit)
-        for commit in history:
-            found = read(commit)
-            if found is not None:
-                return found
+        yield from history[at:]
         if len(history) < limit:
-            return None
-        limit *= 8
+            return
+        at, limit = limit, limit * 8
+
+
+def _others_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
+    """Return how far other applications have come, by the commits that are left; each commit of an application sums up those before."""
+    found: dict[MessageQueue, int] = {}
+    for commit in _commits(table):
+        found = farthest(found, others_ends(commit, app_id), seen_said(commit, app_id))
+        if ends_said(commit, app_id) is not None:
+            break
+    return found
 
 
 def open_table(root: Location, first_rows: Callable[[], pa.Table]) -> DeltaTable:
@@ -234,7 +253,7 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     actions = [_action(root, part) for part in sorted(parts, key=lambda each: each.part)]
     here = ends_of(parts)
     if not is_table(root):
-        properties = properties_of(app_id, batch, here)
+        properties = _named(app_id, batch, said_ends(app_id, here))
         schema = Schema.from_arrow(pq.read_schema(location(parts[0].path).open()))
         create_table_with_add_actions(
             str(root),
@@ -256,8 +275,11 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     if repeated:
         check_repeated(where, table.to_pyarrow_dataset(), parts)
         return
+    others = _others_ends(table, app_id)
+    check_others(where, app_id, parts, others)
     _add_columns(table, parts[0])
-    properties = properties_of(app_id, batch, {**ends, **here})
+    said = {**said_ends(app_id, {**ends, **here}), **said_seen(app_id, others)}
+    properties = _named(app_id, batch, said)
     table.create_write_transaction(
         [*actions], mode="append", schema=table.schema(), commit_properties=properties
     )

@@ -30,9 +30,11 @@ from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.tables.commits import (
     check_ends,
+    check_others,
     check_repeated,
     ends_of,
     ends_said,
+    others_ends,
     said_ends,
 )
 from orderlymq_spark.tables.icebergclasses import load_only_named_classes
@@ -100,6 +102,7 @@ def append_files(
         if repeated:
             check_repeated(where, dataset(_rows_at_ends(table, parts)), parts)
             return
+        check_others(where, app_id, parts, others_ends(table.properties, app_id))
         said = {
             f"{_BATCH}.{app_id}": str(batch),
             **said_ends(app_id, {**ends, **ends_of(parts)}),

@@ -75,16 +75,31 @@ def test_another_checkpoint_under_the_same_name_is_refused(root: Location) -> No
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])
     # Somebody else's commits stand between.
-    append_files(root, "other", 7, [write(root, "c", 0, 1)])
+    append_files(root, "other", 7, [_of_another_queue(root)])
 
     with pytest.raises(SinkConflict, match="from another checkpoint"):
         append_files(root, "app", 0, [write(root, "d", 0, 12)])
     with pytest.raises(SinkConflict, match=r"orders g:0 \[4, 12\)"):
         append_files(root, "app", 2, [write(root, "e", 4, 12)])
 
-    assert sorted(offsets_in(root)) == sorted([*range(9), 0])
+    assert sorted(offsets_in(root)) == sorted([*range(9), 0, 1])
     append_files(root, "app", 2, [write(root, "f", 9, 12)])
-    assert sorted(offsets_in(root)) == sorted([*range(12), 0])
+    assert sorted(offsets_in(root)) == sorted([*range(12), 0, 1])
+
+
+def test_two_pipelines_do_not_write_the_same_messages(root: Location) -> None:
+    """By a copied manifest with another name each message was in the table twice."""
+    append_files(root, "app", 0, [write(root, "a", 0, 5)])
+
+    with pytest.raises(SinkConflict, match=r"another pipeline has the queue up to 5"):
+        append_files(root, "copy", 0, [write(root, "b", 0, 3)])
+    append_files(root, "copy", 0, [write(root, "c", 8, 9)])
+    # Its commit is known, however many of its own the first one has made since.
+    for at in (5, 6):
+        append_files(root, "app", at, [_of_another_queue(root, at)])
+    with pytest.raises(SinkConflict, match=r"app brings orders g:0 \[5, 10\)"):
+        append_files(root, "app", 7, [write(root, "d", 5, 10)])
+    assert sorted(offsets_in(root)) == [0, 0, 0, 1, 1, 1, 2, 3, 4, 8]
 
 
 def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(root: Location) -> None:
@@ -105,9 +120,9 @@ def test_a_repeated_batch_with_a_queue_of_others_is_refused(root: Location) -> N
         append_files(root, "app", 0, [_of_another_queue(root)])
 
 
-def _of_another_queue(root: Location) -> Part:
-    part = write(root, "z", 0, 2)
-    queue = MessageQueue("orders", "g", 1)
+def _of_another_queue(root: Location, queue_id: int = 1) -> Part:
+    part = write(root, f"z{queue_id}", 0, 2)
+    queue = MessageQueue("orders", "g", queue_id)
     return replace(part, part=QueueRange(queue, 0, 2))
 
 

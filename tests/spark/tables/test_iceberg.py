@@ -194,6 +194,19 @@ def test_another_checkpoint_under_the_same_name_is_refused(lake: Lake) -> None:
     assert lake.offsets() == list(range(12))
 
 
+def test_two_pipelines_do_not_write_the_same_messages(lake: Lake) -> None:
+    """By a copied manifest with another name each message was in the table twice."""
+    lake.append(0, lake.write(0, 5))
+
+    with pytest.raises(SinkConflict, match="another pipeline has the queue up to 5"):
+        lake.append(0, lake.write(0, 3), app="copy")
+    lake.append(0, lake.write(8, 9), app="copy")
+    lake.append(1, lake.write(0, 1, MessageQueue("orders", "g", 3)))
+    with pytest.raises(SinkConflict, match=r"app brings orders g:0 \[5, 10\)"):
+        lake.append(2, lake.write(5, 10))
+    assert lake.offsets() == [0, 1, 2, 3, 4, 8]
+
+
 def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(lake: Lake) -> None:
     """The application's progress is known of every queue, whichever batch brought it."""
     other = MessageQueue("orders", "g", 1)

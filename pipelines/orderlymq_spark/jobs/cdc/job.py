@@ -207,7 +207,7 @@ def merge(
             table,
             current_rows(spec, changes, _names(table)),
             f"t.{KEY} = s.{KEY}",
-            properties_of(app_id, batch, ids=ids),
+            properties_of(app_id, batch, ids),
         )
         .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")
         .when_not_matched_insert_all()
@@ -241,7 +241,7 @@ def merge_history(
             table,
             version_rows(spec, versions, _names(table)),
             same,
-            properties_of(app_id, batch, ids=ids),
+            properties_of(app_id, batch, ids),
         )
         # What a version says never changes: only its end does.
         .when_matched_update(updates={TO: f"s.{TO}", CURRENT: f"s.{CURRENT}"})
