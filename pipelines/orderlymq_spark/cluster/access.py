@@ -297,6 +297,8 @@ class ClusterAccess:
         """Return when a message with each unique key was stored last, 0 where none is; on the loop of these connections."""
 
         async def ask(keys: Sequence[str]) -> list[int]:
+            # Kept from now on, as a send keeps it: each look would begin with a question to a name server.
+            await self.instance.route(topic)
             asked = (
                 self._admin.find_messages(topic, key, unique=True, unreadable=True) for key in keys
             )
