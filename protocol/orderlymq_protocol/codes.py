@@ -243,5 +243,7 @@ class ResponseCode(IntEnum):
     ORDERLYMQ_QUEUE_ENDS_ELSEWHERE = 20515
     # Ours, and answered to who uses the client id of somebody else.
     ORDERLYMQ_CLIENT_ID_IN_USE = 20516
+    # Ours, and answered to who deletes a consumer group whose members hold queues or lanes.
+    ORDERLYMQ_GROUP_IN_USE = 20517
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002

@@ -96,7 +96,7 @@ REMARKS: Final = {
     ),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: (
         "offsets stay unless `removeOffset` or `cleanOffset`; the topics `%RETRY%group` and `%DLQ%group` always stay, and "
-        "`mqadmin deleteSubGroup -c` deletes them with 215"
+        "`mqadmin deleteSubGroup -c` deletes them with 215; 20517 while a member holds a queue lock or has a lane in hand: stop the consumers first"
     ),
     RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online, unless `queueId` names a queue; a body (ours) names exactly the offsets",

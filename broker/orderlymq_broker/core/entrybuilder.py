@@ -20,8 +20,8 @@ from orderlymq_broker.core.effects import Effect, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.groups.lockrecords import ClientDead
-from orderlymq_broker.state.lanes.lanerecords import LaneFreed
+from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksRequested
+from orderlymq_broker.state.lanes.lanerecords import LaneFreed, LanesFetched
 from orderlymq_broker.state.records import (
     Append,
     GroupDeleted,
@@ -128,7 +128,8 @@ class EntryBuilder:
         pending_removals: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused; members
             ("member", group, client) and clients ("client", id) that leave by it: a heartbeat of theirs makes them members again;
             ("offsets",) for those that it moves: a question for one waits for it; messages ("failed", group) that an administrator
-            skips: the group keeps its lanes for their letters.
+            skips: the group keeps its lanes for their letters; ("given", group) for groups whose members get locks or lanes by it:
+            nobody deletes them.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
@@ -335,7 +336,7 @@ class EntryBuilder:
 
 
 def _removal(record: Record) -> tuple[str, ...] | None:
-    """Return the topic or the group that a record deletes, who leaves by it, or that it moves offsets or skips a message."""
+    """Return what stands for a record in ``EntryBuilder.pending_removals``."""
     match record:
         case OffsetsCommitted() | OffsetsReset():
             return OFFSET_MOVES if record.commits else None
@@ -349,6 +350,8 @@ def _removal(record: Record) -> tuple[str, ...] | None:
             return "client", record.client_id
         case LaneFreed(skip=True):
             return "failed", record.group
+        case LocksRequested() | LanesFetched():
+            return "given", record.group
         case _:
             return None
 

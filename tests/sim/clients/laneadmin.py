@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 TIMEOUT_US: Final = SECOND
+# Longer than the leases of members: who stands still beyond them has nothing in hand at the end.
+REST_US: Final = 3 * SECOND
 
 
 class LaneAdministrator(Client):
@@ -92,11 +94,29 @@ class LaneAdministrator(Client):
         self._ask(request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext()))
 
     def _delete(self) -> None:
+        """Delete the group, now and then after its members have been stopped: else they have lanes in hand, and it stays."""
+        random = self.timeline.random
+        if random.random() < 0.3:
+            self._delete_now()
+            return
+        for member in self.world.lane_members:
+            member.rest(REST_US)
+        self.after(random.randrange(REST_US), "delete", self._delete_now)
+
+    def _delete_now(self) -> None:
         header = DeleteSubscriptionGroupHeader(
             GROUP, clean_offset=self.timeline.random.random() < 0.5
         )
-        self._ask(request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext()))
+        command = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
+        self.call(command, TIMEOUT_US, self._was_deleted)
         self.after(self.timeline.random.randrange(300 * MS), "again", lambda: self._set(BY_KEY))
+
+    def _was_deleted(self, answer: RemotingCommand | RemotingError) -> None:
+        if (
+            isinstance(answer, RemotingCommand)
+            and answer.code == ResponseCode.ORDERLYMQ_GROUP_IN_USE
+        ):
+            self.world.coverage["lane group in use"] += 1
 
     def _change(self) -> None:
         """Let the group consume by queue for a while."""

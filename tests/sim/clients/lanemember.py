@@ -75,6 +75,7 @@ class LaneMember(Client):
         super().__init__(world, f"shipper-{number}", f"10.0.9.{number}")
         self.account = OPERATOR
         self._births = 0
+        self._rests_until = 0
 
     # -- life
 
@@ -120,6 +121,10 @@ class LaneMember(Client):
         command = request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
         tool.after(20 * MS, "death reported", lambda: tool.call(command, SECOND, lambda _: None))
 
+    def rest(self, span_us: int) -> None:
+        """Take nothing new for a while, as one that is about to be stopped."""
+        self._rests_until = self.timeline.now + span_us
+
     def heal(self) -> None:
         """Go on immediately: the faults are over."""
         self.paused_until = min(self.paused_until, self.timeline.now)
@@ -140,7 +145,7 @@ class LaneMember(Client):
 
     def _fetch(self, *, again: bool = False) -> None:
         room = WORKERS - len(self._held)
-        if room <= 0:
+        if room <= 0 or self.timeline.now < self._rests_until:
             self.after(20 * MS, "room", self._fetch)
             return
         self._sequence += not again

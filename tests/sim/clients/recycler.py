@@ -40,6 +40,7 @@ QUEUES: Final = 2
 LEASE_MS: Final = 3_000
 TIMEOUT_US: Final = SECOND
 RETRY_US: Final = 100 * MS
+ATTEMPTS: Final = 10
 _OPTIONS: Final = SendOptions(
     "recyclers",
     ProducerSettings(
@@ -95,11 +96,25 @@ class Recycler(Client):
                 header = {"topic": topic}
                 yield from self._ask(request(RequestCode.DELETE_TOPIC_IN_BROKER, header))
             else:
-                leaving = DeleteSubscriptionGroupHeader(GROUP, clean_offset=random.random() < 0.5)
-                command = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, leaving.to_ext())
-                yield from self._ask(command)
+                yield from self._delete_group(topic)
             # The commit that is under way when its life has ended comes now.
             yield from self._commit(topic, epochs)
+
+    def _delete_group(self, topic: str) -> Steps:
+        """Delete the group, mostly after its own queues are given back; it stays while the other one holds some."""
+        random = self.timeline.random
+        if random.random() < 0.8:
+            queues = [MessageQueue(topic, "broker-a", queue) for queue in range(QUEUES)]
+            code, client_id = RequestCode.UNLOCK_BATCH_MQ, f"{self.name}#1"
+            yield from self._ask(lock_request(code, client_id, GROUP, queues, None))
+        leaving = DeleteSubscriptionGroupHeader(GROUP, clean_offset=random.random() < 0.5)
+        for _ in range(ATTEMPTS):
+            answer = yield request(RequestCode.DELETE_SUBSCRIPTIONGROUP, leaving.to_ext())
+            in_use = ResponseCode.ORDERLYMQ_GROUP_IN_USE
+            if not isinstance(answer, RemotingCommand) or answer.code != in_use:
+                return
+            self.world.coverage["group in use"] += 1
+            yield RETRY_US
 
     def _ask(self, command: RemotingCommand) -> Asking:
         """Ask once; None when nobody has answered, or not with success."""

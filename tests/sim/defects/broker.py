@@ -11,6 +11,7 @@ from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import Built, EntryBuilder
 from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.uncommitted import Place
+from orderlymq_broker.processors.admin.groups import GroupAdministration
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.processors.groups import locks as locking
 from orderlymq_broker.processors.groups.fence import Fence, Verdict
@@ -172,6 +173,18 @@ def _own_clock(bed: Bed) -> None:
         return real(self, index, term, own, batch)
 
     bed.put(ObservedMachine, "apply", apply)
+
+
+@PROCESSORS.defect(
+    "delete a group whose members hold queues",
+    "at most one holder",
+    {"recycled": True},
+)
+def _delete_held(bed: Bed) -> None:
+    def check_unused(self: GroupAdministration, group: str) -> None:
+        pass
+
+    bed.put(GroupAdministration, "_check_unused", check_unused)
 
 
 @PROCESSORS.defect("end a lease early", "a lease is longer than needed, never shorter")

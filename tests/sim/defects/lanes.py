@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from orderlymq_broker.core.leaseclocks import LeaseClocks
+from orderlymq_broker.processors.admin.groups import GroupAdministration
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.letters import LetterService
 from orderlymq_broker.processors.lanes.overview import LaneOverview
@@ -248,6 +249,18 @@ def _numbers_again(bed: Bed) -> None:
         self._floor = floor
 
     bed.put(LaneTable, "_drop", drop)
+
+
+@LANES.defect(
+    "delete a group whose lanes are in hand",
+    "one listener per key",
+    {**_CHANGES, "recycled": False},
+)
+def _delete_in_hand(bed: Bed) -> None:
+    def check_unused(self: GroupAdministration, group: str) -> None:
+        pass
+
+    bed.put(GroupAdministration, "_check_unused", check_unused)
 
 
 @LANES.defect("keep the offsets of a deleted group by key", "nothing outlives its group", _CHANGES)

@@ -5,7 +5,7 @@ The laws: a key has one listener at a time, by the leases that members count the
 their order, and none before those that are owed; the committed offset passes nothing that is owed: no listener has finished
 it, and it is no dead letter; a message is dead after as many attempts as the group allows, or when an administrator skips
 it, and then its letter is stored; a parked lane is not handed out before its time, by the clock of the leader that does it;
-numbers of attempts rise; no mode changes while a listener works; a key that fails stops no other; and when all is done, no lane is left; retention takes nothing
+numbers of attempts rise; no mode changes and no group is deleted while a listener works; a key that fails stops no other; and when all is done, no lane is left; retention takes nothing
 that is owed. A reset and a deletion begin all of this again.
 """
 
@@ -264,15 +264,20 @@ class LaneLaws:
             return
         if self._mode and self._mode != record.concurrency:
             self._laws.world.coverage[f"lane group by {record.concurrency.lower()}"] += 1
-            now = self._laws.world.timeline.now
-            working = [each for each in self._working.items() if each[1].until_us > now]
-            self._laws.ensure(not working, "lane mode", f"{record} while {working} are in hand")
+            self._ensure_rest("lane mode", record)
             self._forget_attempts()
         self._mode = record.concurrency
+
+    def _ensure_rest(self, check: str, record: Record) -> None:
+        """Check that no listener works on anything: another one may begin its key behind this record."""
+        now = self._laws.world.timeline.now
+        working = [each for each in self._working.items() if each[1].until_us > now]
+        self._laws.ensure(not working, check, f"{record} while {working} are in hand")
 
     def _deleted(self, record: GroupDeleted, replica: "Replica") -> None:
         if self._mode:
             self._laws.world.coverage["lane group deleted"] += 1
+            self._ensure_rest("lane holder", record)
             self._mode = ""
             self._forget_attempts()
         # Offsets that a deletion has left go with a later one, though there is no group any more.
@@ -293,7 +298,7 @@ class LaneLaws:
         self._queues[queue_id] = _Lives(self._queues[queue_id].number + 1)
 
     def _forget_attempts(self) -> None:
-        """Begin the lives of all queues again; who works on one is alone no more."""
+        """Begin the lives of all queues again; nobody works on one."""
         for queue_id, ended in list(self._queues.items()):
             self._begin_again(queue_id)
             self._queues[queue_id].former = ended.finished | ended.former

@@ -2,7 +2,8 @@
 Topics and groups that are deleted and made again: nothing of a former life is in the next one.
 
 The rules: a topic's number is never given twice; with a topic go its offsets, holds, assignments and growth, and
-its locks and lanes; with a group go its members, locks, holds and, when asked for, its offsets; what was accepted under a
+its locks and lanes; with a group, which nobody holds a
+queue of, go its members, locks, holds and, when asked for, its offsets; what was accepted under a
 lock of a former life moves nothing in the next. A lock that is made later has a newer epoch than all that went.
 """
 
@@ -76,6 +77,9 @@ class Lives:
         self._groups.discard(record.name)
         self._laws.world.coverage["group deleted"] += 1
         self.deleted_at = replica.state.applied_index
+        held = [key for key, lock in self._laws.model.locks.items() if lock.client]
+        mine = [key for key in held if key[0] == record.name]
+        self._laws.ensure(not mine, "one holder", f"{record} while {mine} are held")
         self._expire(lambda key: key[0] == record.name, offsets=record.clean_offsets)
         state = replica.state
         tables = (state.parked, state.assignments, state.members)

@@ -41,6 +41,7 @@ from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.groupinuse import in_use
 from orderlymq_protocol.header.catalogue import (
     DeleteSubscriptionGroupHeader,
     GetConsumeStatsHeader,
@@ -252,7 +253,7 @@ class GroupAdministration:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_held_keys(self, group: str, change: str) -> None:
-        """Refuse a deletion or change that would release what a dead letter holds.
+        """Refuse a change that would release what a dead letter holds.
 
         Raises:
             RequestRefused: the group holds keys (1).
@@ -270,9 +271,22 @@ class GroupAdministration:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"group[{group}] belongs to the broker and stays"
             )
+        self._check_unused(group)
         clean = header.remove_offset or header.clean_offset
 
         return change(self._context, [*self._flush(), GroupDeleted(group, clean)], request, peer)
+
+    def _check_unused(self, group: str) -> None:
+        """Refuse to forget who consumes what: another member of a group of this name would begin it while a listener works.
+
+        Raises:
+            RequestRefused: members have queues or lanes, or what is under way gives them some (20517).
+        """
+        state = self._context.state
+        locks, lanes = state.locks.held_of[group], state.lanes.count_in_hand(group)
+        is_giving = self._context.entries.pending_removals["given", group] > 0
+        if text := in_use(group, locks, lanes, is_giving=is_giving):
+            raise RequestRefused(ResponseCode.ORDERLYMQ_GROUP_IN_USE, text)
 
     # -- questions about configuration -------------------------------------------------------------
 

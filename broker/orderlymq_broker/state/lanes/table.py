@@ -153,6 +153,10 @@ class LaneTable:
         """Return how many lanes a member has in hand of a topic."""
         return len(self._holders.get(client_id, {}).get(group, {}).get(topic, {}))
 
+    def count_in_hand(self, group: str) -> int:
+        """Return how many lanes of a group its members have in hand."""
+        return sum(len(queue.by_state[LaneState.IN_HAND]) for queue in self.of_group(group))
+
     def holds(self, group: str, client_id: str) -> bool:
         """Return whether a client has any lane of a group in hand."""
         return group in self._holders.get(client_id, {})
@@ -170,7 +174,7 @@ class LaneTable:
             if wanted.concurrency == wire.BY_KEY:
                 count = sum(1 for _ in locks.held(group))
                 return LOCKED.format(group=group, count=count) if count else ""
-            count = sum(len(queue.by_state[LaneState.IN_HAND]) for queue in self.of_group(group))
+            count = self.count_in_hand(group)
             return IN_HAND.format(group=group, lanes=counted(count, "lane")) if count else ""
         if present.lane_key_property != wanted.lane_key_property:
             count = sum(queue.owed + len(queue.lanes) for queue in self.of_group(group))
