@@ -50,9 +50,11 @@ from orderlymq_protocol.body.catalogue import (
     TopicStats,
 )
 from orderlymq_protocol.body.declaration import camel_case
+from orderlymq_protocol.body.lanes import LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.groupinuse import in_use
 from orderlymq_protocol.header.catalogue import (
     ConsumerGroupHeader,
     CreateTopicHeader,
@@ -62,6 +64,7 @@ from orderlymq_protocol.header.catalogue import (
     TopicHeader,
 )
 from orderlymq_protocol.header.extensions import EXT_MEMBERS
+from orderlymq_protocol.header.lanes import LanesHeader
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     ORDER_NAMESPACE,
@@ -365,11 +368,23 @@ class AdminClient(Lifecycle, MessageOperations):
         await self._change_all(code, ext, config.to_json())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a consumer group, with its offsets.
+        """Delete a consumer group, with its offsets. It may be called again when it ended half way.
 
         Raises:
             BrokerUnreachable: A broker group is away; nothing was deleted.
+            BrokerError: Its members hold queue locks or lanes (20517). Stop them, then call again. Nothing was deleted, unless
+                they got them meanwhile at a broker group while another one deleted the group.
         """
+        locks = await unless_foreign(self.locks(group), {})
+        asked = LanesHeader(group).to_ext()
+        absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        answers = await unless_foreign(
+            self._of_all(RequestCode.ORDERLYMQ_LANES, asked, absent=absent), []
+        )
+        tables = [LaneTable.from_json(answer.body) for answer in answers]
+        lanes = sum(queue.in_hand for table in tables for queue in table.queues)
+        if text := in_use(group, len(locks), lanes):
+            raise BrokerError(ResponseCode.ORDERLYMQ_GROUP_IN_USE, text)
         header = DeleteSubscriptionGroupHeader(group, offsets, offsets)
         await self._change_all(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
 
