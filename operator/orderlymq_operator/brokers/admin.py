@@ -73,6 +73,10 @@ class AdminError(Exception):
     """A call failed; the text says who answered what, or that nobody did."""
 
 
+class GroupInUseError(AdminError):
+    """A consumer group was not deleted, because its members consume; it goes when they have stopped."""
+
+
 class Admin:
     """Administration of one cluster; its requests are signed where there is a key.
 
@@ -352,7 +356,12 @@ class Admin:
         await self._change(address, command)
 
     async def delete_group(self, address: str, name: str) -> None:
-        """Delete a consumer group and its offsets."""
+        """Delete a consumer group and its offsets.
+
+        Raises:
+            GroupInUseError: its members hold queue locks or lanes.
+            AdminError: as always.
+        """
         header = DeleteSubscriptionGroupHeader(name, remove_offset=True, clean_offset=True)
         command = request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
         await self._change(address, command)
@@ -482,5 +491,7 @@ def _decoded(address: str, answer: RemotingCommand, decode: Callable[[bytes], T]
 
 def _check(address: str, answer: RemotingCommand) -> RemotingCommand:
     if answer.code != ResponseCode.SUCCESS:
-        raise AdminError(f"{address} answered code {answer.code}: {answer.remark or 'no remark'}")
+        is_used = answer.code == ResponseCode.ORDERLYMQ_GROUP_IN_USE
+        error = GroupInUseError if is_used else AdminError
+        raise error(f"{address} answered code {answer.code}: {answer.remark or 'no remark'}")
     return answer

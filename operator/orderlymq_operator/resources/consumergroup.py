@@ -115,7 +115,9 @@ class ConsumerGroupSpec(Model):
     )
     enabled: bool = Field(default=True, description="False stops deliveries to the group.")
     deletion_policy: Literal["Retain", "Delete"] = Field(
-        default="Retain", description="Whether the offsets are kept or deleted with this object."
+        default="Retain",
+        description="Whether the group and its offsets are kept or deleted with this object. A group that is deleted waits until its "
+        "consumers have stopped.",
     )
 
 

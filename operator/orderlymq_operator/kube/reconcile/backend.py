@@ -125,6 +125,7 @@ class KubeBackend:
         holds: whether no pod is replaced: in a pause, and while its successor could not start.
         expanding: topics that were expanding at the last reconcile.
         detector: what previous reconciles found silent.
+        in_use: consumer groups that stay because their members consume, and a broker's words, filled by `execute`.
         refused: what the API server refused of objects that no broker needs, filled by `ensure`.
         failed: why the last action of a lane failed, filled by `execute`.
         held: why pods that are to be replaced must stay for now.
@@ -147,6 +148,7 @@ class KubeBackend:
     expanding: frozenset[str] = frozenset()
     detector: FailureDetector = field(default_factory=FailureDetector)
     refused: list[ApiError] = field(default_factory=list)
+    in_use: dict[Lane, str] = field(default_factory=dict)
     failed: dict[Lane, str] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
     nodes: Sequence[NodeFacts] = ()

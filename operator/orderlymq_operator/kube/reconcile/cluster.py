@@ -309,7 +309,7 @@ class ClusterReconciler:
         scope.found.step = step_of(actions, applied)
         failed, work = await self._carry_out(scope, observed, actions)
         mislabelled = await self._writer.repair_labels(item, live, backend.environment.groups)
-        await self._finalizers.finish(scope.state, observed)
+        await self._finish(scope, observed)
         await self._report.write(scope, observed, failed)
         if failed and not (expanding and all(isinstance(each, AdminError) for each in failed)):
             raise failed[0]
@@ -397,9 +397,17 @@ class ClusterReconciler:
         remote = [each for each in actions if lane_of(each)[0] not in ("RaftGroup", "NameServer")]
         await execute(scope.backend, remote, self._metrics)
         scope.backend.name_failures()
-        await self._finalizers.finish(scope.state, observed)
+        await self._finish(scope, observed)
         reports = scope.backend.reports
         await self._writer.write_parts(scope.state, reports, observed, {}, said=True)
+
+    async def _finish(self, scope: Scope, observed: Observed) -> None:
+        """Remove the finalizers of what is gone, and let a ConsumerGroup that is in use say what it waits for."""
+        in_use = scope.backend.in_use
+        await self._finalizers.finish(scope.state, observed, in_use.keys())
+        for item in scope.state.leaving:
+            if text := in_use.get((item.kind, item.declared)):
+                await self._writer.not_ready(item, "InUse", text[:MESSAGE_MAX])
 
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
         """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
@@ -537,6 +545,7 @@ class ClusterReconciler:
         return {report.status for report in reports.values()} <= {"True"} and (
             not scope.backend.refused
             and not scope.state.unsure
+            and not scope.backend.in_use
             and reports.get(key) is not None
             and scope.found.step is None
             and (scope.found.problem is None or scope.found.problem.reason != "SecretMissing")

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_operator.brokers.admin import AdminError
+from orderlymq_operator.brokers.admin import AdminError, GroupInUseError
 from orderlymq_operator.kube.api import ApiError, EvictionRefusedError, must_have_read
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
@@ -48,6 +48,9 @@ async def execute(
                 await backend.perform(action)
             except EvictionRefusedError as refused:
                 held[lane] = str(refused)  # no failure: it is tried again later
+                return
+            except GroupInUseError as refused:
+                backend.in_use[lane] = str(refused)  # no failure, either: its consumers come first
                 return
             except (AdminError, ApiError) as error:
                 backend.failed[lane] = str(error)

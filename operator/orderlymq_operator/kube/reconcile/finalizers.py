@@ -6,13 +6,13 @@ removed when the brokers have deleted what the object stands for, when there is 
 that is served no more, and by `--release-finalizers` from every object. When that has not come about for GIVE_UP_S,
 because brokers do not answer, clients make it again or a namespace that may declare it cannot be read, a Topic or
 ConsumerGroup loses its finalizer, and nobody loses more than room;
-an account would stay valid, so a User waits, unless its namespace is being deleted.
+an account would stay valid, so a User waits, unless its namespace is being deleted. So does a ConsumerGroup whose members consume.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -35,7 +35,13 @@ from orderlymq_operator.kube.observe.desired import (
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
 from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, Json
-from orderlymq_operator.plan.actions import ConditionReport, Observed, ObservedNameServer, Subject
+from orderlymq_operator.plan.actions import (
+    ConditionReport,
+    Lane,
+    Observed,
+    ObservedNameServer,
+    Subject,
+)
 from orderlymq_operator.resources.kinds import is_deleted_with
 from orderlymq_protocol.plurals import counted
 
@@ -88,13 +94,20 @@ class Finalizers:
                 refused.add(subject)
         return refused
 
-    async def finish(self, state: DesiredState, observed: Observed) -> None:
-        """Remove the finalizers of objects whose topics, groups or accounts are gone, or cannot be deleted."""
+    async def finish(
+        self, state: DesiredState, observed: Observed, in_use: Collection[Lane] = ()
+    ) -> None:
+        """Remove the finalizers of objects whose topics, groups or accounts are gone, or cannot be deleted.
+
+        A ConsumerGroup that is *in_use* waits for its consumers, unless its namespace is being deleted.
+        """
         for item in state.leaving:
             if item.uid in state.unsure:
                 await self._maybe_give_up(item)
             elif not deletes(item) or _is_gone(item, state, observed):
                 await self._release_settled(item)
+            elif (item.kind, item.declared) in in_use and not await self.is_closing(item.namespace):
+                self._waits_since.pop(item.uid, None)
             else:
                 await self._maybe_give_up(item)
 

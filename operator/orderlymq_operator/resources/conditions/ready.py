@@ -88,6 +88,15 @@ REASONS: Final = (
         "Do what the message says; until then the object is left alone.",
     ),
     Reason(
+        "InUse",
+        (CONSUMER_GROUP,),
+        READY,
+        "False",
+        "The object is being deleted with deletionPolicy Delete, and members of the group hold queue locks or lanes. "
+        "The finalizer waits for them, and the message has a broker's words.",
+        "Stop the group's consumers; or set deletionPolicy to Retain, and the brokers keep the group.",
+    ),
+    Reason(
         "BrokerUnavailable",
         _PARTS,
         READY,

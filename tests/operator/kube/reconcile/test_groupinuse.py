@@ -1,0 +1,113 @@
+"""A ConsumerGroup that is deleted while its members consume: brokers refuse, and the object waits and says why."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from orderlymq_operator.kube.objects.names import FINALIZER
+from orderlymq_operator.kube.reconcile.backoff import MAX_S
+from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S
+from orderlymq_operator.kube.reconcile.status import condition_of
+from orderlymq_operator.kube.resources import CONSUMER_GROUPS, EVENTS, Json
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from tests.operator.kube.samples import NAMESPACE, custom
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+NAME = "orders"
+REMARK = "group[orders] is in use: its members hold 2 queue locks; stop its consumers"
+SYNCED = {"type": "Ready", "status": "True", "reason": "Synced", "message": "effective"}
+LEAVING: dict[str, Any] = {
+    "deletionTimestamp": "2026-01-02T00:00:00Z",
+    "finalizers": [FINALIZER],
+    "spec": {"deletionPolicy": "Delete"},
+    "status": {"conditions": [{**SYNCED, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+}
+
+
+class UsedGroup:
+    """The only broker with the consumer group, which stays while it is in use."""
+
+    def __init__(self, small: SmallCluster) -> None:
+        self.is_used, self.is_there, self.refusals = True, True, 0
+        small.scripted.answers |= {
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._show,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete,
+        }
+
+    def _show(self, request: RemotingCommand) -> RemotingCommand:
+        config = orjson.loads(SubscriptionGroupConfig(group_name=NAME).to_json())
+        table = {NAME: config} if self.is_there else {}
+        return request.reply(
+            body=orjson.dumps({"subscriptionGroupTable": table, "dataVersion": {}})
+        )
+
+    def _delete(self, request: RemotingCommand) -> RemotingCommand:
+        if self.is_used:
+            self.refusals += 1
+            return request.reply(ResponseCode.ORDERLYMQ_GROUP_IN_USE, remark=REMARK)
+        self.is_there = False
+        return request.reply()
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    async with small_cluster(monkeypatch.setattr) as found:
+        while await found.reconciler.reconcile(KEY) is not None:
+            pass
+        found.server.put(CONSUMER_GROUPS, custom("ConsumerGroup", NAME, **LEAVING))
+        found.reconciler.inventory.invalidate()
+        yield found
+
+
+def leaving(small: SmallCluster) -> Json:
+    found = small.server.find(CONSUMER_GROUPS, NAMESPACE, NAME)
+    assert found is not None
+    return found
+
+
+async def test_a_group_in_use_waits_for_its_consumers_and_says_so(small: SmallCluster) -> None:
+    """Law: however long they run nothing is given up, the Cluster is Ready, and the group goes when they have stopped."""
+    group = UsedGroup(small)
+    pauses = []
+    for _ in range(24):
+        small.now[0] += GIVE_UP_S
+        pauses.append(await small.reconciler.reconcile(KEY))
+
+    ready = condition_of(leaving(small)["status"], "Ready")
+    assert ready is not None
+    assert (ready["status"], ready["reason"]) == ("False", "InUse")
+    assert REMARK in ready["message"]
+    assert leaving(small)["metadata"]["finalizers"] == [FINALIZER]
+    assert small.condition("Ready")["status"] == "True"
+    assert pauses[-1] == MAX_S, "brokers are asked less and less often"
+    events = [each for each in small.server.objects.values() if each["kind"] == EVENTS.kind]
+    assert [(each["type"], each["reason"]) for each in events] == [("Warning", "InUse")]
+    assert group.refusals
+
+    group.is_used = False
+    for _ in range(3):
+        await small.reconciler.reconcile(KEY)
+
+    assert not group.is_there
+    assert leaving(small)["metadata"]["finalizers"] == []
+
+
+async def test_a_namespace_that_is_deleted_is_not_kept_by_a_group_in_use(
+    small: SmallCluster,
+) -> None:
+    """Its consumers may be in another one; brokers keep the group then."""
+    group = UsedGroup(small)
+    small.server.refused[EVENTS.path(NAMESPACE)] = (
+        403,
+        'events "x" is forbidden: cannot create resource "events"',
+    )
+    for _ in range(3):
+        small.now[0] += GIVE_UP_S
+        await small.reconciler.reconcile(KEY)
+
+    assert group.is_there
+    assert leaving(small)["metadata"]["finalizers"] == []
