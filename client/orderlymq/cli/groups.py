@@ -1,4 +1,4 @@
-"""`orderlymq group`: list, show, set, reset, parked, release."""
+"""`orderlymq group`: list, show, set, reset, parked, release, delete."""
 
 import asyncio
 import time
@@ -20,6 +20,7 @@ from orderlymq.cli.session import (
     iso,
     parse_moment,
     print_json,
+    print_outcome,
     print_part,
     print_rows,
     print_table,
@@ -48,7 +49,7 @@ _POLICIES: Final = {"continue": "Continue", "hold-key": "HoldKey", "stop-queue":
 
 @click.group(cls=Subcommands)
 def group() -> None:
-    """Look at consumer groups: members, queues, locks, lanes, lag; set them, move their offsets, release keys."""
+    """Look at consumer groups: members, queues, locks, lanes, lag; set them, move their offsets, release keys, delete them."""
 
 
 @group.command("list")
@@ -453,6 +454,27 @@ async def release(
         if by_key:
             going_on = f"the lane goes on {'behind' if skip else 'at'} offset {each.first_offset}"
         say(f"Released {named} of {each.queue.topic}: {going_on}.")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+async def delete(name: str, yes: bool, name_server: str, output: str) -> None:
+    """Delete a group with its offsets, once its members have stopped.
+
+    Brokers refuse that while a member holds a queue lock or has a lane in hand. The group's retry topic and dead letters
+    stay: `orderlymq topic delete` deletes them.
+    """
+    if not yes:
+        text = f"Delete the consumer group {name} with its offsets?"
+        click.confirm(text, abort=True, err=True)
+    async with AdminClient(name_server) as admin:
+        configs = await admin.groups()
+        if name not in configs:
+            raise await _no_group(admin, name, configs)
+        await admin.delete_group(name)
+    print_outcome(output, {"group": name, "deleted": True}, f"Deleted {name}.")
 
 
 async def _release(

@@ -112,6 +112,7 @@ def test_a_plug_in_cannot_take_an_own_command_over(monkeypatch: pytest.MonkeyPat
         ["group", "show", "G"],
         ["group", "reset", "G", "--topic", "T", "--to", "latest"],
         ["group", "parked", "G"],
+        ["group", "delete", "G", "--yes"],
         ["group", "release", "G", "--topic", "T", "--key", "K"],
         ["message", "find", "--topic", "T", "--key", "K"],
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -125,6 +126,59 @@ async def test_a_key_is_not_parked_only_where_every_broker_was_asked() -> None:
     assert [each.exit_code for each in found] == [ExitCode.NOT_FOUND, ExitCode.UNREACHABLE]
     assert "group billing has not parked key k of topic orders" in found[0].output
     assert "broker-b, which is not registered now" in found[1].output
+
+
+async def delete_group(known: str, *answers: Fault, words: tuple[str, ...] = ("--yes",)) -> Any:
+    """Return what `group delete billing` did where there is a group *known*, and the codes that were asked."""
+    table = SubscriptionGroupTable({known: SubscriptionGroupConfig(known)}).to_json()
+    async with running(topics={"orders": 1}) as cluster:
+        cluster.faults |= {
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: [says(table)],
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: [refuse(ResponseCode.CONSUMER_NOT_ONLINE)],
+            RequestCode.ORDERLYMQ_LOCK_TABLE: [says(b'{"locks":[]}')],
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: list(answers),
+        }
+        run = ["group", "delete", "billing", *words, "--name-server", cluster.address]
+        done = await asyncio.to_thread(CliRunner().invoke, cli, run, input="n\n")
+        return done, cluster.codes()
+
+
+async def test_a_group_is_deleted_like_a_topic() -> None:
+    """It says what it did, as text and as JSON."""
+    text, _ = await delete_group("billing", says(b""))
+    as_json, _ = await delete_group("billing", says(b""), words=("--yes", "--output", "json"))
+
+    assert (text.exit_code, text.stdout) == (0, "Deleted billing.\n"), text.output
+    assert json.loads(as_json.stdout) == {"group": "billing", "deleted": True}
+
+
+async def test_the_deletion_of_a_group_is_confirmed() -> None:
+    """Who says no has changed nothing."""
+    done, codes = await delete_group("billing", words=())
+
+    assert done.exit_code == ExitCode.FAILED
+    assert "Delete the consumer group billing with its offsets?" in done.stderr
+    assert RequestCode.DELETE_SUBSCRIPTIONGROUP not in codes
+
+
+async def test_no_other_group_than_one_that_is_there_is_deleted() -> None:
+    """A typing mistake is named."""
+    done, codes = await delete_group("biling")
+
+    assert done.exit_code == ExitCode.NOT_FOUND
+    assert "there is no consumer group billing; did you mean biling?" in done.stderr
+    assert RequestCode.DELETE_SUBSCRIPTIONGROUP not in codes
+
+
+async def test_a_group_that_is_in_use_says_what_to_do() -> None:
+    """The broker's words."""
+    done, _ = await delete_group(
+        "billing", refuse(ResponseCode.ORDERLYMQ_GROUP_IN_USE, "in use: stop its consumers")
+    )
+
+    assert done.exit_code == ExitCode.FAILED
+    assert "code 20517" in done.stderr
+    assert "stop its consumers" in done.stderr
 
 
 def says(body: bytes) -> Fault:
