@@ -310,6 +310,7 @@ class Consumer(Facade[consumer.Consumer]):
     """As `orderlymq.Consumer`."""
 
     _make = consumer.Consumer
+    _ends_with_loop = False
 
     subscribe = _on_loop(consumer.Consumer.subscribe)
     unsubscribe = _on_loop(consumer.Consumer.unsubscribe)
@@ -350,22 +351,52 @@ class Consumer(Facade[consumer.Consumer]):
         return self.inner.client_id
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        stream = self.thread.run(_made(self.inner.__aiter__))
-        while True:
-            try:
-                message = self.thread.run(_following(stream))
-            except _Over:
-                return
-            except BaseException:
-                # Where the wait was interrupted, a message may be in hand that nobody has seen.
-                with contextlib.suppress(StateError):
-                    self.thread.run(_made(stream.leave))
-                raise
-            yield message
+        thread = threading.get_ident()
+        stream = self.thread.run(_made(lambda: self.inner._begin_loop(thread)))
+        try:
+            while True:
+                try:
+                    message = self.thread.run(_following(stream))
+                except _Over:
+                    return
+                except BaseException:
+                    # Where the wait was interrupted, a message may be in hand that nobody has seen.
+                    with contextlib.suppress(StateError):
+                        self.thread.run(_made(stream.leave))
+                    raise
+                yield message
+        finally:
+            del stream  # which says that the loop was left
+            if self._ends_with_loop:
+                self.close()
+
+    def close(self) -> None:
+        """End as the async class does, then the thread unless it is shared; further calls do nothing.
+
+        Called in a loop over it, or by a signal handler in there, it returns before that; the consumer ends with the loop.
+        """
+        if self._owns_thread and self.thread.is_closed:
+            return
+        has_ended = True
+        try:
+            has_ended = self.thread.run(self.inner._close_by(threading.get_ident()))
+        finally:
+            self._ends_with_loop = not has_ended
+            if has_ended and self._owns_thread:
+                self.thread.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.thread.run(self.inner.__aenter__())
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None and not self.thread.is_closed:
-            self.thread.run(self.inner.__aexit__(None))
+        if not self.thread.is_closed:
+            thread, is_done = threading.get_ident(), error[0] is None
+            self.thread.run(_made(lambda: self.inner._leave_block(thread, is_done=is_done)))
         super().__exit__(*error)
 
     def run(self) -> None:

@@ -274,3 +274,63 @@ def test_a_message_that_comes_while_the_program_ends_spends_no_try(
 
     given_up = {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2}
     assert not given_up & set(cluster.codes())
+
+
+@pytest.mark.parametrize("by", ["thread", "signal", "body"])
+def test_close_keeps_what_the_body_of_a_loop_works_on(cluster: FakeCluster, by: str) -> None:
+    """Law: one consumer at a time. Another thread waits for the body; the thread of the body ends the consumer behind it."""
+    cluster.append("T", 0, b"m0")
+    cluster.append("T", 0, b"m1")
+    consumer = blocking.Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first"
+    )
+    consumer.start()
+    closer = threading.Thread(target=consumer.close)
+    texts: list[str] = []
+    if by == "signal":
+        before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
+    for message in consumer:
+        texts.append(message.text)
+        if by == "thread":
+            closer.start()
+        elif by == "signal":
+            signal.raise_signal(signal.SIGUSR1)
+        else:
+            consumer.close()
+        until(lambda: consumer.state == "SHUTDOWN_ALREADY" and len(cluster.locks) == 1)
+    if by == "thread":
+        closer.join()
+    if by == "signal":
+        signal.signal(signal.SIGUSR1, before)
+
+    assert texts == ["m0"]
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
+    assert consumer.thread.is_closed
+
+
+@pytest.mark.parametrize("how", ["break", "raise"])
+def test_a_loop_that_is_left_gives_its_message_back_when_the_consumer_is_closed(
+    cluster: FakeCluster, how: str
+) -> None:
+    """At once: nothing waits for a body that has ended."""
+    cluster.append("T", 0, b"m0")
+    consumer = blocking.Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first"
+    )
+    consumer.start()
+    try:
+        for _ in consumer:
+            if how == "raise":
+                raise ValueError("no")
+            break
+    except ValueError:
+        pass
+    began = time.monotonic()
+    closer = threading.Thread(target=consumer.close)
+    closer.start()
+    closer.join()
+
+    assert time.monotonic() - began < 5
+    assert cluster.offsets.get(("G", "T", 0), 0) == 0
+    assert cluster.locks == {}

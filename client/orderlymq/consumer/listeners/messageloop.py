@@ -3,12 +3,17 @@
 
 Rules: a message is done when the loop asks for the next one, or when the consumer's `async with` block ends
 without an error: Python does not show a loop how it is left. An exception that leaves the block leaves its last message undone.
-The consumer hands out nothing while no loop asks, and never two messages at the same time.
+The consumer hands out nothing while no loop asks, and never two messages at the same time. A body that still works keeps its
+message, whoever closes the consumer: the message has ended when the loop asks for the next one, when the loop is left (nobody has
+its iterator any more; inside `async with`, when the block ends), or when its task ends.
 """
 
 import asyncio
+import contextlib
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Self, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
 
 from orderlymq.consumer.listeners.context import ConcurrentContext, NotBegun, OrderedContext
 from orderlymq.errors import StateError
@@ -17,10 +22,41 @@ from orderlymq.message import ReceivedMessage
 _Offer: TypeAlias = tuple[
     ReceivedMessage, OrderedContext | ConcurrentContext, "asyncio.Future[None]"
 ]
+Outlives: TypeAlias = Callable[["asyncio.Future[None]", OrderedContext | ConcurrentContext], object]
+Worker: TypeAlias = asyncio.Task[Any] | int | None
+"""Who works or calls: a task, the number of a thread, or nobody in particular."""
 
 
 class LoopLeft(Exception):  # noqa: N818 - says what happened
     """The loop was left before it asked for the next message."""
+
+
+@dataclass(slots=True, eq=False)
+class _InHand:
+    """A message that a loop has.
+
+    Attributes:
+        done: ends the listener call that brought it.
+        stream: its loop, None when that was left.
+        worker: the task that asked for it, None when it is gone; or the number of the thread.
+    """
+
+    done: asyncio.Future[None]
+    stream: "weakref.ref[MessageStream]"
+    worker: "weakref.ref[asyncio.Task[Any]] | int"
+
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        return None if isinstance(self.worker, int) else self.worker()
+
+    def is_of(self, worker: "Worker") -> bool:
+        return worker is not None and worker in (self.worker, self.task)
+
+    def has_ended(self, by: "Worker", *, in_block: bool) -> bool:
+        """Whether nobody works on it any more, as far as *by* can tell."""
+        if not isinstance(self.worker, int) and (self.task is None or self.task.done()):
+            return True
+        return self.stream() is None and (self.is_of(by) or not in_block)
 
 
 class MessageLoop:
@@ -28,14 +64,19 @@ class MessageLoop:
 
     Attributes:
         begin: called when the first loop asks for a message.
+        outlives: gets what a body still works on though its listener call was cancelled.
+        in_block: the program is inside `async with`, whose end is the end of the last message.
     """
 
     def __init__(self, group: str) -> None:
         self.begin: Callable[[], object] | None = None
+        self.outlives: Outlives | None = None
+        self.in_block = False
         self._group = group
+        self._events = asyncio.get_running_loop()
         self._offers: asyncio.Queue[_Offer | None] = asyncio.Queue()
-        self._in_hand: asyncio.Future[None] | None = None
-        self._current: MessageStream | None = None
+        self._in_hand: _InHand | None = None
+        self._current: weakref.ref[MessageStream] | None = None
         self._is_over = False
         self._error: BaseException | None = None
 
@@ -46,26 +87,37 @@ class MessageLoop:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._offers.put_nowait((messages[0], context, done))
         try:
-            await done
-        finally:
-            done.cancel()  # when the call itself was cancelled, nobody is to work on the message
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            hand = self._in_hand
+            if hand is not None and hand.done is done and self.outlives is not None:
+                self.outlives(done, context)  # nothing can end the work of a program
+            else:
+                done.cancel()  # nobody is to begin it
+            raise
 
-    def stream(self) -> "MessageStream":
-        """Begin a loop; what an earlier one has in hand comes again, and one that still waits ends."""
-        self.leave()
-        self._current = MessageStream(self)
+    def stream(self, thread: int | None = None) -> "MessageStream":
+        """Begin a loop of a thread, or of the tasks that ask.
+
+        What an earlier loop has in hand comes again, unless another task or thread still works on it; a loop that waits ends.
+        """
+        if not self._is_others(asyncio.current_task() if thread is None else thread):
+            self.leave()
+        stream = MessageStream(self, thread)
+        self._current = weakref.ref(stream, self._left)
         self._offers.put_nowait(None)
-        return self._current
+        return stream
 
-    async def next(self, stream: "MessageStream") -> ReceivedMessage:
+    async def next(self, stream: "MessageStream", thread: int | None = None) -> ReceivedMessage:
         """Take the last message as done and return the next.
 
         Raises:
             StateError: Another loop over the consumer has begun.
             StopAsyncIteration: The consumer is closed.
         """
+        if self._in_hand is not None and self._in_hand.stream() is stream:
+            self.settle()
         self._check_current(stream)
-        self.settle()
         if self.begin is not None:
             begin, self.begin = self.begin, None
             begin()
@@ -78,7 +130,10 @@ class MessageLoop:
                 continue
             message, context, done = offer
             if isinstance(context, ConcurrentContext) or context.still_holds():
-                self._in_hand = done
+                task = asyncio.current_task()
+                assert task is not None
+                worker = weakref.ref(task) if thread is None else thread
+                self._in_hand = _InHand(done, weakref.ref(stream), worker)
                 return message
             _give_back(done, "the lock ended before the loop took the message")
         if self._error is not None:
@@ -87,7 +142,7 @@ class MessageLoop:
 
     def is_current(self, stream: "MessageStream") -> bool:
         """Whether no other loop has begun since."""
-        return stream is self._current
+        return self._current is not None and self._current() is stream
 
     def _check_current(self, stream: "MessageStream") -> None:
         if not self.is_current(stream):
@@ -98,25 +153,72 @@ class MessageLoop:
 
     def settle(self) -> None:
         """Take the message in hand as done."""
-        done, self._in_hand = self._in_hand, None
-        if done is not None and not done.done():
+        done = self._let_go()
+        if done is not None:
             done.set_result(None)
 
     def leave(self) -> None:
         """Have the message in hand delivered again."""
-        done, self._in_hand = self._in_hand, None
-        if done is not None and not done.done():
+        done = self._let_go()
+        if done is not None:
             done.set_exception(LoopLeft("the loop was left before it asked for the next message"))
 
-    def end(self, error: BaseException | None = None) -> None:
-        """End the loop, with *error* if there is one; what it has not done comes again, and what it has not taken counts no try."""
+    def leave_block(self, by: Worker, *, is_done: bool) -> None:
+        """Take the last message as done, or have it delivered again, unless somebody else than *by* works on it."""
+        self.in_block = False
+        if not self._is_others(by):
+            (self.settle if is_done else self.leave)()
+
+    def is_at_work(self, worker: Worker) -> bool:
+        """Whether this task or thread works on the message in hand, so that it cannot wait for the end of that."""
+        hand = self._in_hand
+        return (
+            hand is not None
+            and hand.is_of(worker)
+            and not hand.has_ended(worker, in_block=self.in_block)
+        )
+
+    def end(self, by: Worker = None, error: BaseException | None = None) -> None:
+        """End the loop, with *error* if there is one; what it has not taken counts no try.
+
+        A message that a body works on stays in hand until that has ended, and is done if the loop asks for the next one.
+        """
         self._is_over, self._error = True, self._error or error
-        self.leave()
+        self._look(by)
+        if self._in_hand is not None and self._in_hand.task is not None:
+            self._in_hand.task.add_done_callback(self._look)
         while not self._offers.empty():
             offer = self._offers.get_nowait()
             if offer is not None:
                 _give_back(offer[2], "the loop ended before it took the message")
         self._offers.put_nowait(None)
+
+    def _is_others(self, by: Worker) -> bool:
+        """Whether somebody else than *by* works on the message in hand."""
+        hand = self._in_hand
+        return (
+            hand is not None
+            and not hand.is_of(by)
+            and not hand.has_ended(by, in_block=self.in_block)
+        )
+
+    def _let_go(self) -> "asyncio.Future[None] | None":
+        hand, self._in_hand = self._in_hand, None
+        if hand is None:
+            return None
+        if self._is_over and hand.task is not None:
+            hand.task.remove_done_callback(self._look)
+        return None if hand.done.done() else hand.done
+
+    def _left(self, _stream: object) -> None:
+        """Note that a loop was left; Python says so in any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended before
+            self._events.call_soon_threadsafe(self._look, None)
+
+    def _look(self, by: Worker) -> None:
+        hand = self._in_hand
+        if self._is_over and hand is not None and hand.has_ended(by, in_block=self.in_block):
+            self.leave()
 
 
 def _give_back(done: "asyncio.Future[None]", why: str) -> None:
@@ -125,16 +227,17 @@ def _give_back(done: "asyncio.Future[None]", why: str) -> None:
 
 
 class MessageStream(AsyncIterator[ReceivedMessage]):
-    """Messages of one `async for`."""
+    """Messages of one `async for`, or of a loop in a *thread*."""
 
-    def __init__(self, loop: MessageLoop) -> None:
+    def __init__(self, loop: MessageLoop, thread: int | None = None) -> None:
         self._loop = loop
+        self._thread = thread
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        return await self._loop.next(self)
+        return await self._loop.next(self, self._thread)
 
     def leave(self) -> None:
         """Have what this loop has in hand delivered again; nobody has seen it."""

@@ -47,7 +47,7 @@ _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SU
 _NO_MORE: Final = "cannot schedule new futures"
 # Calls that outlived their consumers, with process, client id, group, queue, and when the last lease has ended. Of the whole
 # process, because brokers take a consumer that is started under the same client id for the same holder.
-_outlived: dict[Future[Any] | asyncio.Task[Any], tuple[int, str, str, MessageQueue, int]] = {}
+_outlived: dict[Future[Any] | asyncio.Future[Any], tuple[int, str, str, MessageQueue, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ class ListenerPool:
         self._closed = False
         self.cancels = True
         self._limits = CallLimits()
-        # By the thread's future, or by the task that awaits a coroutine.
+        # By the thread's future, by the task that awaits a coroutine, or by what a loop over the consumer has in hand.
         self._running: dict[
-            Future[Any] | asyncio.Task[Any], OrderedContext | ConcurrentContext
+            Future[Any] | asyncio.Future[Any], OrderedContext | ConcurrentContext
         ] = {}
         # What the hooks behind a call will see, by the task that makes it.
         self._seen: dict[asyncio.Task[Any], ConsumeContext] = {}
@@ -135,6 +135,13 @@ class ListenerPool:
     def running(self) -> tuple[OrderedContext | ConcurrentContext, ...]:
         """Return the calls that run; nothing can end a thread, or a coroutine that catches its cancellation and goes on."""
         return tuple(self._running.values())
+
+    def outlives(
+        self, work: "asyncio.Future[None]", context: OrderedContext | ConcurrentContext
+    ) -> None:
+        """Note work that goes on though its call ends."""
+        self._running[work] = context
+        work.add_done_callback(self._running.pop)
 
     async def call_ordered(
         self, deliver: Deliver, still_holds: Callable[[], bool]

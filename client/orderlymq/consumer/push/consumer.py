@@ -13,23 +13,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer
-from orderlymq.consumer.core.events import (
-    Assigned,
-    Closing,
-    Event,
-    Paused,
-    Resumed,
-    Tick,
-)
+from orderlymq.consumer.core.events import Assigned, Closing, Event, Paused, Resumed, Tick
 from orderlymq.consumer.core.ordered import OrderedConsumer
-from orderlymq.consumer.group.offsets import (
-    OffsetStore,
-)
+from orderlymq.consumer.group.offsets import OffsetStore
 from orderlymq.consumer.group.subscriptions import (
     Subscription,
     check_group,
@@ -41,7 +32,7 @@ from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.core import LaneCore, LaneFigures
 from orderlymq.consumer.lanes.executor import LaneExecutor
 from orderlymq.consumer.listeners.context import ConsumeHook, Listener
-from orderlymq.consumer.listeners.messageloop import MessageLoop, MessageStream
+from orderlymq.consumer.listeners.messageloop import MessageLoop, MessageStream, Worker
 from orderlymq.consumer.listeners.pool import ListenerPool, left_behind
 from orderlymq.consumer.listeners.tracehook import TraceHook
 from orderlymq.consumer.push.brokercalls import BrokerCalls, lease_clock_ms
@@ -59,10 +50,7 @@ from orderlymq.consumer.push.rebalance import Rebalance
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.durations import milliseconds, seconds
-from orderlymq.errors import (
-    SettingError,
-    StateError,
-)
+from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.ownedtasks import Lifecycle, OwnedTasks, Shutdown
 from orderlymq.producer.tracer import make_tracer, wall_ms
@@ -340,8 +328,14 @@ class Consumer(Lifecycle):
         It waits `shutdown_timeout` for the listeners, then it cancels the async ones and waits as long again, at least 5 s.
         A thread cannot be cancelled, and a coroutine may catch its cancellation and go on: these outlive this call. Nothing
         that they do then is acknowledged, and their queue or lane is free when the lease ends, not before.
+        So does a body of `async for`: it keeps its message, which is done if it asks for the next one in time. When the body itself
+        calls this, the consumer ends after the body, and this call returns before that; call it again behind the loop to wait.
         A cancelled call ends it all the same, a later one waits for that. A start that is under way is given up.
         """
+        await self._close_by(asyncio.current_task())
+
+    async def _close_by(self, worker: Worker) -> bool:
+        """Close as `close`, which a task or thread has called; return False if the loop in which it works must end first."""
         self._is_closed = True
         if self._starting is not None and not self._starting.is_set():
             self._instance.check_caller()
@@ -352,10 +346,15 @@ class Consumer(Lifecycle):
             self._instance.check_caller()
             self._state = "SHUTDOWN_ALREADY"
             if self._loop is not None:
-                self._loop.end()
+                self._loop.end(worker)
             self.post(Closing())
             self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
+        if self._loop is not None and self._loop.is_at_work(worker) and not self._ended:
+            # Nothing that was done before comes again, also if the program ends with this call.
+            await self._executor.persist(list(self._core.queues))
+            return False
         await self._shutdown.wait()
+        return True
 
     async def _abandon(self) -> None:
         keep = self.ordered and bool(left_behind(self.client_id, self.group, lease_clock_ms()))
@@ -373,7 +372,7 @@ class Consumer(Lifecycle):
         except TimeoutError:
             _log.warning(
                 "the consumer [%s] is closed while listeners still run; async ones are cancelled now, the queues and "
-                "lanes of threads, and of those that go on, are free when the leases end: %s",
+                "lanes of threads, of loops over it, and of those that go on, are free when the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
         try:
@@ -437,19 +436,37 @@ class Consumer(Lifecycle):
         self._failure = error
         self._over.set()
         if self._loop is not None:
-            self._loop.end(error)
+            self._loop.end(error=error)
 
     def __aiter__(self) -> MessageStream:
+        return self._begin_loop()
+
+    def _begin_loop(self, thread: int | None = None) -> MessageStream:
+        """Begin a loop over the messages, of the tasks that ask or of a *thread*.
+
+        Raises:
+            StateError: It is not started, or has a listener.
+        """
         if self._loop is None:
             raise StateError(
                 f"the consumer {self.group} cannot be looped over: start it, without a listener"
             )
-        return self._loop.stream()
+        return self._loop.stream(thread)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        if self._loop is not None:
+            self._loop.in_block = True
+        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._loop is not None:
-            self._loop.settle()
+        self._leave_block(asyncio.current_task(), is_done=kind is None)
         await self.close()
+
+    def _leave_block(self, worker: Worker, *, is_done: bool) -> None:
+        """Note that a task or thread has left the `async with` block, which ends the last message of a loop."""
+        if self._loop is not None:
+            self._loop.leave_block(worker, is_done=is_done)
 
     # -- the core and its instructions
 

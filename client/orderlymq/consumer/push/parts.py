@@ -104,7 +104,7 @@ def make_listeners(
         hooks=hooks,
     )
     if loop is not None:
-        loop.begin = pool.slots.release
+        loop.begin, loop.outlives = pool.slots.release, pool.outlives
         pool.cancels = False  # the program has the message, whatever becomes of the offer
     return pool, loop
 
