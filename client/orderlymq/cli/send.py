@@ -83,6 +83,8 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
 
     Exit code 1: refused, the message is not stored. 5: nobody said; it may be stored.
     """
+    if key is not None and queue is not None:
+        raise click.UsageError("--key and --queue exclude each other: a key chooses its queue")
     content = sys.stdin.buffer.read() if body == "-" else body.encode()
     properties = dict(_pair(text) for text in pairs)
     messages = [

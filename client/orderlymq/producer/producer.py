@@ -182,8 +182,9 @@ class Producer(Lifecycle):
             delay_level: 1 to 18; 0 delivers immediately.
             key: sharding key: messages of one key lie in one queue, in the order of their sends. Its text is
                 hashed; for the hash of a Java Integer pass `selector=by_hash` and the number as *argument*.
-            queue: this queue and no other, or its number in the sorted list of the topic's queues. An expansion of the
-                topic does not change it: a key that it was computed from keeps its order with `key` or *selector* only.
+            queue: this queue and no other, or its number in the sorted list of the topic's queues; not beside *key*, and
+                instead of the queue of a `Message`'s own key. An expansion of the topic does not change it: a key that it
+                was computed from keeps its order with `key` or *selector* only.
             selector: chooses the queue; it is asked again when the topic gets more queues.
             argument: for the selector; the key when there is none.
             timeout: covers all tries.
@@ -197,7 +198,7 @@ class Producer(Lifecycle):
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
-        check_choice(queue, selector, argument)
+        check_choice(queue, selector, argument, key)
         self._prepare(message)
         retries = self.settings.retry_times_when_send_failed
 
@@ -237,7 +238,7 @@ class Producer(Lifecycle):
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
-        check_choice(queue)
+        check_choice(queue, key=key)
         is_repeat = bool(message.unique_key)
         self._prepare(message)
         with refusals_of([message]):
@@ -291,6 +292,7 @@ class Producer(Lifecycle):
         """
         message = as_message(topic, body, tags, keys, properties, 0, key)
         self._check_running()
+        check_choice(queue, selector, argument, key)
         self._prepare(message)
         with self._under_way():
             route = await self._delivery.route(message.topic)
@@ -328,7 +330,7 @@ class Producer(Lifecycle):
             SendRefused, SendUnknown, TopicNotFound: As `send`.
         """
         self._check_running()
-        check_choice(queue, selector, argument)
+        check_choice(queue, selector, argument, key)
         check_batch(messages, self.settings.max_message_size_bytes)
         for message in messages:
             message.key = message.key if key is None else key

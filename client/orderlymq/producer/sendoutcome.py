@@ -255,16 +255,23 @@ def as_message(
     )
 
 
-def check_choice(queue: object, selector: object = None, argument: object = None) -> None:
+def check_choice(
+    queue: object, selector: object = None, argument: object = None, key: object = None
+) -> None:
     """Refuse arguments of which one would decide and the other be dropped.
 
     Raises:
-        SettingError: A selector beside a queue, an argument for a selector that is not there, or what is no queue.
+        SettingError: A selector or a key beside a queue, an argument for a selector that is not there, or what is no queue.
     """
     if isinstance(queue, bool) or not isinstance(queue, int | MessageQueue | None):
         raise SettingError(f"queue is {queue!r}; give a MessageQueue, or its number in the topic")
     if selector is not None and queue is not None:
         raise SettingError("give queue or selector, not both")
+    if key is not None and queue is not None:
+        raise SettingError(
+            "give key or queue, not both: messages of one key in several queues have no order; to place a key elsewhere "
+            "give selector="
+        )
     if selector is None and argument is not None:
         raise SettingError(
             "argument is for a selector; give selector=, or key= for the hash of a key"

@@ -23,7 +23,7 @@ from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import BodyLike, Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq.producer.producer import Producer
-from orderlymq.producer.sendoutcome import as_message, refusals_of
+from orderlymq.producer.sendoutcome import as_message, check_choice, refusals_of
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
@@ -158,6 +158,7 @@ class TransactionProducer(Producer):
         if message.delay_level:
             raise SettingError("a transactional message cannot be delayed; leave delay_level out")
         self._check_running()
+        check_choice(queue, key=key)
         sent = await self._send_half(message, queue, timeout, check_immunity)
         if sent.status is not SendStatus.OK:
             # Stored on the leader alone: RocketMQ's client rolls such a half back, and so do we.

@@ -63,3 +63,12 @@ async def test_a_send_that_makes_a_topic_says_so() -> None:
     assert "failures; did you mean orders? For order delete it and run" in made.stderr
     assert "`orderlymq topic create order --ordered`" in made.stderr
     assert "Note" not in again.output
+
+
+async def test_a_key_beside_a_queue_is_refused() -> None:
+    """The queue once won without a word, so messages of one key had no order."""
+    async with running(topics={"alarms": 2}) as cluster:
+        refused = await send(cluster, "alarms", "--key", "k", "--queue", "1")
+
+    assert (refused.exit_code, len(cluster.logs)) == (2, 0)
+    assert "--key and --queue exclude each other" in refused.stderr

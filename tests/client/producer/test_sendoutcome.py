@@ -346,7 +346,9 @@ def test_what_a_message_says_itself_cannot_be_said_beside_it(name: str) -> None:
 
 
 def test_only_one_argument_chooses_the_queue() -> None:
-    """A selector beside a queue, or its argument without it, would be dropped."""
+    """A selector or a key beside a queue, or an argument without a selector, would be dropped."""
+    with pytest.raises(SettingError, match="key or queue, not both"):
+        check_choice(0, key="")
     with pytest.raises(SettingError, match="queue or selector, not both"):
         check_choice(0, object(), None)
     with pytest.raises(SettingError, match="argument is for a selector"):

@@ -262,3 +262,12 @@ async def test_only_a_request_can_be_replied_to(group: Group, topic: str) -> Non
         plain = await first_of(group, topic)
         with pytest.raises(SettingError, match="CORRELATION_ID"):
             await producer.reply(plain, "but why")
+
+
+async def test_a_key_beside_a_queue_cannot_be_transactional(group: Group, topic: str) -> None:
+    """As in the other ways to send: one of them would be dropped."""
+    async with TransactionProducer("tx", group.name_server_address, check=nobody) as producer:
+        with pytest.raises(SettingError, match="key or queue, not both"):
+            await producer.send_in_transaction(
+                topic, b"A", key="k", queue=0, execute=lambda _: COMMIT
+            )
