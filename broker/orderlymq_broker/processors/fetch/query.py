@@ -13,6 +13,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.processors.fetch.read import read_applied
 from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.consumequeue import read_messages
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import (
     IndexKind,
@@ -207,7 +208,7 @@ class QueryProcessor:
         size = 0
         while keys and len(found) < limit:
             wanted, keys = keys[:LOADED_COUNT], keys[LOADED_COUNT:]
-            for stored in self._context.reader.multi_get(Family.MESSAGES, wanted):
+            for stored in read_messages(self._context.reader, wanted):
                 if stored is None or len(found) == limit:
                     continue
                 size += len(stored)

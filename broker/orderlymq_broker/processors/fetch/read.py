@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.state.topics.rows import TailEntry
+from orderlymq_broker.store.consumequeue import read_entries, read_messages
 from orderlymq_broker.store.kv import Family, Reader
-from orderlymq_broker.store.layout import message_key, queue_bounds, queue_key
+from orderlymq_broker.store.layout import message_key
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.message.record import record_properties
 
@@ -166,12 +167,10 @@ def _read_store(
     size_max: int,
     matches: Callable[[int], bool] | None,
 ) -> tuple[int, list[bytes | memoryview]]:
-    _, end = queue_bounds(queue.topic_id, queue.queue_id)
-    start = queue_key(queue.topic_id, queue.queue_id, offset)
     limit = count_max if matches is None else SCAN_MAX
     keys: list[bytes] = []
     size = 0
-    for _, value in reader.scan(Family.CONSUME_QUEUE, start, end, limit=limit):
+    for _, value in _entries(reader, queue, offset, limit):
         if len(keys) == count_max:
             break
         if matches is None or matches(int.from_bytes(value[12:20], "big", signed=True)):
@@ -180,7 +179,7 @@ def _read_store(
                 break
             keys.append(value[:_PHYSICAL_SIZE])
         offset += 1
-    found = reader.multi_get(Family.MESSAGES, keys) if keys else []
+    found = read_messages(reader, keys)
 
     # A message may be gone while its queue entry is still there: retention trims the queues first,
     # but a reader that was slow must not fail for it.
@@ -196,9 +195,7 @@ def _search_store(
     test: PropertyTest,
 ) -> tuple[int, list[bytes | memoryview], int]:
     """Read messages and keep those that pass, until there are enough or too much was looked at."""
-    _, end = queue_bounds(queue.topic_id, queue.queue_id)
-    start = queue_key(queue.topic_id, queue.queue_id, offset)
-    entries = reader.scan(Family.CONSUME_QUEUE, start, end, limit=SCAN_MAX)
+    entries = _entries(reader, queue, offset, SCAN_MAX)
     messages: list[bytes | memoryview] = []
     size = looked = work = at = 0
     while at < len(entries) and looked < SCAN_SIZE_MAX and work < SCAN_WORK_MAX:
@@ -208,7 +205,7 @@ def _search_store(
                 break
             keys.append(value[:_PHYSICAL_SIZE])
             looked += int.from_bytes(value[8:12], "big")
-        for message in reader.multi_get(Family.MESSAGES, keys):
+        for message in read_messages(reader, keys):
             if work >= SCAN_WORK_MAX:
                 return offset + at, messages, work
             work += test.work(message) if message is not None else 1
@@ -222,6 +219,12 @@ def _search_store(
                 return offset + at, messages, work
 
     return offset + at, messages, work
+
+
+def _entries(reader: Reader, queue: Queue, start: int, limit: int) -> list[tuple[bytes, bytes]]:
+    count = min(limit, queue.next_offset - start)
+
+    return read_entries(reader, queue.topic_id, queue.queue_id, start, count)
 
 
 def read_applied(context: Context, physical: int) -> bytes | None:

@@ -1,7 +1,7 @@
 """
 Reading for lanes: messages of a queue in order, single ones by offset, and the runs of a lane's index.
 
-The rules: a step reads so much and no more; what no store has any more is passed over; a key is the text of a property,
+The rules: a step reads so much and no more; what retention has taken is passed over; a key is the text of a property,
 and one that is too long is known by its first characters and a digest of all of it.
 """
 
@@ -15,11 +15,11 @@ import msgspec
 from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
 from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.consumequeue import read_entries, read_messages
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import (
     Table,
     decode_queue_entry,
-    decode_queue_key,
     queue_key,
     table_bounds,
     table_key,
@@ -101,7 +101,7 @@ def messages_at(reader: Reader, queue: Queue, offsets: Sequence[int]) -> list[Me
     keys = [queue_key(queue.topic_id, queue.queue_id, offset) for offset in stored]
     places = reader.multi_get(Family.CONSUME_QUEUE, keys) if keys else []
     known = [(o, place[:_PHYSICAL_SIZE]) for o, place in zip(stored, places, strict=True) if place]
-    messages = reader.multi_get(Family.MESSAGES, [key for _, key in known]) if known else []
+    messages = read_messages(reader, [key for _, key in known])
     for (offset, _), message in zip(known, messages, strict=True):
         found[offset] = message
 
@@ -164,15 +164,12 @@ def _read(
     reader: Reader, queue: Queue, start: int, end: int
 ) -> Iterator[tuple[int, int, Message | None]]:
     """Yield offset, tags code and message of the places of [start, end), be they stored or in the tail."""
-    if start < queue.tail_start:
-        stop = min(end, queue.tail_start)
-        low, high = (queue_key(queue.topic_id, queue.queue_id, each) for each in (start, stop))
-        pairs = reader.scan(Family.CONSUME_QUEUE, low, high, limit=stop - start)
+    low, stop = max(start, queue.min_offset), min(end, queue.tail_start)
+    if low < stop:
+        pairs = read_entries(reader, queue.topic_id, queue.queue_id, low, stop - low)
         places = [value[:_PHYSICAL_SIZE] for _, value in pairs]
-        messages = reader.multi_get(Family.MESSAGES, places)
-        for (key, value), message in zip(pairs, messages, strict=True):
-            # The number is that of the key: places may be missing between two.
-            _, _, offset = decode_queue_key(key)
+        messages = read_messages(reader, places)
+        for offset, ((_, value), message) in enumerate(zip(pairs, messages, strict=True), low):
             yield offset, int.from_bytes(value[12:20], "big", signed=True), message
     for offset in range(max(start, queue.tail_start), end):
         entry = queue.tail[offset - queue.tail_start]

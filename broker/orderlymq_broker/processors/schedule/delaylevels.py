@@ -20,12 +20,12 @@ from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.schedule.delays import real_queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record
 from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.consumequeue import read_entries, read_messages
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import (
     QueueEntry,
     decode_queue_entry,
     message_key,
-    queue_bounds,
     queue_key,
 )
 from orderlymq_protocol.message.properties import REAL_TOPIC
@@ -178,13 +178,8 @@ class DelayService:
             return [
                 QueueEntry(tail.physical, len(tail.message), tail.tags_code, tail.store_timestamp)
             ]
-        _, end = queue_bounds(queue.topic_id, queue.queue_id)
-        pairs = self._context.reader.scan(
-            Family.CONSUME_QUEUE,
-            queue_key(queue.topic_id, queue.queue_id, start),
-            end,
-            limit=count,
-        )
+        count = min(count, queue.next_offset - start)
+        pairs = read_entries(self._context.reader, queue.topic_id, queue.queue_id, start, count)
 
         return [decode_queue_entry(value) for _, value in pairs]
 
@@ -208,7 +203,7 @@ def handed_on(context: Context, places: Sequence[int]) -> list[Draft | None]:
     They end before the first whose topic may have fewer queues by then: it waits until that is applied.
     """
     drafts: list[Draft | None] = []
-    for stored in context.reader.multi_get(Family.MESSAGES, [message_key(each) for each in places]):
+    for stored in read_messages(context.reader, [message_key(each) for each in places]):
         draft = _released(context, stored)
         if draft is not None and draft.topic.name in context.view.fencing:
             break

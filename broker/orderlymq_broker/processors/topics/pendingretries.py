@@ -12,8 +12,9 @@ from collections.abc import Collection
 from typing import Final
 
 from orderlymq_broker.core.requestcontext import Context
-from orderlymq_broker.store.kv import Family
-from orderlymq_broker.store.layout import decode_queue_entry, message_key, queue_bounds, queue_key
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.consumequeue import read_entries, read_messages
+from orderlymq_broker.store.layout import decode_queue_entry, message_key
 from orderlymq_protocol.message.properties import REAL_TOPIC, find_property
 from orderlymq_protocol.message.record import record_properties
 from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, retry_topic
@@ -66,7 +67,7 @@ class RetryWatch:
                 self._counts[waiting.popleft()[1]] -= 1
             start = max(self._seen.get(number, 0), progress)
             if start < queue.next_offset and budget:
-                count = self._look(queue.topic_id, number, start, budget)
+                count = self._look(queue, start, min(budget, queue.next_offset - start))
                 start += count
                 # Where there is more in a level, it was the last one for now.
                 budget = budget - count if start == queue.next_offset else 0
@@ -75,12 +76,9 @@ class RetryWatch:
 
         return left
 
-    def _look(self, topic_id: int, number: int, start: int, budget: int) -> int:
-        reader = self._context.reader
-        _, end = queue_bounds(topic_id, number)
-        pairs = reader.scan(
-            Family.CONSUME_QUEUE, queue_key(topic_id, number, start), end, limit=budget
-        )
+    def _look(self, queue: Queue, start: int, count: int) -> int:
+        reader, number = self._context.reader, queue.queue_id
+        pairs = read_entries(reader, queue.topic_id, number, start, count)
         keys: list[bytes] = []
         size = 0
         for _, value in pairs:
@@ -89,7 +87,7 @@ class RetryWatch:
             if keys and size > SIZE_MAX:
                 break
             keys.append(message_key(entry.physical))
-        for offset, message in enumerate(reader.multi_get(Family.MESSAGES, keys), start):
+        for offset, message in enumerate(read_messages(reader, keys), start):
             if message is None:
                 continue
             target = find_property(record_properties(message), REAL_TOPIC) or ""

@@ -23,7 +23,7 @@ from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX, count_wit
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_broker.state.transactions.halfrecords import HalfGivenUp, HalvesChecked, HalvesMoved
 from orderlymq_broker.state.transactions.halves import ENDED_MAX, Half
-from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.consumequeue import read_messages
 from orderlymq_broker.store.layout import message_key
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
@@ -296,9 +296,7 @@ class CheckService:
         halves = [half for offset in offsets if (half := open_halves.get(offset)) is not None]
         keys = [message_key(half.opened.physical) for half in halves]
         effects: list[Effect] = []
-        for half, stored in zip(
-            halves, context.reader.multi_get(Family.MESSAGES, keys), strict=True
-        ):
+        for half, stored in zip(halves, read_messages(context.reader, keys), strict=True):
             self.watch(half)
             if stored is None:
                 # Retention by size took it while the record was on its way.

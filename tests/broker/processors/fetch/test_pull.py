@@ -18,7 +18,8 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
-from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.kv import Batch, Family, Reader, StoreFailed
+from orderlymq_broker.store.layout import queue_key
 from tests.broker.processors.driver import BOB, TOOL, Shell, settings
 from tests.broker.processors.requests import (
     bodies,
@@ -61,6 +62,25 @@ def test_found_messages_are_the_stored_records_in_order(orders: Shell) -> None:
         "minOffset": "0",
         "maxOffset": "10",
     }
+
+
+@pytest.mark.parametrize("orders", ["store"], indirect=True)
+@pytest.mark.parametrize("subscription", ["*", "paid"])
+@pytest.mark.parametrize("family", [Family.CONSUME_QUEUE, Family.MESSAGES])
+def test_no_pull_leads_past_a_message_that_the_store_has_lost(
+    orders: Shell, subscription: str, family: Family
+) -> None:
+    """Acknowledged and not there: the replica ends instead of skipping it."""
+    queue = orders.state.topics.by_name["orders"].queues[0]
+    key = queue_key(queue.topic_id, 0, 6)
+    entry = orders.store.get(Family.CONSUME_QUEUE, key)
+    assert entry is not None
+    batch = Batch()
+    batch.delete(family, key if family is Family.CONSUME_QUEUE else entry[:8])
+    orders.store.write(batch, sync=True)
+
+    with pytest.raises(StoreFailed, match="files of the store are lost"):
+        pull(orders, offset=3, subscription=subscription)
 
 
 def test_lite_pull_is_a_pull(orders: Shell) -> None:
