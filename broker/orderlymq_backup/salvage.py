@@ -167,16 +167,17 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
                 f"{folder} has no room for twice the files of {source}; make room first"
             )
         shutil.copytree(source, copy, ignore=shutil.ignore_patterns("LOG*", "LOCK"))
-        store = RocksStore(copy)
         try:
-            _apply_all(store)
-            manifest, files = copy_files(store, folder / "copy")
+            store = RocksStore(copy)
+            try:
+                _apply_all(store)
+                manifest, files = copy_files(store, folder / "copy")
+            finally:
+                store.close()
         except NONSENSE as error:
             raise BackupError(
                 f"{survivor.data_dir} is damaged ({error}); run `orderlymq doctor` on it, and name another survivor"
             ) from error
-        finally:
-            store.close()
         stored = [
             BackupFile(
                 name=file.name,

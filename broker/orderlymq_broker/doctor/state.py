@@ -29,6 +29,8 @@ from orderlymq_broker.store import layout
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_broker.store.kv import Family, Reader, StoreError, StoreFailed
 from orderlymq_broker.store.layout import IndexKind, KeyCorrupt, QueueEntry
+from orderlymq_broker.store.snapshot import effective_store
+from orderlymq_broker.store.writeaheadlog import refuse_gap
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_protocol.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from orderlymq_protocol.message.record import RecordError, StoredMessage, decode_record
@@ -46,6 +48,10 @@ def examine(path: Path) -> Report:
     report = Report(str(path))
     try:
         with reading_copy(path) as store:
+            try:
+                refuse_gap(effective_store(path))
+            except StoreFailed as error:
+                report.add("files", path, error)
             _Examination(store, report).run()
     except (StoreFailed, KeyCorrupt) as error:
         report.add("files", path, error)

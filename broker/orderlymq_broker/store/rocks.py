@@ -41,6 +41,7 @@ from orderlymq_broker.store.kv import (
 )
 from orderlymq_broker.store.options import column_name, database_options, family_options
 from orderlymq_broker.store.pendingwrites import Layer, Overlay, Pair
+from orderlymq_broker.store.writeaheadlog import refuse_gap
 
 
 class DirectoryInUse(StoreError):  # noqa: N818 - named for what the caller must know
@@ -499,6 +500,8 @@ def translate(error: Exception, path: Path) -> StoreError:
 
 
 def _open(path: Path, settings: StorageSettings, create: bool, *, read_only: bool) -> Rdict:
+    if not read_only:
+        refuse_gap(path)
     options = database_options(create=create)
     families = family_options(settings, create=create)
     access = AccessType.read_only(False) if read_only else AccessType.read_write()

@@ -367,6 +367,25 @@ def test_a_flipped_byte_in_the_write_ahead_log_is_found(tmp_path: Path) -> None:
         assert str(tmp_path) in report.findings[0].problem
 
 
+def test_a_gap_in_the_write_ahead_log_is_found(tmp_path: Path) -> None:
+    """The doctor says what is lost, and goes on to what it cost."""
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom tests.broker.doctor.test_doctor import Writer\n"
+        "writer = Writer(Path(sys.argv[1]))\nwriter.topic('orders')\n"
+        "for _ in range(9):\n    writer.send('orders', 1, 5)\n    writer.replica.store._columns[0].flush()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    logs = sorted(path for path in (tmp_path / "store").glob("*.log") if path.stat().st_size)
+    logs[len(logs) // 2].unlink()
+
+    findings = examine(tmp_path).findings
+
+    assert findings[0].check == "files"
+    assert "what was between them is lost" in findings[0].problem
+    assert "raft log" in {each.check for each in findings}
+
+
 @pytest.mark.parametrize(
     ("change", "check"),
     [

@@ -1,0 +1,102 @@
+"""
+The write-ahead logs of a store, looked at before RocksDB opens it.
+
+The rule: each log goes on where the one before it ends. RocksDB takes the torn end of a log for a write that nobody waits
+for, and that is true of the newest log alone. Were it taken so of another one, or a log were gone, the store would open
+with a hole in the middle of what was acknowledged. So a store with a gap between two logs is refused.
+
+A log consists of blocks; records lie in them one after the other, cut where a block ends. A record is a batch, which
+begins with the number of its first write and how many there are.
+"""
+
+import struct
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from orderlymq_broker.store.kv import StoreFailed
+
+_BLOCK: Final = 32 << 10
+_HEADER: Final = struct.Struct("<IHB")  # checksum, length of the payload, kind
+_BATCH: Final = struct.Struct("<QI")
+# The kinds of records and of their pieces; this program's options lead to no other.
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(1, 5)
+
+
+def refuse_gap(store: Path) -> None:
+    """Check that the logs of a store that is not open follow each other.
+
+    Raises:
+        StoreFailed: one does not; *store* is untouched.
+    """
+    end: int | None = None
+    before = ""
+    for path in sorted(store.glob("*.log"), key=lambda each: each.name.zfill(32)):
+        with path.open("rb") as log:
+            first = _head_at(log, 0)
+            if first is None:
+                continue
+            number, count = _last_batch(log) or (first[0], 0)
+        if end is not None and first[0] != end:
+            raise StoreFailed(
+                f"{store}: the write-ahead log {before} ends before write {end} and {path.name} begins with {first[0]}: what was "
+                "between them is lost; restore this replica from its peers"
+            )
+        end, before = number + count, path.name
+
+
+def _last_batch(log: BinaryIO) -> tuple[int, int] | None:
+    """Return number and count of the last batch that is there to its end; None where none is."""
+    for block in reversed(range(-(-log.seek(0, 2) // _BLOCK))):
+        at = block * _BLOCK
+        found: list[int] = []
+        while (piece := _piece_at(log, at)) is not None and at < (block + 1) * _BLOCK:
+            size, kind = piece
+            if kind in (_WHOLE, _FIRST):
+                found.append(at)
+            at += _HEADER.size + size
+        for start in reversed(found):
+            if _is_whole(log, start):
+                return _head_at(log, start)
+
+    return None
+
+
+def _head_at(log: BinaryIO, start: int) -> tuple[int, int] | None:
+    """Return number and count of the batch that begins at *start*; None where that cannot be read."""
+    log.seek(start)
+    head = log.read(_HEADER.size + _BATCH.size)
+    is_there = len(head) == _HEADER.size + _BATCH.size and head[_HEADER.size - 1] in (
+        _WHOLE,
+        _FIRST,
+    )
+
+    return _BATCH.unpack_from(head, _HEADER.size) if is_there else None
+
+
+def _is_whole(log: BinaryIO, start: int) -> bool:
+    """Return whether the batch that begins at *start* is there to its end."""
+    at, kind = start, _FIRST
+    while kind in (_FIRST, _MIDDLE):
+        # The pieces of a record end with their block, and what is too small for another one is left empty.
+        left = -at % _BLOCK
+        at += left if left < _HEADER.size else 0
+        piece = _piece_at(log, at)
+        if piece is None:
+            return False
+        size, kind = piece
+        at += _HEADER.size + size
+
+    return True
+
+
+def _piece_at(log: BinaryIO, at: int) -> tuple[int, int] | None:
+    """Return size and kind of the piece at *at*; None where none is whole."""
+    end = log.seek(0, 2)
+    log.seek(at)
+    head = log.read(_HEADER.size)
+    if len(head) < _HEADER.size:
+        return None
+    _, size, kind = _HEADER.unpack(head)
+    is_whole = at + _HEADER.size + size <= end and _WHOLE <= kind <= _LAST
+
+    return (size, kind) if is_whole else None

@@ -1,0 +1,91 @@
+"""Gaps between the write-ahead logs of a store, which RocksDB itself opens without a word."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orderlymq_broker.store.kv import Batch, Family, StoreFailed
+from orderlymq_broker.store.layout import encode_u64
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_broker.store.writeaheadlog import refuse_gap
+
+FAMILIES = (Family.RAFT_LOG, Family.MESSAGES, Family.TABLES, Family.CONSUME_QUEUE)
+
+
+def write(store: RocksStore, chance: random.Random, count: int) -> None:
+    """Write some batches, some of them larger than a block of the log, and flush a family now and then."""
+    for number in range(count):
+        batch = Batch()
+        batch.put(Family.META, b"number", encode_u64(number))
+        for family in chance.sample(FAMILIES, chance.randrange(1, 5)):
+            size = chance.choice([1, 100, 40_000, 200_000]) if chance.random() < 0.3 else 20
+            batch.put(family, encode_u64(number), os.urandom(size))
+        if chance.random() < 0.2:
+            batch.delete_range(Family.RAFT_LOG, encode_u64(0), encode_u64(number // 2))
+        store.write(batch, sync=chance.random() < 0.1)
+        if chance.random() < 0.1:
+            flush(store, chance.choice(FAMILIES))
+
+
+def flush(store: RocksStore, family: Family) -> None:
+    """Write a family to a file, as when its memtable is full: the log goes on in another file, and META needs this one."""
+    store._columns[list(Family).index(family)].flush()
+
+
+def logs_of(store: Path) -> list[Path]:
+    return sorted(store.glob("*.log"))
+
+
+def test_a_store_that_is_killed_again_and_again_has_no_gap(tmp_path: Path) -> None:
+    """Whatever a process leaves, and whatever was torn at the very end, opens again."""
+    path, chance, several = tmp_path / "store", random.Random(5), 0
+    code = (
+        "import os, random, sys\nfrom pathlib import Path\nfrom orderlymq_broker.store.rocks import RocksStore\n"
+        "from tests.broker.store.test_writeaheadlog import write\nchance = random.Random(sys.argv[2])\n"
+        "for _ in range(chance.randrange(1, 4)):\n"
+        "    store = RocksStore(Path(sys.argv[1]), create=True)\n    write(store, chance, chance.randrange(1, 60))\n"
+        "    if chance.random() < 0.5:\n        os._exit(9)\n    store.close()\n"
+    )
+    for session in range(4):
+        command = [sys.executable, "-c", code, str(path), str(session)]
+        assert subprocess.run(command, check=False).returncode in (0, 9)
+        refuse_gap(path)
+        several += len(logs_of(path)) > 1
+        newest = logs_of(path)[-1]
+        os.truncate(newest, chance.randrange(newest.stat().st_size + 1))
+        refuse_gap(path)
+    assert several
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_that_is_cut_short_or_gone_is_refused(tmp_path: Path, seed: int) -> None:
+    """Not the newest one: what stands in those behind it was written later. Nothing is changed."""
+    chance = random.Random(seed)
+    store = RocksStore(tmp_path / "store", create=True)
+    for _ in range(3):
+        write(store, chance, 15)
+        flush(store, Family.MESSAGES)
+    write(store, chance, 5)
+    left = tmp_path / "left"
+    left.mkdir()
+    # Tables come and go beside this.
+    for path in [tmp_path / "store" / "CURRENT", *logs_of(tmp_path / "store")]:
+        shutil.copy(path, left)
+    store.close()
+    *older, _ = logs_of(left)
+    cut = chance.choice(older)
+    if cut != older[0] and chance.random() < 0.5:
+        cut.unlink()
+    else:
+        os.truncate(cut, chance.randrange(20, cut.stat().st_size))
+    before = {path.name: path.read_bytes() for path in left.iterdir()}
+
+    with pytest.raises(StoreFailed, match=r"the write-ahead log \d+.log ends before write \d+ and"):
+        RocksStore(left)
+
+    assert {path.name: path.read_bytes() for path in left.iterdir()} == before
