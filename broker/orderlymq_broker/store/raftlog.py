@@ -61,6 +61,11 @@ class RaftLogStore:
         self._membership = Membership() if meta[1] is None else Membership.decode(meta[1])
         self._compacted = layout.decode_compaction(meta[2])
         self._last = self._find_last()
+        if self._last < (applied := self._applied().index):
+            raise EntryCorrupt(
+                f"the log ends at entry {self._last}, and {applied} is applied: files of the store are lost; restore this "
+                "replica from its peers"
+            )
         self._physical_end = self._physical_after(self._last)
         # First index of each term's run and the term; terms never fall, so this is all of them.
         self._runs: list[int] = []

@@ -74,11 +74,12 @@ class Replica:
         self.data_dir = data_dir
         self.identity = identity
         self._settings = settings
-        _check_identity_file(data_dir, identity)
+        self._had_store = _check_identity_file(data_dir, identity)
         data_dir.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(data_dir)
         try:
             finish_import(data_dir)
+            _refuse_remains(data_dir, identity, had_store=self._had_store)
             self.store = self._open()
             _put_identity_file(data_dir, identity)
         except BaseException:
@@ -124,6 +125,8 @@ class Replica:
         store = RocksStore(path, settings=self._settings, create=True)
         try:
             if read_identity(store, path) is None:
+                if self._had_store:
+                    raise _lost(self.data_dir, self.identity)
                 _claim(store, self.identity)
             _check(store, self.identity, self.data_dir)
         except BaseException:
@@ -143,7 +146,7 @@ def open_replica(
         WrongDirectory: it belongs to another cluster, group or node.
         FormatTooNew: a newer release has written it.
         StoreFull: recovery needs more space.
-        StoreFailed: the files are damaged; restore the replica from its peers.
+        StoreFailed: the files are damaged or gone; restore the replica from its peers.
     """
     return Replica(data_dir, identity, settings or StorageSettings())
 
@@ -216,13 +219,30 @@ def write_identity(batch: Batch, identity: Identity) -> None:
     batch.put(Family.META, layout.META_IDENTITY, msgspec.json.encode(identity))
 
 
-def _check_identity_file(data_dir: Path, identity: Identity) -> None:
+def _check_identity_file(data_dir: Path, identity: Identity) -> bool:
+    """Return whether the directory has had a store of *identity*: the file was written when that had been claimed."""
     try:
         known = msgspec.json.decode((data_dir / _IDENTITY_FILE).read_bytes(), type=_IdentityFile)
     except (FileNotFoundError, *UNREADABLE):
-        return  # a new directory, or an unreadable file: the store will say whose it is
+        return False  # a new directory, or an unreadable file: the store will say whose it is
     _check_format(known.format, data_dir)
     _check_identity(known.identity, identity, data_dir)
+    return True
+
+
+def _refuse_remains(data_dir: Path, identity: Identity, *, had_store: bool) -> None:
+    """Refuse a directory that RocksDB would take for a new one, although it was one: it deletes the files that it does not know."""
+    store = store_path(data_dir)
+    if not (store / "CURRENT").exists() and (had_store or any(store.glob("*.sst"))):
+        raise _lost(data_dir, identity)
+
+
+def _lost(data_dir: Path, identity: Identity) -> StoreFailed:
+    return StoreFailed(
+        f"{data_dir} had the store of {identity}, which is gone or begins with nothing; it is not begun again, because that would "
+        "delete what is left of it. Run 'orderlymq doctor' on it; move the directory away while a majority of the group is "
+        "healthy without this replica"
+    )
 
 
 def _put_identity_file(data_dir: Path, identity: Identity) -> None:

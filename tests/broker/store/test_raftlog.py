@@ -298,3 +298,15 @@ def test_entries_below_the_retention_floor_count_as_compacted() -> None:
     with pytest.raises(Compacted):
         log.store.entries(Index(2), Index(5), 1 << 20)
     assert list(log.store.entries(Index(3), Index(5), 1 << 20)) == log.twin[2:]
+
+
+def test_a_log_that_ends_before_what_is_applied_is_refused() -> None:
+    """Entries that are applied are in the log or before it: files of the store are lost."""
+    log = Log()
+    log.append(1, 1, [1])
+    batch = Batch()
+    batch.put(Family.META, layout.META_APPLIED, layout.encode_applied(Applied(2, 1, 200, 0)))
+    log.kv.write(batch, sync=True)
+
+    with pytest.raises(EntryCorrupt, match="the log ends at entry 1, and 2 is applied"):
+        RaftLogStore(log.kv, NO_TAIL)

@@ -1,7 +1,9 @@
 """A data directory belongs to one replica and is used by one process."""
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,45 @@ def test_a_directory_whose_creation_was_interrupted_is_claimed(tmp_path: Path) -
 
     with pytest.raises(WrongDirectory):
         open_replica(tmp_path, Identity("east", "group-a", 2))
+
+
+def _without_current(data_dir: Path) -> None:
+    (store_path(data_dir) / "CURRENT").unlink()
+
+
+def _without_current_and_identity(data_dir: Path) -> None:
+    _without_current(data_dir)
+    (data_dir / "identity.json").unlink()
+
+
+def _without_store(data_dir: Path) -> None:
+    shutil.rmtree(store_path(data_dir))
+
+
+def _without_contents(data_dir: Path) -> None:
+    shutil.rmtree(store_path(data_dir))
+    RocksStore(store_path(data_dir), create=True).close()
+
+
+@pytest.mark.parametrize(
+    "lose", [_without_current, _without_current_and_identity, _without_store, _without_contents]
+)
+def test_a_store_that_was_lost_is_not_begun_again(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    """A group of one would forget everything, and RocksDB delete what is left of the files."""
+    replica = open_replica(tmp_path, OWNER)
+    batch = Batch()
+    batch.put(Family.MESSAGES, b"k", b"v")
+    replica.store.write(batch, sync=True)
+    replica.close()
+    for log in store_path(tmp_path).glob("*.log"):
+        log.unlink()
+    lose(tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*.sst"))
+
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match="which is gone or begins with nothing; it is not"):
+            open_replica(tmp_path, OWNER)
+
+    assert sorted(path.name for path in tmp_path.rglob("*.sst")) == before
