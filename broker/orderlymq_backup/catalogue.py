@@ -216,6 +216,24 @@ def new_id(wall_ms: int) -> str:
     return f"{_stamp(wall_ms)}-{secrets.token_hex(4)}"
 
 
+def next_id(storage: Storage, wall_ms: int) -> str:
+    """Return an id behind those of all backups there: the newest is the one that was made last, whatever clocks have said.
+
+    Raises:
+        BackupError: a manifest's name is no time.
+    """
+    known = ids(storage)
+    if not known:
+        return new_id(wall_ms)
+    try:
+        return new_id(max(wall_ms, _ms_of(known[-1]) + 1))
+    except (ValueError, OverflowError) as error:
+        raise BackupError(
+            f"{storage}: the name of backup {known[-1]} is no time, and later ones could not be told from it; "
+            "`orderlymq backup delete` it"
+        ) from error
+
+
 def _stamp(wall_ms: int) -> str:
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
     return f"{moment:%Y%m%dT%H%M%S}{wall_ms % 1000:03}Z"
@@ -233,16 +251,19 @@ def _own(mark_id: str) -> str:
 
 @contextmanager
 def running(
-    storage: Storage, backup_id: str, every_s: float = RENEW_EVERY_S
+    storage: Storage, backup_id: str, began_ms: int, every_s: float = RENEW_EVERY_S
 ) -> Iterator[Callable[[], None]]:
     """Keep deletions away while a backup is made; the caller looks for a `deletion` that has begun before.
+
+    The mark counts from *began_ms*, as the id may be ahead of the clock (see `next_id`).
 
     The caller calls what it is given before the backup counts.
 
     Raises:
         BackupError: from there, when the mark could not be renewed and counts no more, so that somebody may delete.
     """
-    with _marked(storage, RUNNING, backup_id, every_s=every_s) as mark:
+    mark_id = f"{_stamp(began_ms)}-{_own(backup_id)}"
+    with _marked(storage, RUNNING, mark_id, every_s=every_s) as mark:
 
         def refuse_late() -> None:
             if machine_ms() - mark.left_ms > RUNNING_MAX_MS:
@@ -317,11 +338,11 @@ def _marked(
 
 def deletion(storage: Storage, wall_ms: int) -> str | None:
     """Return the mark of a deletion that is under way, None where there is none."""
-    return next(_marks(storage, DELETING, wall_ms - DELETING_MAX_MS), None)
+    return next(_marks(storage, DELETING, wall_ms, DELETING_MAX_MS), None)
 
 
 def _refuse_running(storage: Storage, wall_ms: int, own_id: str | None = None) -> None:
-    for backup_id in _marks(storage, RUNNING, wall_ms - RUNNING_MAX_MS):
+    for backup_id in _marks(storage, RUNNING, wall_ms, RUNNING_MAX_MS):
         if own_id is None or _own(backup_id) != _own(own_id):
             raise PlaceBusy(
                 f"backup {backup_id} is being made in {storage}; try again when it has ended"
@@ -329,7 +350,7 @@ def _refuse_running(storage: Storage, wall_ms: int, own_id: str | None = None) -
 
 
 def _refuse_readers(storage: Storage, doomed: Collection[str], wall_ms: int) -> None:
-    for mark in _marks(storage, READING, wall_ms - READING_MAX_MS):
+    for mark in _marks(storage, READING, wall_ms, READING_MAX_MS):
         backup_id = mark.partition(".")[2]
         if backup_id in doomed:
             raise PlaceBusy(
@@ -344,11 +365,12 @@ def _refuse_late(storage: Storage, began_ms: int) -> None:
         )
 
 
-def _marks(storage: Storage, folder: str, since_ms: int) -> Iterator[str]:
-    oldest = new_id(max(0, since_ms))
+def _marks(storage: Storage, folder: str, wall_ms: int, max_ms: int) -> Iterator[str]:
+    """Yield the marks that count at *wall_ms*, each for *max_ms*; one from further ahead is of a clock that was wrong."""
+    oldest, newest = new_id(max(0, wall_ms - max_ms)), new_id(wall_ms + max_ms)
     for key, _ in storage.list(folder):
         mark = key.rpartition("/")[2]
-        if id_of(manifest_key(mark.partition(".")[0])) is not None and mark > oldest:
+        if id_of(manifest_key(mark.partition(".")[0])) is not None and oldest < mark < newest:
             yield mark
 
 

@@ -177,7 +177,7 @@ async def create(
         OrderlyMQError: a broker refuses or does not answer.
     """
     began_ms = catalogue.machine_ms()
-    backup_id = catalogue.new_id(began_ms)
+    backup_id = await asyncio.to_thread(catalogue.next_id, storage, began_ms)
     brokers = await admin.brokers()
     if not brokers:
         raise BackupError("no broker group is registered; look at `orderlymq status`")
@@ -188,7 +188,7 @@ async def create(
                 _refuse_missing(brokers, newest)
     else:
         _refuse_other(brokers, groups)
-    with catalogue.running(storage, backup_id) as refuse_late:
+    with catalogue.running(storage, backup_id, began_ms) as refuse_late:
         await _wait_for_deletion(storage, tell)
         for source in (storage, None):
             known = await asyncio.to_thread(_Known, source)

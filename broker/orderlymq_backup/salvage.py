@@ -70,7 +70,7 @@ def salvage(
         StoreError: a directory cannot be read, or a process uses it.
     """
     began_ms = catalogue.machine_ms()
-    backup_id = catalogue.new_id(began_ms)
+    backup_id = catalogue.next_id(storage, began_ms)
     of_group: dict[str, list[Survivor]] = {}
     for survivor in map(look, directories):
         of_group.setdefault(survivor.identity.group, []).append(survivor)
@@ -82,7 +82,7 @@ def salvage(
         )
     (cluster,) = clusters
     _refuse_other(storage, cluster, best, groups)
-    with catalogue.running(storage, backup_id) as refuse_late:
+    with catalogue.running(storage, backup_id, began_ms) as refuse_late:
         if catalogue.deletion(storage, began_ms) is not None:
             raise PlaceBusy(
                 f"backups are being deleted in {storage}; try again when that has ended"

@@ -22,7 +22,7 @@ from orderlymq_backup.errors import (
     PlaceBusy,
     StorageFailed,
 )
-from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
+from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key, manifest_key
 from orderlymq_backup.restore import verify
 from orderlymq_backup.salvage import salvage
 from orderlymq_backup.storage import Folder, Storage
@@ -232,7 +232,7 @@ def test_a_deletion_removes_what_killed_programs_left(tmp_path: Path, way: str) 
     )
     (tmp_path / "incoming" / "of somebody else").mkdir()
 
-    with catalogue.running(place, catalogue.new_id(NOW_MS)), pytest.raises(PlaceBusy):
+    with catalogue.running(place, catalogue.new_id(NOW_MS), NOW_MS), pytest.raises(PlaceBusy):
         remove_first(place, way)
     before = len(list((tmp_path / "incoming").iterdir()))
     remove_first(place, way)
@@ -276,12 +276,13 @@ def test_nothing_damaged_is_removed_while_a_backup_is_made(tmp_path: Path) -> No
     backup = made(place, NOW_MS, b"current")
     damaged = tmp_path / blob_key(backup.parts[0].files[0].sha256)
     damaged.write_bytes(b"CURRENT")
-    other = catalogue.new_id(NOW_MS)
+    now_ms = catalogue.machine_ms()
+    other = catalogue.new_id(now_ms)
 
-    with catalogue.running(place, other):
+    with catalogue.running(place, other, now_ms):
         told = catalogue.remove_damaged(place, backup)
     kept = damaged.exists()
-    with catalogue.running(place, backup.id):
+    with catalogue.running(place, backup.id, now_ms):
         catalogue.remove_damaged(place, backup)
 
     assert (
@@ -301,7 +302,7 @@ def test_what_takes_longer_than_a_mark_counts_renews_it(tmp_path: Path) -> None:
     (damaged,) = (tmp_path / blob_key(file.sha256) for file in backup.parts[0].files)
     damaged.write_bytes(b"CURRENT")
 
-    with catalogue.running(place, backup.id, every_s=0.001) as refuse_late:
+    with catalogue.running(place, backup.id, now_ms - 25 * HOUR_MS, every_s=0.001) as refuse_late:
         deadline = time.monotonic() + 30
         while len(marks(place)) < 3 and time.monotonic() < deadline:
             pass
@@ -319,7 +320,7 @@ def test_a_backup_whose_mark_is_too_old_ends_itself(tmp_path: Path) -> None:
     began_ms = time.time_ns() // 1_000_000 - 25 * HOUR_MS
 
     with (
-        catalogue.running(Folder(tmp_path), catalogue.new_id(began_ms)) as refuse_late,
+        catalogue.running(Folder(tmp_path), catalogue.new_id(began_ms), began_ms) as refuse_late,
         pytest.raises(BackupError, match="make the backup again"),
     ):
         refuse_late()
@@ -382,12 +383,12 @@ def test_a_mark_that_cannot_be_deleted_fails_nothing(
             raise StorageFailed(f"{key}: access denied")
 
     place = Undeletable(tmp_path)
-    with catalogue.running(place, catalogue.new_id(catalogue.machine_ms())):
+    with catalogue.running(place, catalogue.new_id(catalogue.machine_ms()), catalogue.machine_ms()):
         backup = made(place, NOW_MS, b"current")
     (left,) = marks(place)
     with (
         pytest.raises(BackupNotFound, match="the work"),
-        catalogue.running(place, catalogue.new_id(catalogue.machine_ms())),
+        catalogue.running(place, catalogue.new_id(catalogue.machine_ms()), catalogue.machine_ms()),
     ):
         raise BackupNotFound("the work")
 
@@ -450,3 +451,29 @@ async def send(name_server: str) -> None:
 
 def newest_ms(storage: Storage) -> int:
     return catalogue.read(storage, None).ended_ms
+
+
+def test_the_newest_backup_is_the_one_that_was_made_last(tmp_path: Path) -> None:
+    """A clock that was a year ahead for a time puts no older backup before it, nor keeps deletions away for a year."""
+    place, year_ms = Folder(tmp_path), 365 * 24 * 3_600_000
+    ahead = catalogue.next_id(place, NOW_MS + year_ms)
+    catalogue.put_text(place, manifest_key(ahead), b"")
+    catalogue.put_text(place, f"running/{ahead}", b"")
+
+    following = catalogue.next_id(place, NOW_MS)
+
+    assert catalogue.ids(place) == [ahead]
+    assert following > ahead
+    with catalogue.running(place, following, NOW_MS), pytest.raises(PlaceBusy):
+        catalogue.delete(place, ahead, NOW_MS, lambda _: None)
+    assert catalogue.delete(place, ahead, NOW_MS, lambda _: None)
+    assert following > catalogue.next_id(place, NOW_MS) > catalogue.new_id(NOW_MS - 1)
+
+
+def test_no_id_follows_one_that_is_no_time(tmp_path: Path) -> None:
+    """The text says what to do about a name that nobody can have given."""
+    place = Folder(tmp_path)
+    catalogue.put_text(place, manifest_key("20261399T000000000Z-00000000"), b"")
+
+    with pytest.raises(BackupError, match=r"is no time, .* `orderlymq backup delete` it"):
+        catalogue.next_id(place, NOW_MS)

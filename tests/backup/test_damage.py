@@ -237,7 +237,7 @@ def test_pruning_keeps_what_the_newest_needs(place: Path, tmp_path: Path) -> Non
     storage = Folder(place)
     first, second = (catalogue.read(storage, each) for each in catalogue.ids(storage))
 
-    with catalogue.running(storage, catalogue.new_id(NOW_MS)), pytest.raises(BackupError):
+    with catalogue.running(storage, catalogue.new_id(NOW_MS), NOW_MS), pytest.raises(BackupError):
         catalogue.prune(storage, 1, NOW_MS, lambda _: None)
     gone = catalogue.prune(storage, 1, NOW_MS, lambda _: None)
 
@@ -252,7 +252,7 @@ def test_one_backup_is_deleted_with_what_only_it_needed(place: Path, tmp_path: P
     storage = Folder(place)
     first, second = (catalogue.read(storage, each) for each in catalogue.ids(storage))
 
-    with catalogue.running(storage, catalogue.new_id(NOW_MS)), pytest.raises(BackupError):
+    with catalogue.running(storage, catalogue.new_id(NOW_MS), NOW_MS), pytest.raises(BackupError):
         catalogue.delete(storage, second.id, NOW_MS, lambda _: None)
     gone = [catalogue.delete(storage, second.id, NOW_MS, lambda _: None) for _ in range(2)]
 
