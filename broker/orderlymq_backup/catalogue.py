@@ -38,7 +38,7 @@ from orderlymq_backup.manifest import (
     id_of,
     manifest_key,
 )
-from orderlymq_backup.storage import Storage, make_folder
+from orderlymq_backup.storage import Storage, failed, make_folder
 from orderlymq_protocol.plurals import counted
 
 _log = logging.getLogger(__name__)
@@ -204,11 +204,19 @@ def put_text(storage: Storage, key: str, data: bytes) -> None:
 
 @contextmanager
 def spooled(storage: Storage) -> Iterator[Path]:
-    """Give a folder in which files are prepared."""
-    if storage.spool is not None:
-        make_folder(storage.spool)
-    with tempfile.TemporaryDirectory(dir=storage.spool, prefix=_SPOOLED) as name:
-        yield Path(name)
+    """Give a folder in which files are prepared.
+
+    Raises:
+        StorageFailed: that folder refuses, or the block has failed so.
+    """
+    place = storage.spool or tempfile.gettempdir()
+    try:
+        if storage.spool is not None:
+            make_folder(storage.spool)
+        with tempfile.TemporaryDirectory(dir=storage.spool, prefix=_SPOOLED) as name:
+            yield Path(name)
+    except OSError as error:
+        raise failed(place, error) from error
 
 
 def new_id(wall_ms: int) -> str:

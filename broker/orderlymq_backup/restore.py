@@ -20,7 +20,7 @@ from typing import Final
 from orderlymq_backup import catalogue
 from orderlymq_backup.errors import BackupDamaged, FileDamaged, TargetRefused
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
-from orderlymq_backup.storage import Storage
+from orderlymq_backup.storage import Storage, failed
 from orderlymq_broker.server.restoredgroups import note_groups
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.restoration import fence
@@ -168,6 +168,8 @@ def _fetch(storage: Storage, file: BackupFile, path: Path) -> None:
         raise FileDamaged(
             f"{storage}: the bytes of {file.name} ({file.sha256}) are missing"
         ) from None
+    except OSError as error:
+        raise failed(path.parent, error) from error
     if size != file.size or digest.hexdigest() != file.sha256:
         raise FileDamaged(
             f"{storage}: the bytes of {file.name} ({file.sha256}) are not as they were written"

@@ -7,6 +7,7 @@ somebody else has written. Calls block; programs with a loop make them in thread
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -85,7 +86,7 @@ class Folder:
             sync_path(target.parent)
             sync_path(target.parent.parent)
         except OSError as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
     def read(self, key: str) -> Iterator[bytes]:
         """See `Storage`."""
@@ -96,7 +97,7 @@ class Folder:
         except FileNotFoundError:
             raise KeyError(key) from None
         except OSError as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
         """See `Storage`."""
@@ -105,14 +106,14 @@ class Folder:
                 if path.is_file() and not path.name.startswith("."):
                     yield path.relative_to(self._path).as_posix(), path.stat().st_size
         except OSError as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
     def delete(self, key: str) -> None:
         """See `Storage`."""
         try:
             (self._path / key).unlink(missing_ok=True)
         except OSError as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
 
 class Bucket:
@@ -146,7 +147,7 @@ class Bucket:
                 url, config={"endpoint": endpoint} if endpoint else {}, client_options=options
             )
         except self._errors as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
     def put(self, key: str, path: Path) -> None:
         """See `Storage`."""
@@ -155,7 +156,7 @@ class Bucket:
         try:
             obstore.put(self._store, key, path)
         except self._errors as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
     def read(self, key: str) -> Iterator[bytes]:
         """See `Storage`."""
@@ -167,7 +168,7 @@ class Bucket:
         except FileNotFoundError:
             raise KeyError(key) from None
         except self._errors as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
         """See `Storage`."""
@@ -178,7 +179,7 @@ class Bucket:
                 for each in page:
                     yield each["path"], each["size"]
         except self._errors as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
     def delete(self, key: str) -> None:
         """See `Storage`."""
@@ -188,7 +189,7 @@ class Bucket:
             with contextlib.suppress(FileNotFoundError):
                 obstore.delete(self._store, key)
         except self._errors as error:
-            raise _failed(self, error) from error
+            raise failed(self, error) from error
 
 
 def make_folder(path: Path) -> None:
@@ -226,5 +227,7 @@ def open_storage(url: str) -> Storage:
             )
 
 
-def _failed(place: object, error: Exception) -> StorageFailed:
-    return StorageFailed(f"{place}: {error}")
+def failed(place: object, error: Exception) -> StorageFailed:
+    """Return the error of this package for one of the system or of a library at *place*, which need not name it."""
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return StorageFailed(f"{place}: {error}{'; make room there' if is_full else ''}")

@@ -15,6 +15,7 @@ from orderlymq_backup.storage import GROUP_ACCESS, Bucket, Folder, Storage, open
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up, restore_group
 from tests.backup.s3server import NoServer, s3_server
+from tests.trouble.smalldisk import mounted
 
 BUCKET = "backups"
 
@@ -155,3 +156,18 @@ def test_a_place_that_cannot_be_used_is_named(
             put(storage, "blobs/ab/abc", b"x")
         with pytest.raises(StorageFailed):
             list(storage.read("blobs/ab/abc"))
+
+
+def test_a_full_place_is_named(tmp_path: Path) -> None:
+    """The system's error alone says neither which disk is full nor what to do; nothing is left there."""
+    disk = tmp_path / "disk"
+    with mounted(disk, mib=1):
+        place = Folder(disk / "backups")
+
+        with (
+            pytest.raises(StorageFailed, match=r"/disk/backups/incoming: .*; make room there"),
+            catalogue.spooled(place) as folder,
+        ):
+            (folder / "blob").write_bytes(bytes(4 << 20))
+
+        assert list((disk / "backups" / "incoming").iterdir()) == []
