@@ -32,17 +32,24 @@ from orderlymq_broker.replication.writer import WriterEvents, WriterThread
 from orderlymq_broker.settings import BrokerSettings, RaftSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
-from orderlymq_broker.store.kv import Batch, Family, KeyValueStore
-from orderlymq_broker.store.layout import META_STICKINESS, decode_u64, encode_u64
+from orderlymq_broker.state.records import Append, decode_records
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.consumequeue import read_entries, read_messages
+from orderlymq_broker.store.entry import split_entry
+from orderlymq_broker.store.kv import Batch, Family, KeyValueStore, Reader, StoreFailed
+from orderlymq_broker.store.layout import META_STICKINESS, decode_u64, encode_u64, message_key
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_raft import Config, Membership, Node
-from orderlymq_raft.types import HardState, Index, NodeId
+from orderlymq_raft.log import Compacted
+from orderlymq_raft.types import EntryKind, HardState, Index, NodeId
 
 _log = logging.getLogger(__name__)
 
 # Of the time that a process has for its end: leadership and clients have had theirs before.
 WRITER_CLOSE_SHARE: Final = 0.4
+# Commits and locks may be behind the newest message; some milliseconds of reading.
+ENTRIES_LOOKED_AT_MAX: Final = 512
 # A disk that takes longer for what is staged hangs.
 WRITE_MAX_S: Final = 10.0
 
@@ -73,6 +80,7 @@ class Instance:
         self.log = RaftLogStore(store, settings.storage.tail_cache_size)
         bootstrap(settings, store, self.log)
         self.state = BrokerState.load(store)
+        refuse_lost_end(self.log, self.state, store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(settings, self.state, store)
         loop = asyncio.get_running_loop()
@@ -210,3 +218,39 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
         log.set_membership(batch, Membership(voters))
         _log.info("this replica begins with an empty log, voters %s", sorted(voters))
     store.write(batch, sync=True)
+
+
+def refuse_lost_end(log: RaftLogStore, state: BrokerState, reader: Reader) -> None:
+    """Check that the newest message of the log that is applied stands in its queue.
+
+    A store that has lost a file may open without it. A queue would end too early then, and give offsets again.
+
+    Raises:
+        StoreFailed: it does not.
+    """
+    for index in range(state.applied_index, state.applied_index - ENTRIES_LOOKED_AT_MAX, -1):
+        if index < log.first_index():
+            return
+        try:
+            (entry,) = log.entries(Index(index), Index(index + 1), 0)
+        except Compacted:  # retention has taken its messages
+            return
+        if entry.kind is not EntryKind.NORMAL:
+            continue
+        for record in reversed(list(decode_records(split_entry(entry.data).meta))):
+            topic = state.topics.by_id.get(record.topic_id) if type(record) is Append else None
+            if type(record) is Append and topic is not None:
+                _refuse_lost(record, topic.queues.get(record.queue_id), reader)
+                return
+
+
+def _refuse_lost(record: Append, queue: Queue | None, reader: Reader) -> None:
+    end = 0 if queue is None else queue.next_offset
+    if queue is None or end <= record.queue_offset:
+        raise StoreFailed(
+            f"queue {record.queue_id} of topic id {record.topic_id} ends at {end}, but offset {record.queue_offset} was given: "
+            "files of the store are lost; run 'orderlymq doctor' on the directory and restore this replica from its peers"
+        )
+    if record.queue_offset >= queue.min_offset:
+        read_entries(reader, record.topic_id, record.queue_id, record.queue_offset, 1)
+        read_messages(reader, [message_key(record.physical)])

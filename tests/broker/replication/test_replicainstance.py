@@ -1,20 +1,31 @@
-"""The writes of a replica at its very first start."""
+"""The writes of a replica at its very first start, and what it refuses at a later one."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.replicainstance import (
     bootstrap,
     promise_to_stick,
+    refuse_lost_end,
     sticks_ms,
 )
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings
-from orderlymq_broker.store.kv import Batch
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.records import (
+    Commit,
+    OffsetsCommitted,
+    RetentionAdvanced,
+    TopicDeleted,
+)
+from orderlymq_broker.store.kv import Batch, Family, StoreError
+from orderlymq_broker.store.layout import message_key, queue_key
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_raft import Membership
+from tests.broker.doctor.test_doctor import Writer
 from tests.broker.store.memory import MemoryStore
 
 SETTINGS = BrokerSettings(
@@ -86,3 +97,61 @@ def test_a_shorter_election_time_out_leaves_the_former_promise_in_force() -> Non
 def test_peers_are_shown_less_than_a_replica_sticks() -> None:
     """A leader may be heard at the end of a tick."""
     assert (sticks_ms(SHORT), sticks_ms(LONG)) == (175, 975)
+
+
+def filled(data_dir: Path) -> Writer:
+    """A replica with two topics, whose newest message stands before a commit."""
+    writer = Writer(data_dir)
+    writer.topic("bills")
+    writer.topic("orders")
+    writer.send("bills", 0, 3)
+    writer.send("orders", 2, 5)
+    writer.enter([OffsetsCommitted((Commit("billing", "orders", 2, 1),))], [])
+    return writer
+
+
+def look(writer: Writer) -> None:
+    """Look at the store as a start does."""
+    log = RaftLogStore(writer.store, 0)
+    refuse_lost_end(log, BrokerState.load(writer.store), writer.store)
+
+
+def test_a_store_that_has_all_is_started(tmp_path: Path) -> None:
+    """Also where the newest message is of a deleted topic, or retention has taken it, or there is none."""
+    look(empty := Writer(tmp_path / "empty"))
+    empty.close()
+    writer = filled(tmp_path / "data")
+    look(writer)
+    writer.enter([TopicDeleted("orders")], [])
+    look(writer)
+    writer.enter([RetentionAdvanced((), floor=writer.log.physical_end())], [])
+    look(writer)
+    writer.close()
+
+
+@pytest.mark.parametrize("lost", ["entries", "last entry", "message", "messages"])
+def test_a_store_that_has_lost_its_newest_messages_is_not_started(
+    tmp_path: Path, lost: str
+) -> None:
+    """It would give their offsets again, or lead consumers past them."""
+    writer = filled(tmp_path)
+    topic_id = writer.state.topics.by_name["orders"].id
+    keys = [queue_key(topic_id, 2, offset) for offset in range(5)]
+    last = writer.store.get(Family.CONSUME_QUEUE, keys[4])
+    assert last is not None
+    batch = Batch()
+    match lost:
+        case "entries":
+            batch.delete_range(Family.CONSUME_QUEUE, keys[0], queue_key(topic_id, 2, 5))
+        case "last entry":
+            batch.delete(Family.CONSUME_QUEUE, keys[4])
+        case "message":
+            batch.delete(Family.MESSAGES, last[:8])
+        case "messages":
+            batch.delete_range(Family.MESSAGES, message_key(0), message_key(1 << 40))
+    writer.store.write(batch, sync=True)
+
+    with pytest.raises(StoreError, match=r"are lost|missing|does not fit"):
+        look(writer)
+
+    writer.close()
