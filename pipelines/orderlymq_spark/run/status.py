@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from prometheus_client import Gauge, start_http_server
 
+from orderlymq_spark.errors import OptionError
 from orderlymq_spark.locations.location import Location
 
 _FILE: Final = "status.json"
+_WAY_OUT: Final = "correct it, or move it away: then nothing says what the checkpoint is of"
 
 
 @dataclass(slots=True)
@@ -46,9 +48,20 @@ class Status:
 
 
 def kept_status(checkpoint: Location) -> dict[str, Any]:
-    """Return what the last run has written; nothing before a first one."""
+    """Return what the last run has written; nothing before a first one.
+
+    Raises:
+        OptionError: It is damaged, as by an edit.
+    """
     path = checkpoint / _FILE
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{path} cannot be read ({error}); {_WAY_OUT}") from error
+    if not isinstance(found, dict):
+        raise OptionError(f"{path} holds no object of JSON; {_WAY_OUT}")
     return found
 
 

@@ -1,0 +1,30 @@
+"""What a pipeline reads of its last run."""
+
+from pathlib import Path
+
+import pytest
+
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.locations.local import LocalLocation
+from orderlymq_spark.run.status import Status, kept_status
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"about": {"a": 1},}', b"\xff", b"[]", b"[" * 9999]
+)
+def test_a_status_that_cannot_be_read_is_a_sentence(tmp_path: Path, content: bytes) -> None:
+    """People are told to edit it; the text names the file and the way out."""
+    (tmp_path / "status.json").write_bytes(content)
+
+    with pytest.raises(OptionError, match=r"/status\.json .*; correct it, or move it away"):
+        kept_status(LocalLocation(str(tmp_path)))
+
+
+def test_what_was_written_is_kept(tmp_path: Path) -> None:
+    """Nothing before a first run."""
+    place = LocalLocation(str(tmp_path))
+    before = kept_status(place)
+    Status("n", "mirror", source={"orders": {}}).write(place)
+
+    assert before == {}
+    assert kept_status(place)["source"] == {"orders": {}}
