@@ -36,7 +36,7 @@ def refuse_gap(store: Path) -> None:
             if first is None:
                 continue
             number, count = _last_batch(log) or (first[0], 0)
-        if end is not None and first[0] != end:
+        if end is not None and first[0] > end:
             raise StoreFailed(
                 f"{store}: the write-ahead log {before} ends before write {end} and {path.name} begins with {first[0]}: what was "
                 "between them is lost; restore this replica from its peers"
