@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -96,7 +97,14 @@ class RocksStore:
         self._has_unsynced = False
         self._commits = 0
         self._writing = threading.Lock()
-        self._dropped: bytes = self._columns[Family.META].get(layout.META_DROPPED) or b""
+        self._dropped = b""
+        try:
+            self._dropped = self.base_get(Family.META, layout.META_DROPPED) or b""
+        except StoreError:
+            # Else this process would keep RocksDB's lock.
+            with suppress(StoreError):
+                self.close()
+            raise
 
     # -- reads (event loop) --------------------------------------------------------------------
 

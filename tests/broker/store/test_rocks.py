@@ -527,3 +527,18 @@ def test_a_store_that_is_being_replaced_has_no_size(store: RocksStore) -> None:
     aside.rename(store.path)
 
     assert size == 0
+
+
+def test_a_damaged_first_read_is_a_failed_store_that_is_closed_again(tmp_path: Path) -> None:
+    """What the opening itself reads is translated, too, and leaves no lock behind."""
+    store = RocksStore(tmp_path, create=True)
+    store.write(put(Family.META, layout.META_DROPPED, bytes(8)), sync=True)
+    store.close()
+    (table,) = tmp_path.glob("*.sst")
+    content = bytearray(table.read_bytes())
+    content[8] ^= 1
+    table.write_bytes(content)
+
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match="block checksum mismatch"):
+            RocksStore(tmp_path)
