@@ -26,6 +26,8 @@ FORMAT: Final = 1
 MANIFEST_SIZE_MAX: Final = 64 << 20
 GROUPS_MAX: Final = 1_000
 FILES_MAX: Final = 100_000
+# It has the name of one file, and is read as a whole.
+CURRENT_SIZE_MAX: Final = 64
 
 _HEAD: Final = re.compile(rb"orderlymq-backup ([0-9]{1,9}) ([0-9a-f]{64})\n")
 _KEY: Final = re.compile(r"backups/(?P<id>[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8})\.manifest")
@@ -151,8 +153,9 @@ def _check(backup: Backup, backup_id: str) -> None:
     if len(set(groups)) != len(groups):
         raise BackupDamaged(f"backup {backup_id}: a broker group stands in it twice")
     for part in backup.parts:
-        names = {file.name for file in part.files}
-        if len(names) != len(part.files) or "CURRENT" not in names or not part.index:
+        sizes = {file.name: file.size for file in part.files}
+        is_named = 0 < sizes.get("CURRENT", 0) <= CURRENT_SIZE_MAX
+        if len(sizes) != len(part.files) or not is_named or not part.index:
             raise BackupDamaged(f"backup {backup_id}: the files of {part.group} are no store")
 
 

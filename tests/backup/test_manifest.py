@@ -72,6 +72,8 @@ def test_what_is_written_is_read_again() -> None:
         ({"name": "CURRENT\n"}, "name"),
         ({"sha256": "ab" * 32 + "\n"}, "sha256"),
         ({"name": "000001.sst"}, "no store"),
+        ({"size": 65}, "no store"),
+        ({"size": 0}, "no store"),
         ({"size": -1}, "size"),
         ({"size": 2**63}, "size"),
         ({"size": True}, "size"),
