@@ -10,6 +10,7 @@ of their own: Ctrl-C in a terminal is the supervisor's business.
 import asyncio
 import json
 import logging
+import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,10 @@ PROBES_FAILED_MAX: Final = 5
 START_GRACE_S: Final = 60.0  # opening a large store may take a while
 # A process that hangs ends itself by then and says where. One that was paused needs a moment to go on.
 STOP_TIMEOUT_S: Final = SERVER_CLOSE_MAX_MS / 1000 + FORCE_AFTER_S + 1.0
+# A server that cannot start says why in the last record of its log.
+REFUSED: Final = 2
+_REFUSAL: Final = "cannot start: "
+_REFUSAL_SIZE_MAX: Final = 4 << 10
 _LOG_SIZE_MAX: Final = 64 << 20  # a log that is larger is moved to NAME.log.1 at the next start
 _BOOT_ID: Final = PROC / "sys" / "kernel" / "random" / "boot_id"
 
@@ -99,11 +104,14 @@ class Keeper:
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
-        young_deaths = 0
+        young_deaths, said = 0, ""
         while not self._stopping.is_set():
             began = loop.time()
             try:
-                ending = _ending(await self._run_once())
+                code = await self._run_once()
+                reason = _refusal(self._directory.log(self.program.name)) if code == REFUSED else ""
+                ending = _ending(code) + (f" ({reason})" if reason not in ("", said) else "")
+                said = reason
             except OSError as error:
                 # No memory, no descriptors, a full disk: it may pass, so it is a death like others.
                 ending = f"could not be started: {error}"
@@ -204,6 +212,22 @@ def _ending(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:  # one of real time, most of which have no names
         return f"was ended by signal {-code}"
+
+
+def _refusal(log: Path) -> str:
+    """Return why the process that has written *log* did not start, empty where the end of the log does not say it."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _REFUSAL_SIZE_MAX))
+            _, found, reason = file.read().decode(errors="replace").rpartition(_REFUSAL)
+    except OSError:
+        return ""
+    first, *further = reason.strip().splitlines() or [""]
+    # The lines of one record behind its first are indented.
+    is_last = found and all(line.startswith(" ") for line in further)
+    return (
+        " ".join([_REFUSAL.strip(), *first.split(), *" ".join(further).split()]) if is_last else ""
+    )
 
 
 def rotate(path: Path) -> None:

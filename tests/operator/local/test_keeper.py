@@ -27,6 +27,9 @@ import http.server, json, signal, sys, time
 settings = json.load(open(sys.argv[2]))
 if settings.get("die"):
     sys.exit(7)
+if settings.get("refuse"):
+    print("2026-11-30 ERROR one: cannot start: the disk is gone;\\n look at it", flush=True)
+    sys.exit(2)
 if settings.get("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 else:
@@ -131,6 +134,19 @@ async def test_a_process_that_cannot_start_is_tried_more_and_more_slowly(stage: 
 
     assert loop.time() - began > sum(keeper.RESTART_DELAYS_S[:3])
     assert set(stage.reports) == {"one ended with code 7; starting it again"}
+
+
+async def test_a_process_that_refuses_to_start_says_why_once(stage: Stage) -> None:
+    """Who waits for the cluster need not look for a log."""
+    kept = stage.keep(refuse=True)
+
+    await stage.until(lambda: kept.restarts == 3)
+
+    assert stage.reports == [
+        "one ended with code 2 (cannot start: the disk is gone; look at it); starting it again",
+        "one ended with code 2; starting it again",
+        "one ended with code 2; starting it again",
+    ]
 
 
 async def test_a_stopped_process_is_killed_and_started_again(stage: Stage) -> None:
