@@ -139,13 +139,13 @@ def is_wanted(matches: Matches, entry: TailEntry) -> bool:
 def _read_tail(
     queue: Queue, offset: int, count_max: int, size_max: int, matches: Matches | None
 ) -> tuple[int, list[bytes | memoryview], int]:
-    tail = queue.tail
     position = offset - queue.tail_start
-    end = min(len(tail), position + SCAN_MAX)
     messages: list[bytes | memoryview] = []
     size = work = 0
-    while position < end and len(messages) < count_max and work < SCAN_WORK_MAX:
-        entry = tail[position]
+    limit = count_max if matches is None else SCAN_MAX
+    for entry in queue.tail.part(position, position + limit):
+        if len(messages) == count_max or work >= SCAN_WORK_MAX:
+            break
         if isinstance(matches, PropertyTest):
             work += matches.work(entry.message)
         if matches is None or is_wanted(matches, entry):
@@ -154,9 +154,9 @@ def _read_tail(
             if messages and size > size_max:
                 break
             messages.append(message)
-        position += 1
+        offset += 1
 
-    return queue.tail_start + position, messages, work
+    return offset, messages, work
 
 
 def _read_store(

@@ -7,6 +7,7 @@ first out over all queues, so that a consumer that keeps up never touches the st
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
 from orderlymq_broker.state.tables import TableWrites, read_as
@@ -27,8 +28,59 @@ _KEYS_END: Final = b"\xff" * 17
 RANGE_MIN: Final = 64
 
 
-# That of every queue without a message in memory: an own one takes 600 bytes, and there may be hundreds of thousands.
-_NO_TAIL: Final[deque[TailEntry]] = deque()
+# Places of messages that have left a tail are given back when there are so many, and as many as messages are left.
+LEFT_MIN: Final = 64
+
+
+class Tail:
+    """The newest messages of a queue: one comes at the end, the oldest leaves, and each is found as fast as any other.
+
+    Of 300,000 in a deque the middle one takes 20 us, and a pull looks at up to 800.
+    """
+
+    __slots__ = ("_entries", "_first")
+
+    def __init__(self) -> None:
+        self._entries: list[TailEntry | None] = []
+        self._first = 0  # where the oldest stands; None stands before it
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._first
+
+    def __iter__(self) -> Iterator[TailEntry]:
+        return iter(self.part(0, len(self)))
+
+    def __getitem__(self, position: int) -> TailEntry:
+        """Return a message by its place behind the oldest."""
+        assert position >= 0, position
+        entry = self._entries[self._first + position]
+        assert entry is not None
+
+        return entry
+
+    def part(self, start: int, end: int) -> list[TailEntry]:
+        """Return the messages from one place to before another, as far as there are any."""
+        # None stands before the first alone.
+        return self._entries[self._first + start : self._first + end]  # type: ignore[return-value]
+
+    def append(self, entry: TailEntry) -> None:
+        """Take in the newest message."""
+        self._entries.append(entry)
+
+    def pop_oldest(self) -> TailEntry:
+        """Let the oldest message go; return it."""
+        oldest = self[0]
+        self._entries[self._first] = None
+        self._first += 1
+        if self._first >= LEFT_MIN and 2 * self._first >= len(self._entries):
+            del self._entries[: self._first]
+            self._first = 0
+
+        return oldest
+
+
+# That of every queue without a message in memory: there may be hundreds of thousands.
+_NO_TAIL: Final = Tail()
 
 
 class Queue:
@@ -49,7 +101,7 @@ class Queue:
         self.next_offset = 0
         self.min_offset = 0
         self.last_timestamp = 0
-        self.tail: deque[TailEntry] = _NO_TAIL
+        self.tail = _NO_TAIL
 
     def __repr__(self) -> str:
         return (
@@ -101,7 +153,7 @@ class TailCache:
         The caller has already counted it in ``queue.next_offset``.
         """
         if queue.tail is _NO_TAIL:
-            queue.tail = deque()
+            queue.tail = Tail()
         queue.tail.append(entry)
         self._order.append(queue)
         self.size += entry.size
@@ -117,7 +169,7 @@ class TailCache:
         order = self._order
         while self.size > self.size_max and order:
             queue = order.popleft()
-            self.size -= queue.tail.popleft().size
+            self.size -= queue.tail.pop_oldest().size
             if not queue.tail:
                 queue.tail = _NO_TAIL
 
