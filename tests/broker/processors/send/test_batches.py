@@ -345,7 +345,7 @@ def test_batches_that_wait_are_bounded() -> None:
 
 
 def test_batches_that_wait_count_with_all_that_is_kept_of_them() -> None:
-    """The properties of a batch, and fields that nobody reads, may be a hundred times its body."""
+    """Fields that nobody reads may be a hundred times its body."""
     text = "".join(f"{number}\x01v\x02" for number in range(20_000))
     limit = 4 * len(text)
     shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=limit))).lead()
@@ -355,7 +355,7 @@ def test_batches_that_wait_count_with_all_that_is_kept_of_them() -> None:
     tracemalloc.start()
     opaques = []
     for number in range(10):
-        ext = send_ext("orders", f"{number}" + text, m="true", junk=f"{number}" + text)
+        ext = send_ext("orders", m="true", junk=f"{number}" + text, more=f"{number}" + text)
         opaques.append(shell.submit(320, ext, small))
         del ext
     held, _ = tracemalloc.get_traced_memory()

@@ -1,6 +1,7 @@
 """Sends: what is stored, what is refused, and how a repeat is answered."""
 
 import tracemalloc
+from cProfile import Profile
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.messagedraft import Properties
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.records import Append, GroupSet, TopicDeleted, TopicSet
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -578,3 +580,18 @@ def test_whatever_happens_one_identity_has_one_copy_and_acknowledged_sends_are_k
     assert sorted(keys) == sorted(set(keys))
     assert set(told) == set(keys)
     shell.restart()
+
+
+@pytest.mark.parametrize("code", [310, 320, 325])
+def test_properties_that_no_message_may_have_are_refused_unread(shell: Shell, code: int) -> None:
+    """To read those of a header of a megabyte takes 50 ms, for nothing."""
+    create(shell, TopicSet("orders", 1, 1))
+    text = properties(**{f"name-{number}": "v" for number in range(8_000)})
+    body = encode_batch([BatchEntry(0, b"x", b"")]) if code == 320 else b"x"
+    profile = Profile()
+
+    reply = profile.runcall(shell.call, code, send_ext("orders", text, e=0), body)
+
+    assert reply.code == 13
+    read = Properties.__init__.__code__
+    assert all(entry.code is not read for entry in profile.getstats())
