@@ -209,11 +209,12 @@ class MeasuringStore(MemoryStore):
 
 
 class ScanningStore:
-    """Reads *store*, and knows where scans began."""
+    """Reads *store*, and knows where scans began and how many pairs they have found."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self.starts: list[bytes] = []
+        self.found = 0
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """Return the value of *key*."""
@@ -227,8 +228,10 @@ class ScanningStore:
         self, family: Family, start: bytes, end: bytes, *, limit: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """Return pairs from *start* on."""
+        pairs = self._store.scan(family, start, end, limit=limit, reverse=reverse)
         self.starts.append(start)
-        return self._store.scan(family, start, end, limit=limit, reverse=reverse)
+        self.found += len(pairs)
+        return pairs
 
 
 def _write(tables: Tables, layer: Layer) -> None:

@@ -3,10 +3,11 @@
 from collections import Counter
 
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX
+from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX, STEP_MIN
 from orderlymq_broker.state.records import DelayProgress, TopicSet
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.requests import create, properties, send_ext
+from tests.broker.store.memory import ScanningStore
 
 LEVELS = range(1, 19)
 
@@ -78,3 +79,26 @@ def test_a_message_that_is_larger_than_a_ticks_room_goes_alone(shell: Shell) -> 
         shell.settle()
 
     assert ticks == [{1: 1}, {2: 1}, {1: 1}]
+
+
+def test_a_tick_that_finds_few_due_reads_few_of_those_that_wait(shell: Shell) -> None:
+    """A level with a steady load has thousands that wait, and some due in each tick."""
+    create(shell, TopicSet("orders", 1, 1))
+    for number in range(10 * STEP_MIN):
+        shell.submit(310, send_ext("orders", properties(DELAY="3", UNIQ_KEY=f"U{number}")), b"x")
+        if number == 0:
+            shell.settle()
+            shell.wall_ms += 5_000
+    shell.settle()
+    shell.wall_ms += 5_000
+    store = ScanningStore(shell.store)
+    shell.core.context.reader = store
+
+    effects = shell.core.delays.tick(shell.now)
+
+    (proposal,) = [each for each in effects if isinstance(each, Propose)]
+    assert len(proposal.records) == 2
+    assert store.found <= STEP_MIN
+    shell.core.context.reader = shell.store
+    shell.run(effects)
+    shell.settle()
