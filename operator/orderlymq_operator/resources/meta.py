@@ -43,6 +43,13 @@ Name = Annotated[
 WireName = Annotated[
     str, StringConstraints(pattern=r"^[%a-zA-Z0-9_-]+$", min_length=1, max_length=127)
 ]
+# Of a Secret or ConfigMap, as the API server takes it.
+DataKey = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([.]?[-_a-zA-Z0-9][-._a-zA-Z0-9]*)$", min_length=1, max_length=253
+    ),
+]
 _Text = Annotated[str, StringConstraints(max_length=63)]
 
 

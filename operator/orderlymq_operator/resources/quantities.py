@@ -5,6 +5,7 @@ Both stay text in the model, so that a manifest reads back as it was written; th
 """
 
 import re
+from decimal import Decimal
 from typing import Any, Final
 
 from pydantic import GetCoreSchemaHandler
@@ -22,6 +23,13 @@ _UNITS_BYTES: Final = {
     "Gi": 2**30,
     "Ti": 2**40,
     "Pi": 2**50,
+}
+_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(n|u|m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$")
+_UNITS_KUBERNETES: Final = {
+    "": Decimal(1),
+    **{unit: Decimal(1000) ** -power for power, unit in enumerate("mun", start=1)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
@@ -67,3 +75,9 @@ def _text_schema(cls: type[str], pattern: str) -> CoreSchema:
     return core_schema.no_info_after_validator_function(
         cls, text, serialization=core_schema.plain_serializer_function_ser_schema(str)
     )
+
+
+def quantity(value: Any) -> Decimal | None:
+    """Return the number that a quantity stands for; None when it is none."""
+    found = _QUANTITY.match(value) if isinstance(value, str) else None
+    return Decimal(found[1]) * _UNITS_KUBERNETES[found[2] or ""] if found else None

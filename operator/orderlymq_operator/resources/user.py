@@ -15,6 +15,7 @@ from orderlymq_operator.resources.meta import (
     BY_NAME,
     IMMUTABLE,
     ClusterRef,
+    DataKey,
     FilePath,
     KubernetesObject,
     Model,
@@ -48,9 +49,7 @@ class SecretKeyRef(Model):
     """A key of a Secret in the namespace of the User."""
 
     name: Name = Field(description="Name of the Secret.")
-    key: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
-        default="secretKey", description="Key in the Secret."
-    )
+    key: DataKey = Field(default="secretKey", description="Key in the Secret.")
 
 
 class SecretSource(Model):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import Model, Name, each_once, rule, rules
-from orderlymq_operator.resources.quantities import Duration
+from orderlymq_operator.resources.quantities import Duration, quantity
 
 PULL_SECRETS_MAX: Final = 16
 TOLERATIONS_MAX: Final = 32
@@ -38,6 +38,15 @@ ImagePullSecrets = Annotated[
         json_schema_extra={"x-kubernetes-list-type": "set"},
     ),
     each_once("Secret"),
+]
+# The name of a StorageClass: a DNS name.
+StorageClassName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        min_length=1,
+        max_length=253,
+    ),
 ]
 # Kubernetes' label keys: an optional DNS prefix and a name.
 LabelKey = Annotated[
@@ -93,8 +102,31 @@ class ComputeRequests(Model):
     )
 
 
+_TOO_MUCH: Final = "requests.{0} is more than limits.{0}, which the API server takes in no pod"
+# By the names of the fields, as CEL writes them.
+_AMOUNTS: Final = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "ephemeral-storage": "ephemeral__dash__storage",
+}
+
+
+def _within_limit(name: str, field: str) -> dict[str, str]:
+    """Return the CEL rule that an amount is within its limit; a default is asked before its parts are filled in."""
+    request, limit = f"self.requests.{field}", f"self.limits.{field}"
+    return rule(
+        f"!has(self.requests) || !has(self.limits) || !has({request}) || !has({limit}) || "
+        f"quantity(string({request})).compareTo(quantity(string({limit}))) <= 0",
+        _TOO_MUCH.format(name),
+    )
+
+
 class Resources(Model):
     """Requests and limits of a pod."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(*(_within_limit(*each) for each in _AMOUNTS.items()))
+    )
 
     requests: ComputeRequests = Field(
         default=ComputeRequests(), description="Amounts that the scheduler reserves."
@@ -102,6 +134,18 @@ class Resources(Model):
     limits: ComputeRequests = Field(
         default=ComputeRequests(), description="Amounts that the pod cannot exceed."
     )
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        requests, limits = (
+            self.requests.model_dump(by_alias=True),
+            self.limits.model_dump(by_alias=True),
+        )
+        for name in _AMOUNTS:
+            request, limit = quantity(requests[name]), quantity(limits[name])
+            if request is not None and limit is not None and request > limit:
+                raise ValueError(_TOO_MUCH.format(name))
+        return self
 
 
 # A broker with its default caches (64Mi and 64Mi) stays below 400 MiB; the limit leaves room for a snapshot.

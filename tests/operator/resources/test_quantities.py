@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.quantities import Duration, Quantity, quantity
 
 _SIZES = TypeAdapter(Quantity)
 _TIMES = TypeAdapter(Duration)
@@ -51,3 +51,9 @@ def test_a_larger_number_is_a_larger_size(number: int, unit: str) -> None:
     smaller, larger = Quantity(f"{number}{unit}"), Quantity(f"{number + 1}{unit}")
 
     assert smaller.size_bytes < larger.size_bytes
+
+
+def test_a_quantity_is_exact() -> None:
+    """No rounding: two sizes that differ by a byte differ."""
+    assert quantity("9007199254740993") != quantity("9007199254740992")
+    assert quantity("not one") is None

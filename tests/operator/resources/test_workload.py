@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orderlymq_operator.kube.objects.drift import quantity
-from orderlymq_operator.resources.workload import ComputeRequests, Toleration
+from orderlymq_operator.resources.quantities import quantity
+from orderlymq_operator.resources.workload import ComputeRequests, Resources, Toleration
 
 _TAKEN = {
     "cpu": [2, "2", "0.5", "0.05", "0.001", "1.25", "500m"],
@@ -56,3 +56,20 @@ def test_a_toleration_with_which_no_pod_can_be_made_is_refused(said: Any, taken:
     """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
     with nullcontext() if taken else pytest.raises(ValidationError):
         Toleration.model_validate(said)
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "taken"),
+    [
+        ({"memory": "1Gi"}, {"memory": "1024Mi"}, True),
+        ({"cpu": 2}, {"memory": "1Gi"}, True),
+        ({"cpu": 2}, {"cpu": "1500m"}, False),
+        ({"memory": "256Mi"}, {"memory": "128Mi"}, False),
+        ({"ephemeral-storage": "1G"}, {"ephemeral-storage": 10**8}, False),
+    ],
+    ids=str,
+)
+def test_a_request_beyond_its_limit_is_refused(requests: Any, limits: Any, taken: bool) -> None:
+    """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
+    with nullcontext() if taken else pytest.raises(ValidationError, match="is more than limits"):
+        Resources.model_validate({"requests": requests, "limits": limits})

@@ -8,22 +8,14 @@ desired field. Fields that others added (defaults, injected containers) are left
 import copy
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects.names import ANNOTATION_APPLIED
 from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.quantities import quantity
 
 _FINGERPRINT_LENGTH: Final = 16
-_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(n|u|m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$")
-_UNITS: Final = {
-    "": Decimal(1),
-    **{unit: Decimal(1000) ** -power for power, unit in enumerate("mun", start=1)},
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
-    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
-}
 
 
 def stamped(made: Json) -> Json:
@@ -74,12 +66,6 @@ def _contains_list(live: Any, wanted: list[Any]) -> bool:
 def _same_quantity(live: Any, wanted: Any) -> bool:
     one, other = quantity(live), quantity(wanted)
     return one is not None and one == other
-
-
-def quantity(value: Any) -> Decimal | None:
-    """Return the number that a quantity stands for; None when it is none."""
-    found = _QUANTITY.match(value) if isinstance(value, str) else None
-    return Decimal(found[1]) * _UNITS[found[2] or ""] if found else None
 
 
 def _identity(found: Json) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.objects.placement import node_choice
 from orderlymq_operator.kube.objects.podtemplate import (
     locked_down,
@@ -24,6 +23,7 @@ from orderlymq_operator.kube.objects.podtemplate import (
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 from orderlymq_operator.resources.pipelines.spark import SparkSettings
+from orderlymq_operator.resources.quantities import quantity
 
 CONTAINER: Final = "driver"
 # The names that Spark and Kubeflow's operator look for.

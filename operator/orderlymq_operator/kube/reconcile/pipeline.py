@@ -17,7 +17,7 @@ from orderlymq_operator.brokers.pages import read_page
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.drift import changes, quantity, stamped
+from orderlymq_operator.kube.objects.drift import changes, stamped
 from orderlymq_operator.kube.objects.ownership import is_former
 from orderlymq_operator.kube.objects.pipeline import (
     DriverEnvironment,
@@ -81,6 +81,7 @@ from orderlymq_operator.plan.pipelines import (
 )
 from orderlymq_operator.resources.kinds import Backup, Cluster, ScheduledBackup
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
+from orderlymq_operator.resources.quantities import quantity
 from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)

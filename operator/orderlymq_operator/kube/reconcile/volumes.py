@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
-from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.pods import ClaimFacts
@@ -19,6 +18,7 @@ from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.volumes import Volume, is_exhausted, size_text, wanted_size
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.quantities import quantity
 
 
 async def settle(backend: KubeBackend, found: Findings) -> int:

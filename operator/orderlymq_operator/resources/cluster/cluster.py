@@ -44,6 +44,7 @@ from orderlymq_operator.resources.workload import (
     Placement,
     Resources,
     ScaleDown,
+    StorageClassName,
     Update,
 )
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, ELECTION_MS_MAX, LOCK_LEASE_MS_MIN
@@ -96,7 +97,7 @@ class Storage(Model):
         default="Retain",
         description="Whether a replica's data is kept or deleted with the Cluster.",
     )
-    class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = Field(
+    class_name: StorageClassName | None = Field(
         default=None,
         description="StorageClass of the volumes, the default one when absent; only in Kubernetes.",
         json_schema_extra=IMMUTABLE,

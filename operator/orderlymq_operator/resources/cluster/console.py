@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.meta import DataKey, Model, Name, rule, rules
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 HOSTS_MAX: Final = 16
@@ -36,9 +36,7 @@ class AccountsSecret(Model):
         description="Secret with a file of accounts as `orderlymq console --accounts` reads it: a TOML table for each "
         "name, with token and right."
     )
-    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = Field(
-        default="accounts.toml", description="Key in the Secret."
-    )
+    key: DataKey = Field(default="accounts.toml", description="Key in the Secret.")
 
 
 class ConsoleIngress(Model):

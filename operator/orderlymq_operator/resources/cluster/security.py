@@ -5,11 +5,11 @@ Rule: a profile sets nothing by itself. It says what the other fields must say, 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from orderlymq_operator.resources.meta import Model, Name, rule
+from orderlymq_operator.resources.meta import DataKey, Model, Name, rule
 
 STRICT: Final = "Strict"
 _TLS: Final = "security.profile Strict needs tls.mode Enforcing, with secretName (outside Kubernetes certificateFile and keyFile)"
@@ -73,9 +73,7 @@ class PagesToken(Model):
     """The token that the HTTP pages of a Cluster ask for."""
 
     secret_name: Name = Field(description="Secret with the token, 16 to 1024 bytes of text.")
-    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = Field(
-        default="token", description="Key in the Secret."
-    )
+    key: DataKey = Field(default="token", description="Key in the Secret.")
 
 
 class Security(Model):

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 from orderlymq_operator.resources.meta import (
     BY_NAME,
     IMMUTABLE,
+    DataKey,
     Model,
     Name,
     WireName,
@@ -19,7 +20,7 @@ from orderlymq_operator.resources.meta import (
     rules,
 )
 from orderlymq_operator.resources.quantities import Quantity
-from orderlymq_operator.resources.workload import ComputeRequests, Resources
+from orderlymq_operator.resources.workload import ComputeRequests, Resources, StorageClassName
 
 EXECUTORS_MAX: Final = 256
 LIST_MAX: Final = 1024
@@ -142,7 +143,7 @@ class CheckpointStorage(Model):
             )
         ),
     )
-    class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = Field(
+    class_name: StorageClassName | None = Field(
         default=None,
         description="StorageClass of the claim that is made, the default one when absent.",
         json_schema_extra=IMMUTABLE,
@@ -177,9 +178,7 @@ class SecretKey(Model):
     """A key of a Secret in the namespace of the Pipeline."""
 
     name: Name = Field(description="Name of the Secret.")
-    key: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
-        description="Key in the Secret."
-    )
+    key: DataKey = Field(description="Key in the Secret.")
 
 
 class Variable(Model):

@@ -5,7 +5,15 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources.meta import BY_NAME, Model, Name, check_names, rule, rules
+from orderlymq_operator.resources.meta import (
+    BY_NAME,
+    DataKey,
+    Model,
+    Name,
+    check_names,
+    rule,
+    rules,
+)
 from orderlymq_operator.resources.pod.ownership import (
     OWN_PORT_NAMES,
     OWN_PORT_PREFIX,
@@ -36,7 +44,14 @@ def _plain(path: str) -> str:
     return path
 
 
-_Key = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+_Attribute = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+_Driver = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?([.][a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*$",
+        max_length=63,
+    ),
+]
 Word = Annotated[str, StringConstraints(max_length=4096)]
 _Path = Annotated[
     str,
@@ -57,7 +72,7 @@ class KeyReference(Model):
     """A key of a Secret or ConfigMap in the Cluster's namespace."""
 
     name: Name = Field(description="Name of the object.")
-    key: _Key = Field(description="Key in it.")
+    key: DataKey = Field(description="Key in it.")
     optional: bool = Field(default=False, description="Whether the pod starts without it.")
 
 
@@ -162,9 +177,9 @@ class ClaimVolume(Model):
 class CsiVolume(Model):
     """A volume of a CSI driver that lives as long as the pod, as of the secrets store."""
 
-    driver: _Key = Field(description="Name of the driver.")
+    driver: _Driver = Field(description="Name of the driver.")
     read_only: bool = Field(default=False, description="Whether nothing may be written.")
-    volume_attributes: Annotated[dict[_Key, _Key], Field(max_length=16)] = Field(
+    volume_attributes: Annotated[dict[_Attribute, _Attribute], Field(max_length=16)] = Field(
         default={}, description="Attributes for the driver."
     )
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_operator.kube.objects import drift
 from orderlymq_operator.kube.objects.cluster import budget_objects, group_set, service_objects
 from orderlymq_operator.kube.objects.drift import changes, contains, stamped
 from tests.operator.kube.samples import cluster, environment
@@ -76,9 +75,3 @@ def test_a_field_that_is_no_longer_wanted_is_taken_away() -> None:
 def test_equal_things_in_other_words(live: Any, wanted: Any, same: bool) -> None:
     """Quantities by their value, named lists by name, nothing for an empty one."""
     assert contains(live, wanted) is same
-
-
-def test_a_quantity_is_exact() -> None:
-    """No rounding: two sizes that differ by a byte differ."""
-    assert drift.quantity("9007199254740993") != drift.quantity("9007199254740992")
-    assert drift.quantity("not one") is None

@@ -1,5 +1,6 @@
 """Settings that a pod template may have, and things of the operator that it must leave alone."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -209,3 +210,35 @@ spec:
         "shop.yaml:6: spec.podTemplate.labels: "
         "label 'orderlymq.io/role' is set by the operator; choose another key"
     )
+
+
+@pytest.mark.parametrize(
+    ("template", "taken"),
+    [
+        (
+            {
+                "env": [
+                    {"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": ".a-b_c.d"}}}
+                ]
+            },
+            True,
+        ),
+        (
+            {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "a/b"}}}]},
+            False,
+        ),
+        (
+            {"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "s", "key": ".."}}}]},
+            False,
+        ),
+        ({"volumes": [{"name": "v", "csi": {"driver": "secrets-store.csi.k8s.io"}}]}, True),
+        ({"volumes": [{"name": "v", "csi": {"driver": "secrets_store"}}]}, False),
+    ],
+    ids=str,
+)
+def test_a_name_with_which_no_pod_can_be_made_is_refused(
+    template: dict[str, Any], taken: bool
+) -> None:
+    """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
+    with nullcontext() if taken else pytest.raises(ValidationError):
+        PodTemplate.model_validate(template)
