@@ -16,10 +16,11 @@ import orjson
 
 # What every record has; whatever else stands in one came through `extra` and is shown.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# Of a text line; with those that some readers take for the end of a line.
-_ESCAPES: Final = {
-    code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
-}
+# With those that some readers take for the end of a line.
+_BEYOND_ASCII: Final = (*range(0x7F, 0xA0), 0x2028, 0x2029)
+_ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *_BEYOND_ASCII)}
+# JSON escapes the others by itself.
+_JSON_ESCAPES: Final = {code: f"\\u{code:04x}" for code in _BEYOND_ASCII}
 
 
 def configure(level: str, format: Literal["text", "json"], process: str) -> None:  # noqa: A002
@@ -83,9 +84,10 @@ class JsonFormatter(logging.Formatter):
             entry["exception"] = self.formatException(record.exc_info)
         # A value that JSON does not know is shown as its repr: a log line must never fail.
         try:
-            return orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+            text = orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
         except orjson.JSONEncodeError:  # bytes of a stranger that are no UTF-8
-            return json.dumps(entry, default=repr, skipkeys=True)
+            text = json.dumps(entry, default=repr, skipkeys=True)
+        return text.translate(_JSON_ESCAPES)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

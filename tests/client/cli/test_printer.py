@@ -55,11 +55,13 @@ def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture
 
 
 def test_json_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Programs get what was sent."""
+    """Programs get what was sent, and a terminal characters that it shows."""
     print_message(evil(), as_json=True)
 
-    found = json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    found = json.loads(out)
     assert (found["key"], found["body"]) == (EVIL, EVIL)
+    assert out.strip().isprintable()
 
 
 def test_every_text_of_a_command_goes_through_one_place() -> None:

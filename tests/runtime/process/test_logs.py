@@ -41,6 +41,11 @@ def test_nothing_that_a_stranger_sends_begins_a_line_or_controls_a_terminal() ->
     assert line.replace("\n", "").isprintable()
     assert line.count("{1\\r{2\\x1b[2J\\u2028{3\\x85{4\\x0b{5") == 3
 
+    line = JsonFormatter("broker a-0").format(entry)
+
+    assert line.isprintable()
+    assert json.loads(line)["key"] == forged
+
 
 def test_a_json_line_holds_bytes_that_are_no_text() -> None:
     """Law: a log line never fails; the path of a request holds such bytes as lone surrogates."""
