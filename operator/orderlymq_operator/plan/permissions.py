@@ -142,6 +142,11 @@ def forbidden(
     return None
 
 
+def is_kept_for_clusters(secret: str) -> bool:
+    """Return whether only the operator makes a Secret of this name, for a Cluster."""
+    return secret.endswith(_CLUSTER_SECRETS)
+
+
 def _violations(
     pipeline: Pipeline,
     policy: DriverPolicy,
@@ -192,7 +197,7 @@ def _secret_violations(spec: PipelineSpec, reserved: Set[str | None]) -> Iterato
     secrets = [each.secret.name for each in spec.env]
     for field, named in (("env", secrets), ("imagePullSecrets", spec.image_pull_secrets)):
         for name in named:
-            if name in reserved or name.endswith(_CLUSTER_SECRETS):
+            if name in reserved or is_kept_for_clusters(name):
                 yield (
                     f"spec.{field}: Secret {name!r} is not allowed: it belongs to a Cluster or to its backups, or has a "
                     "name that is kept for one; put what the Pipeline needs into a Secret of its own"

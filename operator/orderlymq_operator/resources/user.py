@@ -42,7 +42,10 @@ OVERLAP_S: Final = 3_600
 OVERLAP_S_MAX: Final = 30 * 24 * 3_600
 FINGERPRINT_LENGTH: Final = 16
 SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
-NO_SECRET: Final = f"its secret cannot be read, or is shorter than {SECRET_LENGTH_MIN} characters or longer than {SECRET_SIZE_MAX} bytes"
+NO_SECRET: Final = (
+    f"its secret cannot be read, stands in a Secret that is kept for a Cluster, or is shorter than {SECRET_LENGTH_MIN} characters or "
+    f"longer than {SECRET_SIZE_MAX} bytes"
+)
 
 
 class SecretKeyRef(Model):

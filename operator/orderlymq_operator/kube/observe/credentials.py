@@ -40,6 +40,7 @@ from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.resources import SECRETS, Json
+from orderlymq_operator.plan.permissions import is_kept_for_clusters
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint, usable_secret
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
@@ -333,7 +334,8 @@ class Credentials:
         if user.spec.secret_from is None:
             return await self._made_secret(user)
         source = user.spec.secret_from.secret
-        if source is None:
+        # Who controls the Cluster that gets it would be a replica or the operator of another one.
+        if source is None or is_kept_for_clusters(source.name):
             return None
         namespace = user.metadata.name.partition("/")[0]
         found = await self._api.get(SECRETS, namespace, source.name)

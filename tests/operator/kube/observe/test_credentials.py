@@ -10,10 +10,11 @@ from aiohttp import web
 from orderlymq_operator.kube.api import by_what_is_kept
 from orderlymq_operator.kube.objects.pods import access_by, broker_pod
 from orderlymq_operator.kube.observe.credentials import Credentials, SecretGoneError
+from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.kinds import Cluster, Desired, User
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.security.clustersecret import SECRET_SIZE_MIN
@@ -285,3 +286,24 @@ async def test_the_pages_of_a_pod_are_asked_for_as_it_was_made(
 
 def _authority(secrets: Secrets, name: str) -> list[object]:
     return list(KeyPair(secrets.texts[name]["ca.crt"]).context().get_ca_certs())
+
+
+@pytest.mark.parametrize("name", ["demo-identity", "demo-operator", "demo-1-ca", "shop-app"])
+async def test_what_a_cluster_lives_by_is_no_account_s(
+    access: Credentials, secrets: Secrets, name: str
+) -> None:
+    """A writer of Users reads no Secret; who controls the Cluster that such an account goes to could read this one."""
+    secrets.texts[name] = {"secret": "thirty-two bytes that others know"}
+    spec = {
+        "clusterRef": {"name": "mine", "namespace": "evil"},
+        "secretFrom": {"secret": {"name": name, "key": "secret"}},
+    }
+    taker = User.model_validate(
+        {"metadata": {"name": "taker-key", "namespace": "shop"}, "spec": spec}
+    )
+    meta = taker.metadata.model_copy(update={"name": "shop/taker-key"})
+    state = DesiredState(Desired(cluster(), users=(taker.model_copy(update={"metadata": meta}),)))
+
+    (found,) = (await access.secrets(state)).values()
+
+    assert found == ("thirty-two bytes that others know" if name == "shop-app" else None)
