@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Final
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orderlymq_spark.errors import OptionError, SinkConflict, StoreFailed
@@ -35,6 +36,7 @@ from orderlymq_spark.tables.parquet import (
 
 _APP: Final = "_compact"
 _GROUP_ROWS: Final = 131_072  # a row group that readers can take in one piece
+_GROUP_BYTES: Final = 64 << 20  # likewise, decompressed; each core holds one
 
 
 def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
@@ -154,7 +156,7 @@ def write_draft(root: Location, parts: Sequence[QueueRange]) -> Draft:
         for each in old:
             with pq.ParquetFile(each.open()) as file:
                 expected += file.metadata.num_rows
-                for batch in file.iter_batches(batch_size=_GROUP_ROWS):
+                for batch in _batches(file):
                     draft.write(batch, f"{each} is not in offset order; it was not written here")
         written = draft.close()
     except BaseException:
@@ -166,6 +168,28 @@ def write_draft(root: Location, parts: Sequence[QueueRange]) -> Draft:
         path.delete()
         raise SinkConflict(f"{path} has other rows than its {len(old)} parts; nothing was changed")
     return Draft(path, whole, tuple(parts))
+
+
+def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in what becomes its row groups: small ones together, large ones in pieces."""
+    run: list[int] = []
+    rows = size = 0
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        if run and (
+            rows + group.num_rows > _GROUP_ROWS or size + group.total_byte_size > _GROUP_BYTES
+        ):
+            yield from file.iter_batches(_piece_rows(rows, size), run)
+            run, rows, size = [], 0, 0
+        run.append(number)
+        rows, size = rows + group.num_rows, size + group.total_byte_size
+    if run:
+        yield from file.iter_batches(_piece_rows(rows, size), run)
+
+
+def _piece_rows(rows: int, size: int) -> int:
+    """Return how many of some rows are read at a time."""
+    return max(1, min(_GROUP_ROWS, rows * _GROUP_BYTES // max(size, _GROUP_BYTES)))
 
 
 def take_place(root: Location, draft: Draft) -> bool:

@@ -106,3 +106,24 @@ def test_a_file_that_cannot_be_read_stops_its_own_group_only(root: Location) -> 
     assert "orders g:0" in outcome.text
     assert ranges_of(root, QUEUES[0]) == [(0, 2), (2, 4), (4, 6)]
     assert ranges_of(root, QUEUES[1]) == [(0, 6)]
+
+
+def test_row_groups_are_neither_small_nor_large(root: Location) -> None:
+    """Rows of a batch go together; what is large decompressed is in pieces, whatever it is on disk: a file of it was held whole."""
+    body = b"x" * (1 << 20)
+    start = 0
+    for batch, counts in enumerate(([1] * 20, [100])):
+        schema = pa.schema([("queue_offset", pa.int64()), ("body", pa.binary())])
+        file = PartFile(parts_folder(root, "a", batch) / "p.part", QUEUES[0], schema, "zstd")
+        for count in counts:
+            offsets = pa.array(range(start, start + count), pa.int64())
+            file.write(pa.record_batch([offsets, [body] * count], schema), "")
+            start += count
+        publish(root, "a", batch, [file.close()])
+
+    assert compacted(root).passed
+
+    with pq.ParquetFile(path_of(root, QueueRange(QUEUES[0], 0, start)).open()) as file:
+        rows = [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
+        assert file.read(["queue_offset"])["queue_offset"].to_pylist() == list(range(start))
+    assert rows == [20, 63, 37]
