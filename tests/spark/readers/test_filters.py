@@ -146,6 +146,20 @@ def test_spark_gives_its_filters_to_the_source(
     assert plain.rdd.getNumPartitions() == 3
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("push", [False, True])
+def test_a_frame_of_no_messages_is_empty(
+    spark: "SparkSession", topics: Topics, topic: str, *, push: bool
+) -> None:
+    """A topic without any, and a range or filter that nothing is in."""
+    options = {"bootstrap": topics.bootstrap, "pushFilters": push}
+
+    assert read_batch(spark, topic=topics.make(), **options).count() == 0
+    assert read_batch(spark, topic=topic, endingTimestamp="0", **options).count() == 0
+    assert read_batch(spark, topic=topic, **options).where("broker = 'none'").count() == 0
+
+
 @pytest.mark.parametrize("year", [2026, 2039])
 def test_a_bound_is_the_millisecond_that_is_given(year: int) -> None:
     """A float is one millisecond low for some times from 2038 on."""
