@@ -15,16 +15,12 @@ from orderlymq_spark.locations.location import Location
 from orderlymq_spark.options import START_FILE, as_texts
 
 FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+"""Spark refuses the option pushFilters without it."""
 
 
 def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
-    """Return topics as a frame; options as of the format, by keyword.
-
-    Filters are pushed to the source where the session allows it (`FILTER_PUSHDOWN`), which `start_session` does.
-    """
+    """Return topics as a frame; options as of the format, by keyword."""
     register(spark)
-    if spark.conf.get(FILTER_PUSHDOWN, "false") == "true":
-        options = {"pushFilters": True, **options}
     return spark.read.format("orderlymq").options(**as_texts(options)).load()
 
 

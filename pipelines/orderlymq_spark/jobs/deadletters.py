@@ -27,7 +27,7 @@ from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import dlq_topic, former_redrive_key, redrive_key
 from orderlymq_protocol.plurals import counted
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
-from orderlymq_spark.frames import read_batch
+from orderlymq_spark.frames import FILTER_PUSHDOWN, read_batch
 from orderlymq_spark.offsets import ranges, to_json
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import DeadLetterSpec
@@ -328,6 +328,7 @@ def _newest(
         startingOffsets=json.dumps(to_json(starts)),
         endingOffsets=json.dumps(to_json(ends)),
         columns="broker,queue_id,queue_offset,sharding_key,store_ts",
+        pushFilters=spark.conf.get(FILTER_PUSHDOWN, "false") == "true",
     ).where(F.col("sharding_key").isin(sorted({str(letter.message.key) for letter in letters})))
     known = spark.createDataFrame(sorted(own), "broker string, queue_id int, queue_offset bigint")
     found = (

@@ -139,11 +139,24 @@ def test_spark_gives_its_filters_to_the_source(
     def wanted(frame: "DataFrame") -> "DataFrame":
         return frame.where(reduce(operator.and_, where))
 
-    pushed = wanted(read_batch(spark, bootstrap=topics.bootstrap, topic=topic))
+    pushed = wanted(read_batch(spark, bootstrap=topics.bootstrap, topic=topic, pushFilters=True))
 
     assert sorted(pushed.collect()) == sorted(wanted(plain).collect())
     assert pushed.rdd.getNumPartitions() == 1
     assert plain.rdd.getNumPartitions() == 3
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_each_query_of_a_frame_has_the_rows_of_its_own_filters(
+    spark: "SparkSession", topics: Topics, topic: str
+) -> None:
+    """Spark keeps what a filtered query was given for all later ones of the frame, so a frame pushes filters only when asked to."""
+    frame = read_batch(spark, bootstrap=topics.bootstrap, topic=topic)
+
+    some = frame.where("queue_id = 1").count()
+    assert frame.count() == 60
+    assert frame.where("queue_id = 1").unionAll(frame).count() == some + 60
 
 
 @pytest.mark.spark

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq.blocking import AdminClient
-from orderlymq_spark.frames import ordered, read_batch, read_stream
+from orderlymq_spark.frames import FILTER_PUSHDOWN, ordered, read_batch, read_stream
 from orderlymq_spark.jobs import archive, replay
 from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.run.session import start_session
@@ -95,8 +95,8 @@ def batch(trial: Trial) -> str:
 
 def filters(trial: Trial) -> str:
     topic = trial.topic()
-    frame = trial.frame(topic)
-    all_rows = frame.collect()
+    all_rows = trial.frame(topic).collect()
+    pushes = trial.spark.conf.get(FILTER_PUSHDOWN, "false") == "true"
     middle = sorted(row.store_ts for row in all_rows)[COUNT // 2]
     cases: tuple[tuple[Any, Callable[[Any], bool]], ...] = (
         (F.col("queue_id") == 1, lambda row: row.queue_id == 1),
@@ -110,6 +110,7 @@ def filters(trial: Trial) -> str:
         ),
     )
     for where, holds in cases:
+        frame = trial.frame(topic, pushFilters=pushes)
         found = {row.message_id for row in frame.where(where).collect()}
         assert found == {row.message_id for row in all_rows if holds(row)}, str(where)
     return ""
