@@ -373,7 +373,8 @@ class Consumer(Facade[consumer.Consumer]):
     def close(self) -> None:
         """End as the async class does, then the thread unless it is shared; further calls do nothing.
 
-        Called in a loop over it, or by a signal handler in there, it returns before that; the consumer ends with the loop.
+        Called in a loop over it, by a signal handler in there, or in a listener, it returns before that; the consumer ends behind
+        these. The thread ends with the loop, or with the next call.
         """
         if self._owns_thread and self.thread.is_closed:
             return

@@ -334,3 +334,24 @@ def test_a_loop_that_is_left_gives_its_message_back_when_the_consumer_is_closed(
     assert time.monotonic() - began < 5
     assert cluster.offsets.get(("G", "T", 0), 0) == 0
     assert cluster.locks == {}
+
+
+def test_a_listener_in_a_thread_closes_its_consumer(cluster: FakeCluster) -> None:
+    """Law: it does not wait for itself. What it has consumed is done."""
+    cluster.append("T", 0, b"m0")
+    called = threading.Event()
+
+    def listener(*_: object) -> None:
+        consumer.close()
+        called.set()
+
+    consumer = blocking.Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    )
+    consumer.start()
+    assert called.wait(10), "the default shutdown_timeout is longer"
+    consumer.close()
+
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
+    assert consumer.thread.is_closed

@@ -13,6 +13,7 @@ import contextvars
 import inspect
 import logging
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -118,6 +119,7 @@ class ListenerPool:
         self._running: dict[
             Future[Any] | asyncio.Future[Any], OrderedContext | ConcurrentContext
         ] = {}
+        self._calling_threads: set[int] = set()
         # What the hooks behind a call will see, by the task that makes it.
         self._seen: dict[asyncio.Task[Any], ConsumeContext] = {}
         self._attempts: dict[MessageQueue, Attempt] = {}
@@ -135,6 +137,10 @@ class ListenerPool:
     def running(self) -> tuple[OrderedContext | ConcurrentContext, ...]:
         """Return the calls that run; nothing can end a thread, or a coroutine that catches its cancellation and goes on."""
         return tuple(self._running.values())
+
+    def is_calling(self, worker: asyncio.Task[Any] | int | None) -> bool:
+        """Whether this task, or the thread of this number, runs the listener: it cannot wait for the end of that."""
+        return worker in self._running or worker in self._calling_threads
 
     def outlives(
         self, work: "asyncio.Future[None]", context: OrderedContext | ConcurrentContext
@@ -286,7 +292,7 @@ class ListenerPool:
         # With the variables of this call, so that a trace goes on in the thread.
         work = contextvars.copy_context().run
         try:
-            thread = self._threads.submit(work, _outcome, self._listener, messages, context)
+            thread = self._threads.submit(work, self._in_thread, messages, context)
         except RuntimeError as refused:
             if _NO_MORE not in str(refused):
                 raise
@@ -310,6 +316,17 @@ class ListenerPool:
             # A plain function that hands an awaitable back, a lambda around a coroutine for example.
             return await self._within(returned, context, limit_s)
         return returned
+
+    def _in_thread(self, messages: Any, context: Any) -> tuple[object, BaseException | None]:
+        """Call the listener; a future cannot carry everything that it may raise, StopIteration for one."""
+        thread = threading.get_ident()
+        self._calling_threads.add(thread)
+        try:
+            return self._listener(messages, context), None
+        except BaseException as error:
+            return None, error
+        finally:
+            self._calling_threads.discard(thread)
 
     async def _within(
         self,
@@ -377,16 +394,6 @@ def left_behind(client_id: str, group: str, now_ms: int) -> set[MessageQueue]:
         for *whose, queue, ends_ms in list(_outlived.values())
         if tuple(whose) == who and now_ms < ends_ms
     }
-
-
-def _outcome(
-    listener: Listener, messages: Any, context: Any
-) -> tuple[object, BaseException | None]:
-    """Call a listener in a thread; a future cannot carry everything that it may raise, StopIteration for one."""
-    try:
-        return listener(messages, context), None
-    except BaseException as error:
-        return None, error
 
 
 def _is_async(listener: Listener) -> bool:

@@ -328,14 +328,14 @@ class Consumer(Lifecycle):
         It waits `shutdown_timeout` for the listeners, then it cancels the async ones and waits as long again, at least 5 s.
         A thread cannot be cancelled, and a coroutine may catch its cancellation and go on: these outlive this call. Nothing
         that they do then is acknowledged, and their queue or lane is free when the lease ends, not before.
-        So does a body of `async for`: it keeps its message, which is done if it asks for the next one in time. When the body itself
-        calls this, the consumer ends after the body, and this call returns before that; call it again behind the loop to wait.
+        So does a body of `async for`: it keeps its message, which is done if it asks for the next one in time. When the body itself,
+        or the listener, calls this, the consumer ends behind it, and this call returns before that; call it again there to wait.
         A cancelled call ends it all the same, a later one waits for that. A start that is under way is given up.
         """
         await self._close_by(asyncio.current_task())
 
     async def _close_by(self, worker: Worker) -> bool:
-        """Close as `close`, which a task or thread has called; return False if the loop in which it works must end first."""
+        """Close as `close`, which a task or thread has called; return False if that must first end its own work on a message."""
         self._is_closed = True
         if self._starting is not None and not self._starting.is_set():
             self._instance.check_caller()
@@ -349,7 +349,10 @@ class Consumer(Lifecycle):
                 self._loop.end(worker)
             self.post(Closing())
             self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
-        if self._loop is not None and self._loop.is_at_work(worker) and not self._ended:
+        is_at_work = self._loop is not None and self._loop.is_at_work(worker)
+        if self.listeners is not None and self.listeners.is_calling(worker):
+            is_at_work = True
+        if is_at_work and not self._ended:
             # Nothing that was done before comes again, also if the program ends with this call.
             await self._executor.persist(list(self._core.queues))
             return False

@@ -577,3 +577,24 @@ async def test_consumers_that_start_together_share_their_heartbeats() -> None:
         assert cluster.codes().count(RequestCode.HEART_BEAT) <= 3
         assert len(cluster.heartbeats[-1].consumer_data_set) == 20
         await asyncio.gather(*(each.close() for each in consumers))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_listener_closes_its_consumer(cluster: FakeCluster, ordered: bool) -> None:
+    """Law: it does not wait for itself. The call once waited for `shutdown_timeout`, and was then cancelled."""
+    fill(cluster, 1, queues=1)
+    called = asyncio.Event()
+
+    async def listener(*_: object) -> None:
+        await consumer.close()
+        called.set()
+
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered=ordered, consume_from="first", listener=listener
+    )
+    async with asyncio.timeout(10):  # the default shutdown_timeout is longer
+        await consumer.run()
+
+    assert called.is_set()
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
