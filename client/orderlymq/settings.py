@@ -38,6 +38,18 @@ def check_name(check: Callable[[str], None], name: str) -> None:
         raise SettingError(str(error)) from error
 
 
+def check_text(name: str, text: str) -> None:
+    """Refuse a text that cannot be sent: what heartbeats name would end those of all groups of its client.
+
+    Raises:
+        SettingError: It has a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(f"{name} is no text that UTF-8 can hold: {error.reason}") from error
+
+
 def _key(
     default: Any,
     rocketmq: str,
@@ -181,6 +193,8 @@ def _check_field(declared: "Field[Any]", value: object) -> None:
         value = seconds(value)  # type: ignore[arg-type]  # it refuses what is no span
     if expected in (int, bool, str) and type(value) is not expected:
         raise SettingError(f"{declared.name} is {value!r}; it must be of type {expected.__name__}")
+    if isinstance(value, str) and declared.metadata.get("rocketmq"):  # a path may hold any bytes
+        check_text(declared.name, value)
     if issubclass(expected, Enum) and not isinstance(value, expected):
         choices = ", ".join(choice.name for choice in expected)
         raise SettingError(f"{declared.name} is {value!r}; it must be one of {choices}")

@@ -133,6 +133,15 @@ def test_other_contradictions_are_refused() -> None:
         ConsumerSettings(consume_timestamp="2026-01-01")
 
 
+def test_a_text_that_cannot_be_sent_is_refused_without_being_shown() -> None:
+    """Law: no heartbeat fails for it, and no secret is in an error. A path may hold any bytes."""
+    for name in ("instance_name", "client_ip", "unit_name", "token", "secret_key"):
+        with pytest.raises(SettingError, match=f"{name} is no text that UTF-8 can hold") as caught:
+            ClientSettings(**{name: "hidden\ud800"})  # type: ignore[arg-type]  # texts all
+        assert "hidden" not in str(caught.value)
+    ClientSettings(tls_ca_file="ca\udcff.pem")
+
+
 @pytest.mark.parametrize(
     ("text", "where"),
     [

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from orderlymq.errors import SettingError
-from orderlymq.settings import check_name
+from orderlymq.settings import check_name, check_text
 from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, EXPRESSION_TAG, SubscriptionData
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_protocol.names import check_group_name, check_topic_name
@@ -62,6 +62,7 @@ def make_subscription(topic: str, expression: str, kind: str, version_ms: int) -
     check_name(check_topic_name, topic)
     if not isinstance(expression, str | None):
         raise SettingError(f"the subscription of {topic} is {expression!r}, which is no text")
+    check_text(f"the subscription of {topic}", expression or "")
     if kind == EXPRESSION_SQL92:
         # Selected at the broker; the client does not check again.
         data = SubscriptionData(

@@ -598,3 +598,17 @@ async def test_a_listener_closes_its_consumer(cluster: FakeCluster, ordered: boo
     assert called.is_set()
     assert cluster.offsets["G", "T", 0] == 1
     assert cluster.locks == {}
+
+
+async def test_a_subscription_that_cannot_be_sent_ends_no_heartbeats(cluster: FakeCluster) -> None:
+    """Each heartbeat names all groups of the client. One with such a text once failed, and every later one."""
+    inbox = Inbox()
+    client = ClientSettings(heartbeat_broker_interval=0.01)
+    consumer = Consumer(
+        "G", cluster.address, topics="T", listener=inbox.concurrent, client_settings=client
+    )
+    async with consumer:
+        with pytest.raises(SettingError, match="no text that UTF-8 can hold"):
+            consumer.subscribe("T", "\ud800")
+        count = len(cluster.heartbeats)
+        await until(lambda: len(cluster.heartbeats) > count + 1)
