@@ -21,7 +21,15 @@ from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.store.kv import Batch, Family
-from orderlymq_broker.store.layout import META_APPLIED, META_MEMBERSHIP, Applied, encode_applied
+from orderlymq_broker.store.layout import (
+    META_APPLIED,
+    META_COMPACTED,
+    META_MEMBERSHIP,
+    Applied,
+    Compaction,
+    encode_applied,
+    encode_compaction,
+)
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
@@ -47,6 +55,7 @@ class World:
         self.store = RocksStore(folder / "store", create=True)
         batch = Batch()
         batch.put(Family.META, META_APPLIED, encode_applied(Applied(7, 2, 0, 0)))
+        batch.put(Family.META, META_COMPACTED, encode_compaction(Compaction(7, 2)))
         batch.put(Family.META, META_MEMBERSHIP, Membership(frozenset({NodeId(1)})).encode())
         self.store.write(batch, sync=True)
         self.leads = True

@@ -4,9 +4,6 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-
-import pytest
 
 from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.push.brokercalls import _by_broker
@@ -15,14 +12,8 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, Fault, reset, running, until
+from tests.client.fakecluster import FakeCluster, Fault, reset, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with running(topics={"T": 2}, ordered=True) as found:
-        yield found
 
 
 async def test_a_lock_request_waits_a_second_for_its_answer(cluster: FakeCluster) -> None:

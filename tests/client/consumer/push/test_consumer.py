@@ -5,7 +5,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,16 +24,10 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from tests.client import fakecluster
-from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
 
 QUEUE = MessageQueue("T", BROKER, 0)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with running(topics={"T": 2}, ordered=True) as found:
-        yield found
 
 
 async def test_an_ordered_consumer_gets_every_queue_in_order_and_commits(
