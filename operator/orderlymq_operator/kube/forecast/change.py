@@ -6,7 +6,7 @@ are to go, which pods have a previous form. As `kubectl apply` does, an object t
 others are applied.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
@@ -125,13 +125,16 @@ def forecast_change(present: Present, changed: Sequence[Item]) -> Forecast:
             rest = forecast_change(present, kept)
             return replace(rest, refusals=(*refused, *rest.refusals))
     said = _forecast(present, before, after, cluster_item)
-    return _with_refusals_of(changed, said)
-
-
-def _with_refusals_of(changed: Sequence[Item], said: Forecast) -> Forecast:
-    """Return what is said, in which others than the objects that change are not refused: they wait as they did before."""
     own = {(each.kind, subject_of(each).name) for each in changed}
     others = [each for each in said.refusals if (each.kind, each.name) not in own]
+    if not others or before is None or present.item is None:
+        return said
+    stood = _forecast(present, before, before, present.item).refusals
+    return _waiting([each for each in others if each in stood], said)
+
+
+def _waiting(others: Collection[Refuse], said: Forecast) -> Forecast:
+    """Return what is said, in which *others* are not refused: they wait as they did before the change."""
     waits = [
         ResourceForecast(
             Subject(each.kind, each.name),

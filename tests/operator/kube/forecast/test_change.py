@@ -532,3 +532,16 @@ async def test_a_topic_that_is_in_conflict_refuses_no_change_of_another_one(
     assert other.targets("Creates") == ("demo-0",)
     assert "keeps its 8 queues" in waits[0]
     assert [(each.kind, each.name) for each in same.refusals] == [("Topic", "shop/orders")]
+
+
+async def test_a_change_is_refused_where_it_brings_another_one_into_conflict(
+    small: SmallCluster,
+) -> None:
+    """Law: what did not stand before does not merely wait: a new broker group has a topic of its name, which is the brokers'."""
+    spec = {"clusterRef": {"name": "demo"}}
+    small.server.put(TOPICS, custom("Topic", "demo-1", spec=spec))
+
+    said = await _forecast(small, _cluster(groups=2))
+
+    assert [(each.kind, each.name) for each in said.refusals] == [("Topic", "shop/demo-1")]
+    assert not said.targets("Waits")
