@@ -50,7 +50,7 @@ def of_change(refused: Sequence[Refuse], desired: Desired, before: Desired | Non
     """Return which of *refused* refuse the change from *before* to *desired*.
 
     A Topic or ConsumerGroup that was accepted as it is refuses none: brokers have changed since, or an earlier version accepted
-    what this one does not. `plan_accepted` leaves it alone and plans the rest.
+    what this one does not. `plan_accepted` leaves it alone and plans the rest. A Topic whose name a new broker group takes refuses it.
     """
     if before is None:
         return list(refused)
@@ -61,7 +61,13 @@ def of_change(refused: Sequence[Refuse], desired: Desired, before: Desired | Non
         if each.kind in ("Topic", "ConsumerGroup")
         and accepted.get((each.kind, each.metadata.name)) == each.spec
     }
-    return [refusal for refusal in refused if (refusal.kind, refusal.name) not in same]
+    taken = {
+        ("Topic", each.metadata.name)
+        for each in desired.topics
+        if is_brokers_own(each.topic_name, desired.cluster)
+        and not is_brokers_own(each.topic_name, before.cluster)
+    }
+    return [refusal for refusal in refused if (refusal.kind, refusal.name) not in same - taken]
 
 
 def _cluster_changes(old: Cluster, new: Cluster) -> Iterator[Refuse]:

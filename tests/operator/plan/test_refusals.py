@@ -5,7 +5,7 @@ import pytest
 
 from orderlymq_operator.plan.actions import Observed, ObservedGroup, ObservedNameServer, TopicConfig
 from orderlymq_operator.plan.planner import plan
-from orderlymq_operator.plan.refusals import refusals
+from orderlymq_operator.plan.refusals import of_change, refusals
 from orderlymq_operator.resources.kinds import Desired
 from tests.operator.examples import cluster, desired, group, topic
 from tests.operator.world import World
@@ -39,6 +39,18 @@ def test_a_name_that_brokers_keep_for_themselves_is_refused_before_anything_is_s
     assert [(item.name, item.field) for item in refusals(named, Observed())] == [
         ("orders", "spec.topicName")
     ]
+
+
+def test_a_cluster_whose_new_group_takes_the_name_of_a_topic_is_refused() -> None:
+    """Law: only what stood before refuses no change; the brokers of the new group would keep the name for themselves."""
+    before = desired(topic("demo-1"))
+    after = replace(before, cluster=cluster(groups=2))
+    observed = Observed(accepted=before)
+
+    assert not of_change(refusals(before, observed), before, before)
+    (refusal,) = of_change(refusals(after, observed), after, before)
+    assert (refusal.name, refusal.field) == ("demo-1", "spec.topicName")
+    assert not of_change(refusals(after, Observed(accepted=after)), after, after)
 
 
 @pytest.mark.parametrize("name", ["a\x01b", "\n", "a\u2028b"])
