@@ -101,22 +101,24 @@ class Finalizers:
 
         A ConsumerGroup that is *in_use* waits for its consumers, unless its namespace is being deleted.
         """
+        closing: dict[str, bool] = {}
         for item in state.leaving:
             if item.uid in state.unsure:
-                await self._maybe_give_up(item)
+                await self._maybe_give_up(item, closing)
             elif not deletes(item) or _is_gone(item, state, observed):
                 await self._release_settled(item)
-            elif (item.kind, item.declared) in in_use and not await self.is_closing(item.namespace):
+            elif (item.kind, item.declared) in in_use and not await self._closes(item, closing):
                 self._waits_since.pop(item.uid, None)
             else:
-                await self._maybe_give_up(item)
+                await self._maybe_give_up(item, closing)
 
     async def give_up(self, items: Iterable[Item]) -> float | None:
         """Remove finalizers of a Cluster whose spec cannot be carried out, in time; return when to call again (s), None for never."""
         leaving = [item for item in items if leaves(item)]
+        closing: dict[str, bool] = {}
         for item in leaving:
             if deletes(item):
-                await self._maybe_give_up(item)
+                await self._maybe_give_up(item, closing)
             else:
                 await self._release_settled(item)
         return GIVE_UP_S if leaving else None
@@ -125,11 +127,11 @@ class Finalizers:
         if await self.release(item):
             self._waits_since.pop(item.uid, None)
 
-    async def _maybe_give_up(self, item: Item) -> None:
+    async def _maybe_give_up(self, item: Item, closing: dict[str, bool]) -> None:
         now = self._clock()
         if now - self._waits_since.setdefault(item.uid, now) <= GIVE_UP_S:
             return
-        if item.kind == "User" and not await self.is_closing(item.namespace):
+        if item.kind == "User" and not await self._closes(item, closing):
             return
         must_have_read()
         _log.warning(
@@ -138,6 +140,12 @@ class Finalizers:
             *(item.kind, item.namespace, item.name),
         )
         await self._release_settled(item)
+
+    async def _closes(self, item: Item, known: dict[str, bool]) -> bool:
+        """Return whether the namespace of an object is closing; each is asked about once and *known* then."""
+        if item.namespace not in known:
+            known[item.namespace] = await self.is_closing(item.namespace)
+        return known[item.namespace]
 
     async def is_closing(self, namespace: str) -> bool:
         """Return whether nothing can be made in a namespace any more: it is being deleted, or its Role is gone."""

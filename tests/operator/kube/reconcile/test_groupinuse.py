@@ -29,18 +29,21 @@ LEAVING: dict[str, Any] = {
 
 
 class UsedGroup:
-    """The only broker with the consumer group, which stays while it is in use."""
+    """The only broker with the consumer groups, which stay while they are in use."""
 
     def __init__(self, small: SmallCluster) -> None:
         self.is_used, self.is_there, self.refusals = True, True, 0
+        self.names = {NAME}
         small.scripted.answers |= {
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._show,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete,
         }
 
     def _show(self, request: RemotingCommand) -> RemotingCommand:
-        config = orjson.loads(SubscriptionGroupConfig(group_name=NAME).to_json())
-        table = {NAME: config} if self.is_there else {}
+        table = {
+            name: orjson.loads(SubscriptionGroupConfig(group_name=name).to_json())
+            for name in (self.names if self.is_there else ())
+        }
         return request.reply(
             body=orjson.dumps({"subscriptionGroupTable": table, "dataVersion": {}})
         )
@@ -111,3 +114,21 @@ async def test_a_namespace_that_is_deleted_is_not_kept_by_a_group_in_use(
 
     assert group.is_there
     assert leaving(small)["metadata"]["finalizers"] == []
+
+
+async def test_many_groups_in_use_ask_once_about_their_namespace(small: SmallCluster) -> None:
+    """Law: each look at the same namespace has the same answer, and a hundred groups may be deleted at once."""
+    group = UsedGroup(small)
+    group.names |= {"refunds", "returns"}
+    for name in group.names:
+        small.server.put(CONSUMER_GROUPS, custom("ConsumerGroup", name, **LEAVING))
+    small.reconciler.inventory.invalidate()
+    await small.reconciler.reconcile(KEY)
+    group.refusals = 0
+    small.server.asked.clear()
+
+    await small.reconciler.reconcile(KEY)
+
+    asked = [path for method, path, *_ in small.server.asked if method == "POST"]
+    assert group.refusals == len(group.names)
+    assert asked == [EVENTS.path(NAMESPACE)]
