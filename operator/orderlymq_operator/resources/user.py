@@ -51,7 +51,10 @@ NO_SECRET: Final = (
 class SecretKeyRef(Model):
     """A key of a Secret in the namespace of the User."""
 
-    name: Name = Field(description="Name of the Secret.")
+    name: Name = Field(
+        description="Name of the Secret. Names that end in -operator, -identity, -ca, -internal or -internal-tls are "
+        "kept for Clusters, and the operator reads no such Secret for a User."
+    )
     key: DataKey = Field(default="secretKey", description="Key in the Secret.")
 
 

@@ -112,7 +112,7 @@ REASONS: Final = (
         "The Secret, its key, or a usable value in it is missing: of a Cluster that of tls.secretName, without which "
         "no pod starts, or of security.internalIssuer, without which no new group does; or one that the operator made and somebody deleted. "
         "No pod that runs is replaced meanwhile.",
-        "Create the Secret: tls.crt, tls.key and ca.crt for a Cluster; for a User a secret key of six characters to 3,000 bytes. Restore CLUSTER-identity or CLUSTER-operator as it was.",
+        "Create the Secret: tls.crt, tls.key and ca.crt for a Cluster; for a User a secret key of six characters to 3,000 bytes, in a Secret whose name is not kept for Clusters. Restore CLUSTER-identity or CLUSTER-operator as it was.",
     ),
     Reason(
         "ExpansionWaiting",
