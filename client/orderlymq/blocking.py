@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, wait
@@ -311,6 +312,7 @@ class Consumer(Facade[consumer.Consumer]):
 
     _make = consumer.Consumer
     _ends_with_loop = False
+    _in_block = False
 
     subscribe = _on_loop(consumer.Consumer.subscribe)
     unsubscribe = _on_loop(consumer.Consumer.unsubscribe)
@@ -367,14 +369,15 @@ class Consumer(Facade[consumer.Consumer]):
                 yield message
         finally:
             del stream  # which says that the loop was left
-            if self._ends_with_loop:
+            # At the end of the program the thread has stopped already, and would answer nothing.
+            if self._ends_with_loop and not (self._in_block or sys.is_finalizing()):
                 self.close()
 
     def close(self) -> None:
         """End as the async class does, then the thread unless it is shared; further calls do nothing.
 
         Called in a loop over it, by a signal handler in there, or in a listener, it returns before that; the consumer ends behind
-        these. The thread ends with the loop, or with the next call.
+        these. The thread ends with the loop, with the `with` block around it, or with the next call.
         """
         if self._owns_thread and self.thread.is_closed:
             return
@@ -392,9 +395,11 @@ class Consumer(Facade[consumer.Consumer]):
         except BaseException:
             self.close()
             raise
+        self._in_block = True
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._in_block = False
         if not self.thread.is_closed:
             thread, is_done = threading.get_ident(), error[0] is None
             self.thread.run(_made(lambda: self.inner._leave_block(thread, is_done=is_done)))

@@ -355,3 +355,72 @@ def test_a_listener_in_a_thread_closes_its_consumer(cluster: FakeCluster) -> Non
     assert cluster.offsets["G", "T", 0] == 1
     assert cluster.locks == {}
     assert consumer.thread.is_closed
+
+
+def test_a_body_that_closes_and_breaks_has_its_message_done_at_the_end_of_the_block(
+    cluster: FakeCluster,
+) -> None:
+    """As with asyncio. The end of the loop once waited for `shutdown_timeout`: for the end of the block around it."""
+    cluster.append("T", 0, b"m0")
+    began = time.monotonic()
+    with blocking.Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first"
+    ) as consumer:
+        for _ in consumer:
+            consumer.close()
+            break
+
+    assert time.monotonic() - began < 10
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
+    assert consumer.thread.is_closed
+
+
+def test_a_later_loop_gets_what_another_thread_has_left_inside_the_block(
+    cluster: FakeCluster,
+) -> None:
+    """It once waited for the end of the block."""
+    cluster.append("T", 0, b"m0")
+    left, may_end = threading.Event(), threading.Event()
+    with blocking.Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first"
+    ) as consumer:
+
+        def former() -> None:
+            for _ in consumer:
+                break
+            left.set()
+            may_end.wait()  # so that the later thread has another number
+
+        first = threading.Thread(target=former)
+        first.start()
+        left.wait()
+        later = threading.Thread(target=lambda: next(iter(consumer)), daemon=True)
+        later.start()
+        later.join(10)
+        may_end.set()
+        first.join()
+        assert not later.is_alive()
+
+
+def test_a_program_that_closes_in_a_loop_and_keeps_its_iterator_ends(cluster: FakeCluster) -> None:
+    """Python ends the iterator after the thread, which once was waited for without an end."""
+    cluster.append("T", 0, b"m0")
+    program = f"""
+        from orderlymq import blocking
+
+        consumer = blocking.Consumer("G", "{cluster.address}", topics="T", consume_from="first")
+        consumer.start()
+        messages = iter(consumer)
+        print(next(messages).text)
+        consumer.close()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        timeout=30,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ended.stdout == "m0\n"

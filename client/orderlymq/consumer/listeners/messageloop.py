@@ -5,7 +5,7 @@ Rules: a message is done when the loop asks for the next one, or when the consum
 without an error: Python does not show a loop how it is left. An exception that leaves the block leaves its last message undone.
 The consumer hands out nothing while no loop asks, and never two messages at the same time. A body that still works keeps its
 message, whoever closes the consumer: the message has ended when the loop asks for the next one, when the loop is left (nobody has
-its iterator any more; inside `async with`, when the block ends), or when its task ends.
+its iterator any more; inside `async with`, when the block ends or another loop begins), or when its task ends.
 """
 
 import asyncio
@@ -39,11 +39,15 @@ class _InHand:
         done: ends the listener call that brought it.
         stream: its loop, None when that was left.
         worker: the task that asked for it, None when it is gone; or the number of the thread.
+        is_wanted: a later loop waits for its end, or the consumer is to close behind it.
+        has_later: such a loop has begun; the end of the block counts no more.
     """
 
     done: asyncio.Future[None]
     stream: "weakref.ref[MessageStream]"
     worker: "weakref.ref[asyncio.Task[Any]] | int"
+    is_wanted: bool = False
+    has_later: bool = False
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
@@ -56,7 +60,7 @@ class _InHand:
         """Whether nobody works on it any more, as far as *by* can tell."""
         if not isinstance(self.worker, int) and (self.task is None or self.task.done()):
             return True
-        return self.stream() is None and (self.is_of(by) or not in_block)
+        return self.stream() is None and (self.is_of(by) or not in_block or self.has_later)
 
 
 class MessageLoop:
@@ -99,12 +103,17 @@ class MessageLoop:
     def stream(self, thread: int | None = None) -> "MessageStream":
         """Begin a loop of a thread, or of the tasks that ask.
 
-        What an earlier loop has in hand comes again, unless another task or thread still works on it; a loop that waits ends.
+        What an earlier loop has in hand comes again, when no other task or thread works on it any more; a loop that waits ends.
         """
-        if not self._is_others(asyncio.current_task() if thread is None else thread):
+        if self._in_hand is not None:
+            self._in_hand.has_later = True
+        by = asyncio.current_task() if thread is None else thread
+        if self._is_others(by):
+            self._want(by)
+        else:
             self.leave()
         stream = MessageStream(self, thread)
-        self._current = weakref.ref(stream, self._left)
+        self._current = weakref.ref(stream)
         self._offers.put_nowait(None)
         return stream
 
@@ -115,7 +124,7 @@ class MessageLoop:
             StateError: Another loop over the consumer has begun.
             StopAsyncIteration: The consumer is closed.
         """
-        if self._in_hand is not None and self._in_hand.stream() is stream:
+        if self.is_in_hand_of(stream):
             self.settle()
         self._check_current(stream)
         if self.begin is not None:
@@ -133,12 +142,16 @@ class MessageLoop:
                 task = asyncio.current_task()
                 assert task is not None
                 worker = weakref.ref(task) if thread is None else thread
-                self._in_hand = _InHand(done, weakref.ref(stream), worker)
+                self._in_hand = _InHand(done, weakref.ref(stream, self._left), worker)
                 return message
             _give_back(done, "the lock ended before the loop took the message")
         if self._error is not None:
             raise self._error
         raise StopAsyncIteration
+
+    def is_in_hand_of(self, stream: "MessageStream") -> bool:
+        """Whether this loop has the message in hand."""
+        return self._in_hand is not None and self._in_hand.stream() is stream
 
     def is_current(self, stream: "MessageStream") -> bool:
         """Whether no other loop has begun since."""
@@ -162,6 +175,7 @@ class MessageLoop:
         done = self._let_go()
         if done is not None:
             done.set_exception(LoopLeft("the loop was left before it asked for the next message"))
+            done.exception()  # asyncio would log it where the call was cut off, and nobody asks
 
     def leave_block(self, by: Worker, *, is_done: bool) -> None:
         """Take the last message as done, or have it delivered again, unless somebody else than *by* works on it."""
@@ -184,9 +198,7 @@ class MessageLoop:
         A message that a body works on stays in hand until that has ended, and is done if the loop asks for the next one.
         """
         self._is_over, self._error = True, self._error or error
-        self._look(by)
-        if self._in_hand is not None and self._in_hand.task is not None:
-            self._in_hand.task.add_done_callback(self._look)
+        self._want(by)
         while not self._offers.empty():
             offer = self._offers.get_nowait()
             if offer is not None:
@@ -206,7 +218,7 @@ class MessageLoop:
         hand, self._in_hand = self._in_hand, None
         if hand is None:
             return None
-        if self._is_over and hand.task is not None:
+        if hand.is_wanted and hand.task is not None:
             hand.task.remove_done_callback(self._look)
         return None if hand.done.done() else hand.done
 
@@ -215,9 +227,18 @@ class MessageLoop:
         with contextlib.suppress(RuntimeError):  # the event loop has ended before
             self._events.call_soon_threadsafe(self._look, None)
 
+    def _want(self, by: Worker) -> None:
+        """Have the message in hand delivered again as soon as nobody works on it, unless the loop has asked for the next one."""
+        hand = self._in_hand
+        if hand is not None and not hand.is_wanted:
+            hand.is_wanted = True
+            if hand.task is not None:
+                hand.task.add_done_callback(self._look)
+        self._look(by)
+
     def _look(self, by: Worker) -> None:
         hand = self._in_hand
-        if self._is_over and hand is not None and hand.has_ended(by, in_block=self.in_block):
+        if hand is not None and hand.is_wanted and hand.has_ended(by, in_block=self.in_block):
             self.leave()
 
 
@@ -241,5 +262,5 @@ class MessageStream(AsyncIterator[ReceivedMessage]):
 
     def leave(self) -> None:
         """Have what this loop has in hand delivered again; nobody has seen it."""
-        if self._loop.is_current(self):
+        if self._loop.is_in_hand_of(self):
             self._loop.leave()

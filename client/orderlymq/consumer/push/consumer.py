@@ -345,10 +345,10 @@ class Consumer(Lifecycle):
         elif self._state == "RUNNING":
             self._instance.check_caller()
             self._state = "SHUTDOWN_ALREADY"
-            if self._loop is not None:
-                self._loop.end(worker)
             self.post(Closing())
             self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
+        if self._loop is not None and not self._ended:
+            self._loop.end(worker)
         is_at_work = self._loop is not None and self._loop.is_at_work(worker)
         if self.listeners is not None and self.listeners.is_calling(worker):
             is_at_work = True

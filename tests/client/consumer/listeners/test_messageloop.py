@@ -1,7 +1,9 @@
 """`async for` over a consumer and `run`: what is done, what comes again, how they end."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -472,7 +474,9 @@ async def test_a_later_loop_waits_for_the_body_of_another_task() -> None:
     offer = asyncio.create_task(loop.offer([first], OrderedContext(QUEUE)))
     task = asyncio.create_task(former())
     await until(lambda: bool(begun))
-    later = asyncio.create_task(anext(loop.stream()))
+    later = asyncio.create_task(anext(stream := loop.stream()))
+    await asyncio.sleep(0)
+    stream.leave()  # as one whose wait was interrupted
     await asyncio.sleep(0)
     assert not offer.done()
     go_on.set()
@@ -484,3 +488,100 @@ async def test_a_later_loop_waits_for_the_body_of_another_task() -> None:
     assert await later is second
     loop.settle()
     await next_offer
+
+
+@pytest.mark.parametrize("how", ["break", "raise", "cancel"])
+async def test_a_later_loop_gets_what_the_body_of_another_task_leaves(
+    cluster: FakeCluster, how: str
+) -> None:
+    """It once waited for ever: nobody looked when the former loop was left, by a cancelled task that tidies up for example."""
+    fill(cluster, 2, queues=1)
+    texts, go_on = list[str](), asyncio.Event()
+
+    async def former(consumer: Consumer) -> None:
+        async for message in consumer:
+            texts.append(message.text)
+            try:
+                await go_on.wait()
+            finally:
+                await asyncio.sleep(0)
+            if how == "raise":
+                raise ValueError("no")
+            break
+        await asyncio.Event().wait()
+
+    async with consumer_of(cluster) as consumer:
+        body = asyncio.create_task(former(consumer))
+        await until(lambda: bool(texts))
+        if how == "cancel":
+            body.cancel()
+        later = asyncio.create_task(anext(aiter(consumer)))
+        await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(10):
+            texts.append((await later).text)
+        body.cancel()
+        await asyncio.wait([body])
+
+    assert texts == ["m0", "m0"]
+
+
+async def test_a_later_loop_of_another_task_gets_what_was_left_inside_the_block(
+    cluster: FakeCluster,
+) -> None:
+    """As one of the same task does. It once waited for the end of the block, which may wait for it."""
+    fill(cluster, 2, queues=1)
+    texts: list[str] = []
+
+    async with consumer_of(cluster) as consumer, asyncio.timeout(10):
+        async for _ in consumer:
+            break
+        later = asyncio.create_task(fail_at(consumer, "m1", texts))
+        with pytest.raises(ValueError, match="no"):
+            await later
+
+    assert texts == ["m0", "m1"]
+
+
+async def test_close_inside_the_block_behind_a_loop_that_closed_waits_for_no_body(
+    cluster: FakeCluster,
+) -> None:
+    """It once waited for `shutdown_timeout`: its own message was in hand."""
+    fill(cluster, 1, queues=1)
+
+    async with consumer_of(cluster) as consumer, asyncio.timeout(10):
+        async for _ in consumer:
+            await consumer.close()
+            break
+        await consumer.close()
+
+    assert cluster.offsets.get(("G", "T", 0), 0) == 0
+    assert cluster.locks == {}
+
+
+async def test_a_body_that_outlives_close_and_breaks_leaves_no_error_unseen(
+    cluster: FakeCluster,
+) -> None:
+    """Asyncio once logged "Future exception was never retrieved"."""
+    fill(cluster, 1, queues=1)
+    settings = ConsumerSettings(shutdown_timeout=0.01)
+    consumer = Consumer("G", cluster.address, topics="T", consume_from="first", settings=settings)
+    go_on, unseen = asyncio.Event(), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: unseen.append(what))
+    await consumer.start()
+
+    async def loop() -> None:
+        async for _ in consumer:
+            go_on.set()
+            await until(lambda: consumer.state == "SHUTDOWN_ALREADY")
+            await consumer._shutdown.wait()
+            break
+
+    body = asyncio.create_task(loop())
+    await go_on.wait()
+    await consumer.close()
+    await body
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert unseen == []
