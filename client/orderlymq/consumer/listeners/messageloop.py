@@ -2,7 +2,8 @@
 `async for` over a consumer: one message at a time, as a listener that hands each to the loop.
 
 Rules: a message is done when the loop asks for the next one, or when the consumer's `async with` block ends
-without an error: Python does not show a loop how it is left. An exception that leaves the block leaves its last message undone.
+without an error: Python does not show a loop how it is left. An exception that leaves the block, or ends the loop's own task, leaves
+its last message undone.
 The consumer hands out nothing while no loop asks, and never two messages at the same time. A body that still works keeps its
 message, whoever closes the consumer: the message has ended when the loop asks for the next one, when the loop is left (nobody has
 its iterator any more; inside `async with`, when the block ends or another loop begins), or when its task ends.
@@ -55,6 +56,14 @@ class _InHand:
 
     def is_of(self, worker: "Worker") -> bool:
         return worker is not None and worker in (self.worker, self.task)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the task that asked for it was cancelled or has raised."""
+        task = self.task
+        return (
+            task is not None and task.done() and (task.cancelled() or task.exception() is not None)
+        )
 
     def has_ended(self, by: "Worker", *, in_block: bool) -> bool:
         """Whether nobody works on it any more, as far as *by* can tell."""
@@ -178,10 +187,14 @@ class MessageLoop:
             done.exception()  # asyncio would log it where the call was cut off, and nobody asks
 
     def leave_block(self, by: Worker, *, is_done: bool) -> None:
-        """Take the last message as done, or have it delivered again, unless somebody else than *by* works on it."""
+        """Take the last message as done, or have it delivered again, unless somebody else than *by* works on it.
+
+        It is not done either when the task of its loop has failed, of which the block may hear nothing.
+        """
         self.in_block = False
         if not self._is_others(by):
-            (self.settle if is_done else self.leave)()
+            has_failed = self._in_hand is not None and self._in_hand.has_failed
+            (self.settle if is_done and not has_failed else self.leave)()
 
     def is_at_work(self, worker: Worker) -> bool:
         """Whether this task or thread works on the message in hand, so that it cannot wait for the end of that."""

@@ -1,0 +1,324 @@
+"""How a loop over a consumer ends, and what becomes of the message that its body works on."""
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from orderlymq.consumer.listeners.context import OrderedContext
+from orderlymq.consumer.listeners.messageloop import MessageLoop
+from orderlymq.consumer.push.consumer import Consumer
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.errors import StateError
+from orderlymq.message import ReceivedMessage
+from tests.client.consumer.listeners.loops import consumer_of, fail_at
+from tests.client.fakecluster import FakeCluster, until
+from tests.client.inbox import fill
+from tests.client.messages import QUEUE, messages
+
+
+async def begun_by(consumer: Consumer, texts: list[str], go_on: asyncio.Event) -> None:
+    """Loop, and wait in each body."""
+    async for message in consumer:
+        texts.append(f"begun {message.text}")
+        await go_on.wait()
+        texts.append(f"ended {message.text}")
+
+
+async def waits(call: "asyncio.Task[None]") -> bool:
+    """Return whether a call still waits when everything else has had its turn."""
+    done, _ = await asyncio.wait([call], timeout=0.05)
+    return not done
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_close_waits_for_the_body_of_a_loop(cluster: FakeCluster, ordered: bool) -> None:
+    """Law: one consumer at a time. The body once went on beside the next member, to which its message was given."""
+    fill(cluster, 2, queues=1)
+    consumer, texts, go_on = consumer_of(cluster, ordered=ordered), list[str](), asyncio.Event()
+    await consumer.start()
+    body = asyncio.create_task(begun_by(consumer, texts, go_on))
+    await until(lambda: bool(texts))
+    closing = asyncio.create_task(consumer.close())
+
+    assert await waits(closing)
+    assert {key[1].queue_id for key in cluster.locks} == ({0} if ordered else set())
+    go_on.set()
+    await closing
+    await body
+
+    assert texts == ["begun m0", "ended m0"]
+    assert cluster.offsets["G", "T", 0] == 1, "the loop asked for the next one, so it is done"
+    assert cluster.locks == {}
+
+
+async def test_close_in_the_body_of_a_loop_ends_the_consumer_after_the_body(
+    cluster: FakeCluster,
+) -> None:
+    """It cannot wait for itself. What was done before is committed when it returns."""
+    fill(cluster, 3, queues=1)
+    locks: list[int] = []
+
+    async with consumer_of(cluster) as consumer:
+        async for message in consumer:
+            if message.text == "m1":
+                await consumer.close()
+                await consumer.close()
+                assert cluster.offsets["G", "T", 0] == 1
+                await asyncio.sleep(0.05)
+                locks = [queue.queue_id for _, queue in cluster.locks]
+
+    assert locks == [0]
+    assert cluster.offsets["G", "T", 0] == 2
+    assert cluster.locks == {}
+
+
+@pytest.mark.parametrize("how", ["break", "raise", "cancel"])
+async def test_a_loop_that_is_left_while_close_waits_gives_its_message_back(
+    cluster: FakeCluster, how: str
+) -> None:
+    """As soon as it is left: Python shows that nobody has the iterator any more, or that the task has ended."""
+    fill(cluster, 1, queues=1)
+    consumer, go_on = consumer_of(cluster), asyncio.Event()
+    await consumer.start()
+
+    async def loop() -> None:
+        stream = aiter(consumer) if how == "cancel" else consumer
+        async for _ in stream:
+            go_on.set()
+            await until(lambda: consumer.state == "SHUTDOWN_ALREADY")
+            if how == "raise":
+                raise ValueError("no")
+            if how == "cancel":
+                await asyncio.Event().wait()
+            break
+        await asyncio.Event().wait()
+
+    body = asyncio.create_task(loop())
+    await go_on.wait()
+    closing = asyncio.create_task(consumer.close())
+    if how == "cancel":
+        assert await waits(closing)
+        body.cancel()
+    async with asyncio.timeout(5):
+        await closing
+    body.cancel()
+    await asyncio.wait([body])
+
+    assert cluster.offsets.get(("G", "T", 0), 0) == 0
+    assert cluster.locks == {}
+
+
+async def test_a_body_in_a_task_of_its_own_outlives_the_block(cluster: FakeCluster) -> None:
+    """Law: a message is done when the loop asks for the next one. The end of the block once took it as done, while it was worked on."""
+    fill(cluster, 1, queues=1)
+    texts, go_on, left = list[str](), asyncio.Event(), asyncio.Event()
+
+    async def block() -> None:
+        async with consumer_of(cluster) as consumer:
+            tasks.append(asyncio.create_task(begun_by(consumer, texts, go_on)))
+            await until(lambda: bool(texts))
+            left.set()
+
+    tasks: list[asyncio.Task[None]] = []
+    closing = asyncio.create_task(block())
+    await left.wait()
+
+    assert await waits(closing)
+    assert cluster.offsets.get(("G", "T", 0), 0) == 0
+    go_on.set()
+    await closing
+    await tasks[0]
+
+    assert cluster.offsets["G", "T", 0] == 1
+
+
+async def test_a_message_that_is_worked_on_behind_its_loop_is_kept_until_the_block_ends(
+    cluster: FakeCluster,
+) -> None:
+    """Another task that closes the consumer meanwhile waits."""
+    fill(cluster, 1, queues=1)
+
+    async with consumer_of(cluster) as consumer:
+        async for _ in consumer:
+            break
+        closing = asyncio.create_task(consumer.close())
+        assert await waits(closing)
+    await closing
+
+    assert cluster.offsets["G", "T", 0] == 1
+
+
+async def test_a_body_that_outlives_close_keeps_its_lock(cluster: FakeCluster) -> None:
+    """Law: after `shutdown_timeout` the queue is free when the lease ends. What the body does then is not acknowledged."""
+    fill(cluster, 2, queues=1)
+    settings = ConsumerSettings(shutdown_timeout=0.01)
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", settings=settings
+    )
+    texts, go_on = list[str](), asyncio.Event()
+    await consumer.start()
+    body = asyncio.create_task(begun_by(consumer, texts, go_on))
+    await until(lambda: bool(texts))
+    await consumer.close()
+
+    assert [queue.queue_id for _, queue in cluster.locks] == [0]
+    go_on.set()
+    await body
+    assert texts == ["begun m0", "ended m0"]
+    assert cluster.offsets.get(("G", "T", 0), 0) == 0
+
+
+async def test_a_later_loop_waits_for_the_body_of_another_task() -> None:
+    """Law: no two bodies have one message. The later loop once got it while the former body worked on it."""
+    loop, (first, second) = MessageLoop("G"), messages(5, 6)
+    begun: list[ReceivedMessage] = []
+    go_on = asyncio.Event()
+
+    async def former() -> None:
+        stream = loop.stream()
+        begun.append(await anext(stream))
+        await go_on.wait()
+        await anext(stream)
+
+    offer = asyncio.create_task(loop.offer([first], OrderedContext(QUEUE)))
+    task = asyncio.create_task(former())
+    await until(lambda: bool(begun))
+    later = asyncio.create_task(anext(stream := loop.stream()))
+    await asyncio.sleep(0)
+    stream.leave()  # as one whose wait was interrupted
+    await asyncio.sleep(0)
+    assert not offer.done()
+    go_on.set()
+    with pytest.raises(StateError, match="another loop"):
+        await task
+    await offer  # done: its body ended
+    next_offer = asyncio.create_task(loop.offer([second], OrderedContext(QUEUE)))
+
+    assert await later is second
+    loop.settle()
+    await next_offer
+
+
+@pytest.mark.parametrize("how", ["break", "raise", "cancel"])
+async def test_a_later_loop_gets_what_the_body_of_another_task_leaves(
+    cluster: FakeCluster, how: str
+) -> None:
+    """It once waited for ever: nobody looked when the former loop was left, by a cancelled task that tidies up for example."""
+    fill(cluster, 2, queues=1)
+    texts, go_on = list[str](), asyncio.Event()
+
+    async def former(consumer: Consumer) -> None:
+        async for message in consumer:
+            texts.append(message.text)
+            try:
+                await go_on.wait()
+            finally:
+                await asyncio.sleep(0)
+            if how == "raise":
+                raise ValueError("no")
+            break
+        await asyncio.Event().wait()
+
+    async with consumer_of(cluster) as consumer:
+        body = asyncio.create_task(former(consumer))
+        await until(lambda: bool(texts))
+        if how == "cancel":
+            body.cancel()
+        later = asyncio.create_task(anext(aiter(consumer)))
+        await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(10):
+            texts.append((await later).text)
+        body.cancel()
+        await asyncio.wait([body])
+
+    assert texts == ["m0", "m0"]
+
+
+async def test_a_later_loop_of_another_task_gets_what_was_left_inside_the_block(
+    cluster: FakeCluster,
+) -> None:
+    """As one of the same task does. It once waited for the end of the block, which may wait for it."""
+    fill(cluster, 2, queues=1)
+    texts: list[str] = []
+
+    async with consumer_of(cluster) as consumer, asyncio.timeout(10):
+        async for _ in consumer:
+            break
+        later = asyncio.create_task(fail_at(consumer, "m1", texts))
+        with pytest.raises(ValueError, match="no"):
+            await later
+
+    assert texts == ["m0", "m1"]
+
+
+async def test_close_inside_the_block_behind_a_loop_that_closed_waits_for_no_body(
+    cluster: FakeCluster,
+) -> None:
+    """It once waited for `shutdown_timeout`: its own message was in hand."""
+    fill(cluster, 1, queues=1)
+
+    async with consumer_of(cluster) as consumer, asyncio.timeout(10):
+        async for _ in consumer:
+            await consumer.close()
+            break
+        await consumer.close()
+
+    assert cluster.offsets.get(("G", "T", 0), 0) == 0
+    assert cluster.locks == {}
+
+
+async def test_a_body_that_outlives_close_and_breaks_leaves_no_error_unseen(
+    cluster: FakeCluster,
+) -> None:
+    """Asyncio once logged "Future exception was never retrieved"."""
+    fill(cluster, 1, queues=1)
+    settings = ConsumerSettings(shutdown_timeout=0.01)
+    consumer = Consumer("G", cluster.address, topics="T", consume_from="first", settings=settings)
+    go_on, unseen = asyncio.Event(), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: unseen.append(what))
+    await consumer.start()
+
+    async def loop() -> None:
+        async for _ in consumer:
+            go_on.set()
+            await until(lambda: consumer.state == "SHUTDOWN_ALREADY")
+            await consumer._shutdown.wait()
+            break
+
+    body = asyncio.create_task(loop())
+    await go_on.wait()
+    await consumer.close()
+    await body
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert unseen == []
+
+
+@pytest.mark.parametrize("how", ["raise", "cancel"])
+async def test_a_loop_in_a_task_that_fails_inside_the_block_has_its_last_message_again(
+    cluster: FakeCluster, how: str
+) -> None:
+    """No message lost: the end of the block once took it as done, when the task was cancelled and waited for, as at a shutdown."""
+    fill(cluster, 2, queues=1)
+    texts: list[str] = []
+
+    async def loop(consumer: Consumer) -> None:
+        async for message in consumer:
+            texts.append(message.text)
+            if message.text == "m1":
+                if how == "raise":
+                    raise ValueError("no")
+                await asyncio.Event().wait()
+
+    async with consumer_of(cluster) as consumer:
+        body = asyncio.create_task(loop(consumer))
+        await until(lambda: texts == ["m0", "m1"])
+        if how == "cancel":
+            body.cancel()
+        await asyncio.gather(body, return_exceptions=True)
+
+    assert cluster.offsets["G", "T", 0] == 1
