@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from orderlymq import blocking
+from orderlymq import Consumer, blocking
 from orderlymq.blocking import LoopThread
 from orderlymq.errors import StateError, TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -224,7 +224,7 @@ def test_a_second_close_does_nothing(
 ENDS_WITHOUT_CLOSE = """
     import sys, threading
     from concurrent.futures import ThreadPoolExecutor
-    from orderlymq import blocking
+    from orderlymq import Consumer, blocking
     from orderlymq.consumer.settings import ConsumerSettings
 
     running, other = threading.Event(), ThreadPoolExecutor(1)
@@ -407,7 +407,7 @@ def test_a_program_that_closes_in_a_loop_and_keeps_its_iterator_ends(cluster: Fa
     """Python ends the iterator after the thread, which once was waited for without an end."""
     cluster.append("T", 0, b"m0")
     program = f"""
-        from orderlymq import blocking
+        from orderlymq import Consumer, blocking
 
         consumer = blocking.Consumer("G", "{cluster.address}", topics="T", consume_from="first")
         consumer.start()
@@ -424,3 +424,39 @@ def test_a_program_that_closes_in_a_loop_and_keeps_its_iterator_ends(cluster: Fa
     )
 
     assert ended.stdout == "m0\n"
+
+
+@pytest.mark.parametrize("by", ["body", "listener"])
+def test_a_program_that_ends_behind_close_in_a_body_or_listener_leaves_its_group(
+    cluster: FakeCluster, by: str
+) -> None:
+    """Nothing waited for the end of the consumer, and the end of the loop cut it off: its locks stood until their leases ended."""
+    cluster.append("T", 0, b"m0")
+
+    async def program() -> None:
+        called = asyncio.Event()
+
+        async def listener(*_: object) -> None:
+            await consumer.close()
+            called.set()
+
+        consumer = Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            listener=listener if by == "listener" else None,
+        )
+        await consumer.start()
+        if by == "listener":
+            await called.wait()
+            return
+        async for _ in consumer:
+            await consumer.close()
+            return
+
+    asyncio.run(program())
+
+    assert cluster.codes()[-1] == RequestCode.UNREGISTER_CLIENT
+    assert cluster.locks == {}

@@ -378,10 +378,11 @@ class Consumer(Lifecycle):
                 "lanes of threads, of loops over it, and of those that go on, are free when the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
-        try:
-            await self._executor.finish(self._cancel_s)
-        finally:
-            await self._end()
+        finally:  # the end of the loop cancels this, too, when a program ends without a wait
+            try:
+                await self._executor.finish(self._cancel_s)
+            finally:
+                await self._end()
 
     async def _end(self) -> None:
         self._ended = True
