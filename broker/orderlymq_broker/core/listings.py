@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # The text of a list piece by piece, each with the work that it was.
 Pieces: TypeAlias = Iterator[tuple[bytes, int]]
-Rows: TypeAlias = Iterator[tuple[str, Any]]
+Rows: TypeAlias = Iterator[tuple[str | MessageQueue, Any]]
 # Is given the text, or None when it is too long.
 Then: TypeAlias = Callable[[bytes | None], list[Effect]]
 

@@ -44,9 +44,14 @@ NAMES_SHOWN: Final = 8
 
 
 def answer_list(
-    context: Context, request: RemotingCommand, peer: Peer, pieces: Pieces
+    context: Context,
+    request: RemotingCommand,
+    peer: Peer,
+    pieces: Pieces,
+    *,
+    then: Callable[[bytes], list[Effect]] | None = None,
 ) -> list[Effect]:
-    """Answer with a list that is written bit by bit, when it is.
+    """Answer with a list that is written bit by bit, when it is; *then* does something else with it.
 
     Raises:
         RequestRefused: too many wait already (2).
@@ -55,7 +60,7 @@ def answer_list(
 
     def written(body: bytes | None) -> list[Effect]:
         if body is not None:
-            return answer(kept, peer, body=body)
+            return answer(kept, peer, body=body) if then is None else then(body)
         remark = f"the list has more than {BODY_SIZE_MAX} bytes, and no answer can have more: ask for single ones"
         return answer(kept, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
 

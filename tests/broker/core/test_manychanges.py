@@ -182,6 +182,8 @@ def test_offsets_of_a_large_topic_are_set_entry_by_entry(admin: AdminShell) -> N
     opaque = admin.submit(
         222, {"topic": "orders", "group": "billing", "timestamp": "0", "isForce": "true"}, peer=TOOL
     )
+    while not admin.pending:
+        admin.go_on()
     changes = [proposal.changes_count for proposal in admin.pending]
     admin.settle()
 

@@ -2,29 +2,38 @@
 Administration of consumer offsets: 15 of a tool, 43, 45, 222 with 220, 223 with 221, 314.
 
 The rules: a reset computes the offsets here, by store time, or takes exactly those of its body; it stores them as a
-record and then notifies the members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); while nobody
+record and then notifies the members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); it finds
+them queue by queue, as a list is written, stores nothing before it has all, and is refused where topic or group have become others; while nobody
 is online a reset of all queues answers 206, which tools take as the sign to set offsets one by one (15). Model:
 Broker2Client. For one queue mqadmin sends 15 and then 222; either sets it, with or without members online.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
 from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
-from orderlymq_broker.core.effects import Effect, Now, Peer, Send
+from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Send
 from orderlymq_broker.core.listings import Rows, table
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.core.responses import answer_list, change, raise_unknown_group
+from orderlymq_broker.core.requestcontext import (
+    Context,
+    RequestRefused,
+    answer,
+    answer_lost,
+    unanswered,
+)
+from orderlymq_broker.core.responses import LOST, answer_list, change, raise_unknown_group
+from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.fence import Fence
 from orderlymq_broker.processors.groups.groupcreation import known_group
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.state.records import Commit
+from orderlymq_broker.state.records import Commit, GroupSet
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import ConsumerStatus, OffsetTable
@@ -46,6 +55,48 @@ STATUS_TIMEOUT_MS: Final = 3_000
 CLONED_MAX: Final = 10_000
 
 _NEWEST: Final = -1
+# A queue that is reset, as work of a list: a search by time reads a dozen entries.
+_ROW_WORK: Final = 10
+
+
+@dataclass(slots=True)
+class _Reset:
+    """A reset whose offsets are being found; nothing is stored before all of them are.
+
+    Attributes:
+        group: the group's configuration when it was asked for; one that was made again has another.
+        view: the leadership that was asked.
+        given: the offsets that the request names itself, by queue.
+        offsets: those that were found, by queue, and
+        kept: the queues that stay as they are.
+    """
+
+    header: ResetOffsetHeader
+    topic: Topic
+    group: GroupSet | None
+    view: LeaderView
+    request: RemotingCommand
+    peer: Peer
+    given: dict[int, int] | None
+    offsets: dict[int, int] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set)
+
+    @property
+    def is_force(self) -> bool:
+        """Return whether it also moves forward."""
+        names_offset = self.given is not None or _named_offset(self.header) is not None
+
+        return self.header.is_force or names_offset
+
+    def queue_ids(self) -> Iterable[int]:
+        """Return the queues that are reset."""
+        if self.given is not None:
+            return self.given
+        number = self.header.queue_id
+        if number is not None and number >= 0:
+            return (number,)
+
+        return range(self.topic.queue_count)
 
 
 class OffsetAdministration:
@@ -99,7 +150,7 @@ class OffsetAdministration:
                 header = ResetOffsetHeader(
                     said.topic, said.consumer_group, 0, True, said.queue_id, said.commit_offset
                 )
-                return self._reset(header, request, peer, now)
+                return self._reset(header, request, peer)
 
         return self._committer.update(request, peer, now)
 
@@ -108,11 +159,39 @@ class OffsetAdministration:
         # Without a timestamp other brokers, which read no body, refuse it.
         ext = {"timestamp": "0", **request.ext} if request.body else request.ext
 
-        return self._reset(ResetOffsetHeader.from_ext(ext), request, peer, now)
+        return self._reset(ResetOffsetHeader.from_ext(ext), request, peer)
 
     def _reset(
-        self, header: ResetOffsetHeader, request: RemotingCommand, peer: Peer, now: Now
+        self, header: ResetOffsetHeader, request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
+        topic = self._topic_to_reset(header)
+        given = self._given(request.body, topic) if request.body else None
+        state = self._context.state
+        reset = _Reset(
+            header,
+            topic,
+            state.groups.get(header.group),
+            self._context.view,
+            unanswered(request),
+            peer,
+            given,
+        )
+        rows = table("offsetTable", self._rows(reset))
+
+        return answer_list(
+            self._context,
+            request,
+            peer,
+            ((text, _ROW_WORK * work) for text, work in rows),
+            then=lambda body: [Later(partial(self._store, reset, body))],
+        )
+
+    def _topic_to_reset(self, header: ResetOffsetHeader) -> Topic:
+        """Return the topic of a reset that may be.
+
+        Raises:
+            RequestRefused: topic, queue or group do not exist or are being deleted, or nobody is online (206).
+        """
         topic = self._context.state.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(
@@ -127,28 +206,69 @@ class OffsetAdministration:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        wanted, kept = (
-            self._given(request.body, topic) if request.body else self._wanted(header, topic)
-        )
-        moved = [
-            Commit(header.group, topic.name, queue_id, offset)
-            for queue_id, offset in wanted.items()
-            if queue_id not in kept and self._is_change(header.group, topic.name, queue_id, offset)
-        ]
-        broker = self._context.settings.group
-        table = {MessageQueue(topic.name, broker, queue): at for queue, at in wanted.items()}
-        self._committer.check_room(moved)
-        records = self._committer.take()
-        records += self._committer.reset(moved, now)
-        body = OffsetTable(table).to_json()
+        if header.queue_id is not None and header.queue_id >= topic.queue_count:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{topic.name}] has no queue {header.queue_id}, only 0 to {topic.queue_count - 1}",
+            )
+
+        return topic
+
+    def _rows(self, reset: "_Reset") -> Iterator[tuple[MessageQueue, int]]:
+        """Find and yield the offset of every queue after a reset, while its leadership lasts."""
+        header, broker = reset.header, self._context.settings.group
+        for queue_id in reset.queue_ids():
+            if self._context.view is not reset.view:
+                return
+            offset = self._compute(reset, queue_id)
+            if self._is_forward(reset, queue_id, offset):
+                offset = self._context.state.offsets.get(header.group, header.topic, queue_id) or 0
+                reset.kept.add(queue_id)
+            reset.offsets[queue_id] = offset
+            yield MessageQueue(header.topic, broker, queue_id), offset
+
+    def _store(self, reset: "_Reset", body: bytes, now: Now) -> list[Effect]:
+        """Store the offsets of a reset, all of which are in *body*, if it may still be; answer when they are applied."""
+        request, peer = reset.request, reset.peer
+        if self._context.view is not reset.view:
+            return answer_lost(request, peer, None, LOST)
+        try:
+            moved = self._moved(reset)
+        except RequestRefused as refused:
+            return answer(request, peer, refused.code, remark=refused.remark)
+        records = [*self._committer.take(), *self._committer.reset(moved, now)]
 
         def done() -> list[Effect]:
-            return [*self._push(header, table), *answer(request, peer, body=body)]
+            return [*self._push(reset, body), *answer(request, peer, body=body)]
 
         if not records:
             return done()
 
         return change(self._context, records, request, peer, done=done, in_parts=True)
+
+    def _moved(self, reset: "_Reset") -> list[Commit]:
+        """Return what a reset changes now.
+
+        Raises:
+            RequestRefused: it is no more what was asked for, or there is no room.
+        """
+        header, state = reset.header, self._context.state
+        topic = self._topic_to_reset(header)
+        moved = [
+            Commit(header.group, topic.name, queue_id, offset)
+            for queue_id, offset in reset.offsets.items()
+            if queue_id not in reset.kept
+            and self._is_change(header.group, topic.name, queue_id, offset)
+        ]
+        is_other = topic is not reset.topic or state.groups.get(header.group) is not reset.group
+        if is_other or any(self._is_forward(reset, each.queue_id, each.offset) for each in moved):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{topic.name}] or group[{header.group}] was changed meanwhile; send it again",
+            )
+        self._committer.check_room(moved)
+
+        return moved
 
     def _is_change(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a reset to an offset changes anything.
@@ -164,8 +284,16 @@ class OffsetAdministration:
             or state.locks.epoch(*place) > 0
         )
 
-    def _given(self, body: bytes, topic: Topic) -> tuple[dict[int, int], frozenset[int]]:
-        """Return as `_wanted` the offsets that a body names: all of this topic, and within what their queues keep."""
+    def _is_forward(self, reset: "_Reset", queue_id: int, offset: int) -> bool:
+        """Return whether an offset would move a group forward that is only to go back."""
+        if reset.is_force:
+            return False
+        present = self._context.state.offsets.get(reset.header.group, reset.topic.name, queue_id)
+
+        return present is not None and offset > present
+
+    def _given(self, body: bytes, topic: Topic) -> dict[int, int]:
+        """Return the offsets that a body names by queue: all of this topic, and within what their queues keep."""
         try:
             table = OffsetTable.from_json(body).offset_table
         except (JsonError, ModelError) as error:
@@ -185,35 +313,13 @@ class OffsetAdministration:
                     f"offset {offset} is outside of queue {place.queue_id} of {topic.name}, which holds {low} to {high}",
                 )
 
-        return {place.queue_id: offset for place, offset in sorted(table.items())}, frozenset()
+        return {place.queue_id: offset for place, offset in sorted(table.items())}
 
-    def _wanted(
-        self, header: ResetOffsetHeader, topic: Topic
-    ) -> tuple[dict[int, int], frozenset[int]]:
-        """Return the offset of every queue after the reset, and the queues that it leaves as they are."""
-        queue_ids = range(topic.queue_count)
-        if header.queue_id is not None and header.queue_id >= 0:
-            if header.queue_id not in queue_ids:
-                raise RequestRefused(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"topic[{topic.name}] has no queue {header.queue_id}, only 0 to {len(queue_ids) - 1}",
-                )
-            queue_ids = range(header.queue_id, header.queue_id + 1)
-        offsets = self._context.state.offsets
-        is_force = header.is_force or _named_offset(header) is not None
-        wanted: dict[int, int] = {}
-        kept: set[int] = set()
-        for queue_id in queue_ids:
-            wanted[queue_id] = self._compute(header, topic, queue_id)
-            present = offsets.get(header.group, topic.name, queue_id)
-            if present is not None and wanted[queue_id] > present and not is_force:
-                wanted[queue_id] = present
-                kept.add(queue_id)
-
-        return wanted, frozenset(kept)
-
-    def _compute(self, header: ResetOffsetHeader, topic: Topic, queue_id: int) -> int:
-        queue = topic.queues.get(queue_id)
+    def _compute(self, reset: "_Reset", queue_id: int) -> int:
+        header = reset.header
+        if reset.given is not None:
+            return reset.given[queue_id]
+        queue = reset.topic.queues.get(queue_id)
         if queue is None:
             return 0
         offset = _named_offset(header)
@@ -224,19 +330,22 @@ class OffsetAdministration:
 
         return self._queries.search(queue, header.timestamp, "LOWER")
 
-    def _push(self, header: ResetOffsetHeader, table: Mapping[MessageQueue, int]) -> list[Effect]:
+    def _push(self, reset: "_Reset", body: bytes) -> list[Effect]:
         """Return the requests that send the members of a group the offsets to go on at."""
+        header = reset.header
         ext = ResetOffsetHeader(header.topic, header.group, header.timestamp, False).to_ext()
-        plain = OffsetTable(table).to_json()
+        sessions = self._sessions_of(header.group)
+        listed = b""
+        if any(session.language == LanguageCode.CPP for session in sessions):
+            listed = _listed(header.topic, self._context.settings.group, reset.offsets)
         effects: list[Effect] = []
-        for session in self._sessions_of(header.group):
-            body = _listed(table) if session.language == LanguageCode.CPP else plain
+        for session in sessions:
             command = RemotingCommand(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
                 self._context.next_opaque(),
                 FLAG_ONEWAY,
                 dict(ext),
-                body,
+                listed if session.language == LanguageCode.CPP else body,
             )
             effects.append(Send(session.peer.connection, command))
 
@@ -342,8 +451,11 @@ def _named_offset(header: ResetOffsetHeader) -> int | None:
     return offset if _names_queue(header) and offset is not None and offset >= 0 else None
 
 
-def _listed(table: Mapping[MessageQueue, int]) -> bytes:
+def _listed(topic: str, broker: str, offsets: Mapping[int, int]) -> bytes:
     """Return the body of 220 as the C++ client reads it: a list instead of a map."""
-    rows = [{**queue.to_json_value(), "offset": offset} for queue, offset in table.items()]
+    rows = [
+        {**MessageQueue(topic, broker, queue_id).to_json_value(), "offset": offset}
+        for queue_id, offset in offsets.items()
+    ]
 
     return fastjson.dumps({"offsetTable": rows})
