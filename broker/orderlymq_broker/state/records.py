@@ -10,7 +10,7 @@ Next step: ``machine.py``.
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -291,8 +291,14 @@ def decode_records(meta: bytes | memoryview) -> list[Record]:
     return _decoder.decode(meta)
 
 
+# A deletion of a topic looks at every consumer group: 1 ms for 10,000 of them, 6 ms for 40,000.
+_TOPIC_DELETED_CHANGES: Final = 256
+
+
 def changes_in(record: Record) -> int:
     """Return how many changes a record makes, as far as each takes time to apply."""
+    if type(record) is TopicDeleted:
+        return _TOPIC_DELETED_CHANGES
     if type(record) is LanesFetched:
         return max(1, sum(len(part.hand_outs) + len(part.found) for part in record.queues))
     if type(record) is ClientDead:

@@ -25,6 +25,7 @@ from orderlymq_broker.state.records import (
     GroupSet,
     OffsetsCommitted,
     Record,
+    TopicDeleted,
     TopicSet,
 )
 from tests.broker.processors.adminshell import AdminShell
@@ -74,6 +75,7 @@ FOUND = QueueFetch(0, 0, MANY, (HandOut(1, 1),) * (MANY // 2), (Found("", (0,), 
         LanesFetched("g", "t", "c", 1, 5_000, (FOUND,)),
         LocksRequested("g", "c", "h:1", 5_000, (("t", 0),) * MANY),
         OffsetsCommitted((Commit("g", "t", 0, 1),) * MANY),
+        TopicDeleted("t"),  # looks at all groups
     ],
 )
 def test_an_entry_has_so_many_changes_and_no_more_be_they_in_few_records(record: Record) -> None:
