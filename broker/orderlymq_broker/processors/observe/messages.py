@@ -10,7 +10,8 @@ number are remembered. Who shows it: ``watch.py``.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Now
@@ -41,6 +42,8 @@ SAMPLE_EVERY: Final = 16
 KEYS_COUNTED: Final = 32
 KEY_LENGTH_SHOWN: Final = 128
 SHOWN_MAX: Final = 100
+# Queues and topics of the last minute that one tick looks at: some 2 ms.
+JUDGED_MAX: Final = 8_192
 
 # The first tries of a message often fail for reasons that pass by themselves.
 TRIES_MIN: Final = 3
@@ -84,6 +87,8 @@ class Loads:
         self._keys: dict[int, Frequent] = {}
         self._seen = 0
         self._ends_ms = 0
+        # The look at the last minute that is under way.
+        self._judging: Iterator[None] = iter(())
         self.hot_queues: list[Row] = []
         self.hot_keys: list[Row] = []
         self.shares: dict[str, tuple[float, float]] = {}
@@ -98,20 +103,21 @@ class Loads:
         self._seen += len(records)
 
     def tick(self, now: Now) -> None:
-        """Close the minute when it is over."""
-        if now.monotonic_ms < self._ends_ms:
-            return
-        if self._ends_ms:
-            self._judge()
-        self._queues.clear()
-        self._keys.clear()
-        self._ends_ms = now.monotonic_ms + WINDOW_MS
+        """Close the minute when it is over, and judge some of the last one."""
+        if now.monotonic_ms >= self._ends_ms:
+            if self._ends_ms:
+                self._judging = self._judge(self._queues, self._keys)
+            self._queues, self._keys = Counter(), {}
+            self._ends_ms = now.monotonic_ms + WINDOW_MS
+        for _ in islice(self._judging, JUDGED_MAX):
+            pass
 
     def ended(self) -> None:
         """Forget everything: the sends of another leader are not seen."""
         self._queues.clear()
         self._keys.clear()
         self._ends_ms = 0
+        self._judging = iter(())
         self.hot_queues, self.hot_keys, self.shares = [], [], {}
 
     # -- parts -------------------------------------------------------------------------------------
@@ -127,12 +133,17 @@ class Loads:
             counted = self._keys.setdefault(record.topic_id, Frequent(KEYS_COUNTED))
             counted.add(key[:KEY_LENGTH_SHOWN])
 
-    def _judge(self) -> None:
+    def _judge(self, counts: Counter[tuple[int, int]], keys: dict[int, Frequent]) -> Iterator[None]:
+        """Judge a minute; yields for each queue and topic that was looked at."""
         topics: dict[int, dict[int, int]] = {}
-        for (topic_id, queue_id), count in self._queues.items():
+        for (topic_id, queue_id), count in counts.items():
             topics.setdefault(topic_id, {})[queue_id] = count
-        self.hot_queues, self.hot_keys, self.shares = [], [], {}
+            yield
+        hot_queues: list[Row] = []
+        hot_keys: list[Row] = []
+        shares: dict[str, tuple[float, float]] = {}
         for topic_id, queues in topics.items():
+            yield
             topic = self._context.state.topics.by_id.get(topic_id)
             total = sum(queues.values())
             if topic is None or total < MESSAGES_MIN or not _is_of_users(topic.name):
@@ -140,7 +151,7 @@ class Loads:
             number, most = max(queues.items(), key=lambda each: (each[1], -each[0]))
             share, count = most / total, topic.config.write_queues
             if count > 1 and share >= min(HOT_SHARE_MAX, HOT_FACTOR / count):
-                self.hot_queues.append(
+                hot_queues.append(
                     {
                         "topic": topic.name,
                         "queue_id": number,
@@ -149,22 +160,24 @@ class Loads:
                         "queues": count,
                     }
                 )
-            self.shares[topic.name] = (share, self._judge_keys(topic_id, topic.name, total))
-        self.hot_queues = sorted(self.hot_queues, key=lambda each: -each["messages"])[:SHOWN_MAX]
-        self.hot_keys = sorted(self.hot_keys, key=lambda each: -each["share"])[:SHOWN_MAX]
+            by_key = _shares_of(keys.get(topic_id), total)
+            shares[topic.name] = (share, max(by_key.values(), default=0.0))
+            hot_keys += [
+                {"topic": topic.name, "key": key, "share": round(share, 3)}
+                for key, share in by_key.items()
+                if share >= HOT_KEY_SHARE
+            ]
+        self.hot_queues = sorted(hot_queues, key=lambda each: -each["messages"])[:SHOWN_MAX]
+        self.hot_keys = sorted(hot_keys, key=lambda each: -each["share"])[:SHOWN_MAX]
+        self.shares = shares
 
-    def _judge_keys(self, topic_id: int, topic: str, total: int) -> float:
-        """Note the hot keys of a topic and return the greatest share."""
-        counted = self._keys.get(topic_id)
-        samples = total / SAMPLE_EVERY
-        greatest = 0.0
-        for key, count in (counted.counts if counted is not None else {}).items():
-            share = min(1.0, count / samples)
-            greatest = max(greatest, share)
-            if share >= HOT_KEY_SHARE:
-                self.hot_keys.append({"topic": topic, "key": key, "share": round(share, 3)})
 
-        return greatest
+def _shares_of(counted: Frequent | None, total: int) -> dict[str, float]:
+    """Return which share of *total* messages each of the frequent keys has."""
+    samples = total / SAMPLE_EVERY
+    counts = {} if counted is None else counted.counts
+
+    return {key: min(1.0, count / samples) for key, count in counts.items()}
 
 
 def _is_of_users(topic: str) -> bool:

@@ -3,20 +3,25 @@
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orderlymq_broker.core.effects import Now
+from orderlymq_broker.processors.observe import messages
 from orderlymq_broker.processors.observe import watch as watch_module
 from orderlymq_broker.processors.observe.messages import (
     KEYS_COUNTED,
     MESSAGES_MIN,
     SAMPLE_EVERY,
+    WINDOW_MS,
     Frequent,
+    Loads,
 )
 from orderlymq_broker.processors.observe.status import REPEAT_MS, SERIES_MAX, SHOWN_MAX
 from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS, STEP_WORK_MAX
-from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted, OffsetsReset
+from orderlymq_broker.state.records import Append, Commit, GroupSet, OffsetsCommitted, OffsetsReset
 from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell
 from tests.broker.processors.lanes.member import Member, lead, produce
@@ -304,6 +309,27 @@ def test_a_hot_queue_and_a_hot_key_are_found(admin: AdminShell) -> None:
 
     admin.pass_time(60_000 + LOOK_MS, step=1_000)
     assert (watch(admin)["hotQueues"], watch(admin)["hotKeys"]) == ([], [])
+
+
+def test_a_minute_is_judged_some_queues_at_a_time(
+    admin: AdminShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of a minute may be in a hundred thousand queues; what is found is shown when all are judged."""
+    monkeypatch.setattr(messages, "JUDGED_MAX", 10)
+    create_topic(admin, queues=30)
+    send(admin)
+    (record,) = [each for each in admin.proposed if type(each) is Append]
+    loads = Loads(admin.core.context)
+    loads.tick(Now(0, 0))
+    loads.appended([record] * MESSAGES_MIN)
+    loads.appended([msgspec.structs.replace(record, queue_id=queue) for queue in range(1, 30)])
+
+    found: list[int] = []
+    for tick in range(5):
+        loads.tick(Now(0, WINDOW_MS + 100 * tick))
+        found.append(len(loads.hot_queues))
+
+    assert found == [0, 0, 0, 1, 1]
 
 
 def test_messages_spread_evenly_or_few_are_no_finding(admin: AdminShell) -> None:
