@@ -31,6 +31,28 @@ def read_entries(
     return pairs
 
 
+def read_places(
+    reader: Reader, topic_id: int, queue_id: int, offsets: Sequence[int]
+) -> list[bytes]:
+    """Return the values of single entries of a queue, all of which it has, in the order of *offsets*.
+
+    Raises:
+        StoreFailed: one is missing.
+    """
+    keys = [queue_key(topic_id, queue_id, offset) for offset in offsets]
+    places: list[bytes] = []
+    for offset, value in zip(
+        offsets, reader.multi_get(Family.CONSUME_QUEUE, keys) if keys else [], strict=True
+    ):
+        if value is None:
+            raise StoreFailed(
+                f"queue {queue_id} of topic id {topic_id} has no entry at offset {offset}: {_CURE}"
+            )
+        places.append(value)
+
+    return places
+
+
 def read_messages(reader: Reader, places: Sequence[bytes]) -> list[bytes | None]:
     """Return the stored records at the *places* that applied entries name; None for what retention has taken.
 

@@ -15,12 +15,11 @@ import msgspec
 from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
 from orderlymq_broker.state.topics.queues import Queue
-from orderlymq_broker.store.consumequeue import read_entries, read_messages
+from orderlymq_broker.store.consumequeue import read_entries, read_messages, read_places
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import (
     Table,
     decode_queue_entry,
-    queue_key,
     table_bounds,
     table_key,
 )
@@ -98,12 +97,9 @@ def messages_at(reader: Reader, queue: Queue, offsets: Sequence[int]) -> list[Me
             found[offset] = queue.tail[offset - queue.tail_start].message
         elif queue.min_offset <= offset < queue.tail_start:
             stored.append(offset)
-    keys = [queue_key(queue.topic_id, queue.queue_id, offset) for offset in stored]
-    places = reader.multi_get(Family.CONSUME_QUEUE, keys) if keys else []
-    known = [(o, place[:_PHYSICAL_SIZE]) for o, place in zip(stored, places, strict=True) if place]
-    messages = read_messages(reader, [key for _, key in known])
-    for (offset, _), message in zip(known, messages, strict=True):
-        found[offset] = message
+    places = read_places(reader, queue.topic_id, queue.queue_id, stored)
+    messages = read_messages(reader, [place[:_PHYSICAL_SIZE] for place in places])
+    found.update(zip(stored, messages, strict=True))
 
     return [found.get(offset) for offset in offsets]
 
@@ -114,9 +110,9 @@ def physical_at(reader: Reader, queue: Queue, offset: int) -> int | None:
         return queue.tail[offset - queue.tail_start].physical
     if not queue.min_offset <= offset < queue.next_offset:
         return None
-    value = reader.get(Family.CONSUME_QUEUE, queue_key(queue.topic_id, queue.queue_id, offset))
+    (value,) = read_places(reader, queue.topic_id, queue.queue_id, (offset,))
 
-    return None if value is None else decode_queue_entry(value).physical
+    return decode_queue_entry(value).physical
 
 
 def run_at(

@@ -16,12 +16,12 @@ from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.records import DedupTrimmed, Outcome, QueueFloor, RetentionAdvanced
 from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.consumequeue import read_places
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import (
     decode_queue_entry,
     decode_u64,
     message_key,
-    queue_key,
 )
 from orderlymq_protocol.message.record import decode_record
 
@@ -135,8 +135,11 @@ class RetentionService:
         topics = self._context.state.topics.by_id
         for topic_id in list(topics):
             topic = topics.get(topic_id)
-            if topic is not None:
-                yield from list(topic.queues.values())
+            for queue in [] if topic is None else list(topic.queues.values()):
+                # Deleted since the last step, with its entries.
+                if topic_id not in topics:
+                    break
+                yield queue
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -196,11 +199,9 @@ class RetentionService:
     def _physical(self, queue: Queue, offset: int) -> int:
         if offset >= queue.tail_start:
             return queue.tail[offset - queue.tail_start].physical
-        value = self._context.reader.get(
-            Family.CONSUME_QUEUE, queue_key(queue.topic_id, queue.queue_id, offset)
-        )
+        (value,) = read_places(self._context.reader, queue.topic_id, queue.queue_id, (offset,))
 
-        return 0 if value is None else decode_queue_entry(value).physical
+        return decode_queue_entry(value).physical
 
     # -- the floor of the log ----------------------------------------------------------------------
 

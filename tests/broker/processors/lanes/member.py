@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicSet
 from orderlymq_broker.store.kv import Batch, Family
-from orderlymq_broker.store.layout import queue_key
+from orderlymq_broker.store.layout import decode_queue_entry, queue_key
 from orderlymq_protocol.body.lanes import (
     Lane,
     LaneReport,
@@ -146,8 +146,17 @@ def without_tail(shell: Shell) -> None:
     shell.state.tail.resize(0)
 
 
+def expire(shell: Shell, first: int) -> None:
+    """Let retention take the messages of the topic before the offset *first*, although lanes owe them."""
+    without_tail(shell)
+    queue = shell.state.topics.by_name[TOPIC].queue(0)
+    place = shell.store.get(Family.CONSUME_QUEUE, queue_key(queue.topic_id, 0, first))
+    floor = shell.state.physical_end if place is None else decode_queue_entry(place).physical
+    create(shell, RetentionAdvanced((), floor))
+
+
 def forget(shell: Shell, *offsets: int) -> None:
-    """Take messages out of the store, as retention and damage do."""
+    """Take entries out of the store, as damage does."""
     without_tail(shell)
     topic_id = shell.state.topics.by_name[TOPIC].id
     gone = Batch()

@@ -12,7 +12,7 @@ from tests.broker.processors.lanes.member import (
     GROUP,
     Member,
     committed,
-    forget,
+    expire,
     join,
     keys,
     lead,
@@ -95,7 +95,7 @@ def test_a_late_loss_of_a_former_term_lets_no_second_plan_be_made() -> None:
     a, b = Member(shell), Member(shell, "b")
     (x,) = a.fetch(maxPerLane=3)
     a.say("release", x)
-    forget(shell, 0)
+    expire(shell, 1)
     a.submit()
     former = lead_again(shell)
     b.submit()

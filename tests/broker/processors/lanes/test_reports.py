@@ -19,7 +19,7 @@ from tests.broker.processors.lanes.member import (
     TOPIC,
     Member,
     committed,
-    forget,
+    expire,
     join,
     keys,
     lanes,
@@ -438,7 +438,7 @@ def test_the_end_of_a_lane_whose_message_is_gone_hangs_on_no_record_before_it() 
     (x,) = a.fetch()
     create(shell, TopicSet(LETTERS, 1, 1))
     assert a.say("retry", x).verdict == "dead"
-    forget(shell, 0)
+    expire(shell, 1)
     counters = shell.core.context.counters
 
     shell.run([Propose([LanesFetched(GROUP, TOPIC, "nobody", 1, 5_000, ())])])

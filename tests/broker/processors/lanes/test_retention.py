@@ -65,6 +65,27 @@ def test_no_message_behind_a_missing_one_is_handed_out() -> None:
     assert committed(shell) == 0
 
 
+@pytest.mark.parametrize("result", ["retry", "dead letter"])
+def test_no_owed_message_that_is_missing_is_passed_over(result: str) -> None:
+    """Neither by the next try of its lane, nor by a letter that would not be stored."""
+    shell = lead()
+    produce(shell, "x", "x")
+    member = Member(shell)
+    (x,) = member.fetch()
+    member.say("retry", x, delay_millis=1_000, tries_max=1 if result == "dead letter" else 0)
+    forget(shell, 0)
+
+    def go_on() -> None:
+        shell.pass_time(2_000)
+        member.fetch()
+
+    with pytest.raises(StoreFailed, match="has no entry at offset 0"):
+        go_on()
+
+    assert committed(shell) == 0
+    assert shell.core.context.counters["dead_letters"] == 0
+
+
 @pytest.mark.parametrize("first", ["fetch", "round"])
 def test_what_is_handed_out_while_a_round_goes_on_stays(first: str) -> None:
     """Whichever record stands first in the log: nothing in hand is gone when it is handed out again."""

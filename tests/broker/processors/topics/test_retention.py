@@ -12,10 +12,10 @@ from orderlymq_broker.processors.topics.retention import (
     RetentionService,
 )
 from orderlymq_broker.settings import StorageSettings
-from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicSet
+from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.queues import Queue
-from orderlymq_broker.store.kv import Family
-from orderlymq_broker.store.layout import decode_u64
+from orderlymq_broker.store.kv import Batch, Family, StoreFailed
+from orderlymq_broker.store.layout import decode_u64, queue_key
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.halves import begin, found
 from tests.broker.processors.readcounter import ReadCounter
@@ -257,6 +257,42 @@ def test_a_round_looks_at_no_topic_before_its_turn() -> None:
     late.queues = queues
     shell.pass_time(1_000)
     assert kept(shell) == 0
+
+
+def test_a_topic_that_is_deleted_within_a_round_is_passed_over() -> None:
+    """Its entries are gone, and nothing of the store is lost."""
+    shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
+    count = 2 * QUEUES_PER_TICK
+    create(shell, TopicSet("gone", count, count), TopicSet("last", 1, 1))
+    for queue in range(count):
+        shell.submit(310, send_ext("gone", e=queue), bytes(50_000))
+    send(shell, "last")
+    shell.state.tail.resize(0)
+    shell.wall_ms += 2 * HOUR_MS
+    queues = shell.state.topics.by_name["gone"].queues
+
+    shell.pass_time(100)
+    seen = [queue.min_offset for queue in queues.values()]
+    create(shell, TopicDeleted("gone"))
+    shell.pass_time(2_000)
+
+    assert sum(seen) == QUEUES_PER_TICK
+    assert kept(shell) == 0
+
+
+def test_nothing_is_trimmed_up_to_an_entry_that_is_missing() -> None:
+    """A store without it has lost a file: what lies before is not older for that."""
+    shell = filled(StorageSettings(retention_ms=29 * 60_000))
+    shell.state.tail.resize(0)
+    queue = shell.state.topics.by_name["orders"].queues[0]
+    gone = Batch()
+    gone.delete(Family.CONSUME_QUEUE, queue_key(queue.topic_id, 0, 10))
+    shell.store.write(gone, sync=True)
+
+    with pytest.raises(StoreFailed, match="has no entry at offset 10"):
+        shell.pass_time(1_000)
+
+    assert queue.min_offset == 0
 
 
 def test_the_duplicate_window_is_bounded_by_count() -> None:
