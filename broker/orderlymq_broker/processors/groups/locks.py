@@ -196,8 +196,9 @@ class LockProcessor:
         locks = self._context.state.locks
         for number, lock in enumerate(held, 1):
             key = (lock.group, lock.topic, lock.queue_id)
-            # One that was renewed since runs already, and one that was freed ends nothing.
-            if locks.get(*key) is lock:
+            found = locks.get(*key)
+            # One that was renewed since runs already, and one that was freed ends nothing. A reset changes the epoch alone.
+            if found is not None and found.stamp == lock.stamp:
                 stamp, at_ms = self._seen.get(key, (0, 0))
                 began_ms = at_ms if stamp == lock.stamp else now.monotonic_ms
                 self._clocks.run(key, began_ms + lock.lease_ms)

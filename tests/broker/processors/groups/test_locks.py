@@ -18,7 +18,13 @@ from orderlymq_broker.processors.groups.locks import (
     STARTED_MAX,
 )
 from orderlymq_broker.state.groups.lockrecords import LockRef, LocksExpired, LocksRequested
-from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
+from orderlymq_broker.state.records import (
+    Commit,
+    GroupSet,
+    OffsetsReset,
+    TopicDeleted,
+    TopicSet,
+)
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -557,6 +563,26 @@ def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> No
     assert shell.state.locks.held_count == 1
     assert shell.state.locks.get("billing", last, queues - 1) is not None
     shell.pass_time(32_000, step=1_000)
+    assert shell.state.locks.held_count == 0
+
+
+def test_a_lease_ends_though_an_offset_was_reset_before_its_turn_at_a_new_leader() -> None:
+    """A reset changes the epoch and renews nothing: the lock of who is gone would stay for ever."""
+    queues, topics = 1_024, STARTED_MAX // 1_024 + 1
+    shell = Shell().lead()
+    create(shell, GroupSet("billing"))
+    for number in range(topics):
+        create(shell, TopicSet(f"orders-{number}", queues, queues))
+        names = tuple((f"orders-{number}", queue) for queue in range(queues))
+        create(shell, LocksRequested("billing", "alice", "192.0.2.1:1", LEASE_MS, names))
+    shell.follow()
+    shell.term += 1
+    shell.run(shell.core.become_leader(shell.term, shell.state.physical_end, shell.now))
+
+    create(shell, OffsetsReset((Commit("billing", f"orders-{topics - 1}", 5, 0),), fences=True))
+    shell.pass_time(500)
+    shell.pass_time(LEASE_MS + 5_000, step=1_000)
+
     assert shell.state.locks.held_count == 0
 
 
