@@ -63,14 +63,20 @@ def _last_batch(log: BinaryIO) -> tuple[int, int] | None:
 
 def _head_at(log: BinaryIO, start: int) -> tuple[int, int] | None:
     """Return number and count of the batch that begins at *start*; None where that cannot be read."""
-    log.seek(start)
-    head = log.read(_HEADER.size + _BATCH.size)
-    is_there = len(head) == _HEADER.size + _BATCH.size and head[_HEADER.size - 1] in (
-        _WHOLE,
-        _FIRST,
-    )
+    at, kinds, head = start, (_WHOLE, _FIRST), b""
+    # It may lie in two blocks.
+    while len(head) < _BATCH.size:
+        log.seek(at)
+        piece = log.read(_HEADER.size)
+        if len(piece) < _HEADER.size:
+            return None
+        _, size, kind = _HEADER.unpack(piece)
+        if kind not in kinds:
+            return None
+        head += log.read(min(size, _BATCH.size - len(head)))
+        at, kinds = at + _HEADER.size + size, (_MIDDLE, _LAST)
 
-    return _BATCH.unpack_from(head, _HEADER.size) if is_there else None
+    return _BATCH.unpack(head)
 
 
 def _is_whole(log: BinaryIO, start: int) -> bool:

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from orderlymq_broker.store.layout import encode_u64
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.writeaheadlog import refuse_gap
 
+BLOCK, HEADER = 32 << 10, 7
 FAMILIES = (Family.RAFT_LOG, Family.MESSAGES, Family.TABLES, Family.CONSUME_QUEUE)
 
 
@@ -89,3 +91,36 @@ def test_a_log_that_is_cut_short_or_gone_is_refused(tmp_path: Path, seed: int) -
         RocksStore(left)
 
     assert {path.name: path.read_bytes() for path in left.iterdir()} == before
+
+
+def framed(*batches: bytes) -> bytes:
+    """Return a log of these batches, cut where a block ends."""
+    log = bytearray()
+    for batch in batches:
+        left, is_first = batch, True
+        while left or is_first:
+            room = BLOCK - len(log) % BLOCK
+            if room < HEADER:
+                log += bytes(room)
+                continue
+            part, left = left[: room - HEADER], left[room - HEADER :]
+            kind = 1 + 3 * (not is_first) if not left else 2 + (not is_first)
+            log += struct.pack("<IHB", 0, len(part), kind) + part
+            is_first = False
+    return bytes(log)
+
+
+@pytest.mark.parametrize("room", range(HEADER, HEADER + 13))
+def test_a_batch_is_known_wherever_a_block_ends(tmp_path: Path, room: int) -> None:
+    """Its number and count may lie in two blocks; a gap behind it was not seen then."""
+    filler = struct.pack("<QI", 1, 4) + bytes(BLOCK - HEADER - 12 - room)
+    last = struct.pack("<QI", 5, 3) + bytes(100)
+    (tmp_path / "000004.log").write_bytes(framed(filler, last))
+    newer = tmp_path / "000008.log"
+
+    newer.write_bytes(framed(struct.pack("<QI", 8, 1) + bytes(20)))
+    refuse_gap(tmp_path)
+
+    newer.write_bytes(framed(struct.pack("<QI", 9, 1) + bytes(20)))
+    with pytest.raises(StoreFailed, match=r"before write 8 and 000008\.log begins with 9"):
+        refuse_gap(tmp_path)
