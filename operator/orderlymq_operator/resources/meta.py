@@ -39,6 +39,15 @@ ApiVersion = Annotated[Literal["orderlymq.io/v1alpha1"], BeforeValidator(_one_ve
 Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)
 ]
+# The name of a host, or of an object that Kubernetes allows dots in, as a StorageClass.
+DnsName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        min_length=1,
+        max_length=253,
+    ),
+]
 # RocketMQ's own rule for topics and groups (`Validators`, 127 characters).
 WireName = Annotated[
     str, StringConstraints(pattern=r"^[%a-zA-Z0-9_-]+$", min_length=1, max_length=127)

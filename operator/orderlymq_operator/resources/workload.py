@@ -39,15 +39,6 @@ ImagePullSecrets = Annotated[
     ),
     each_once("Secret"),
 ]
-# The name of a StorageClass: a DNS name.
-StorageClassName = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
-        min_length=1,
-        max_length=253,
-    ),
-]
 # Kubernetes' label keys: an optional DNS prefix and a name.
 LabelKey = Annotated[
     str,

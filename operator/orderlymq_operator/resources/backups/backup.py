@@ -13,6 +13,7 @@ from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.meta import (
     DATE_TIME,
     IMMUTABLE,
+    DnsName,
     KubernetesObject,
     Model,
     Name,
@@ -21,7 +22,7 @@ from orderlymq_operator.resources.meta import (
     set_once,
 )
 from orderlymq_operator.resources.quantities import Duration, Quantity
-from orderlymq_operator.resources.workload import ComputeRequests, Resources, StorageClassName
+from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 # A ScheduledBackup's name, `-`, and a time to the minute; a Job's name has part of it.
 NAME_MAX: Final = 53
@@ -44,7 +45,7 @@ class Scratch(Model):
     """A volume that lives as long as a Job's pod."""
 
     size: Quantity = Field(description="Room for the largest broker group, and 256Mi.")
-    class_name: StorageClassName | None = Field(
+    class_name: DnsName | None = Field(
         default=None, description="Its StorageClass, the default one when absent."
     )
 

@@ -25,6 +25,7 @@ from orderlymq_operator.resources.cluster.security import Security, contradictio
 from orderlymq_operator.resources.cluster.status import GROUPS_MAX, REPLICAS_MAX, ClusterStatus
 from orderlymq_operator.resources.meta import (
     IMMUTABLE,
+    DnsName,
     FilePath,
     KubernetesObject,
     Model,
@@ -44,7 +45,6 @@ from orderlymq_operator.resources.workload import (
     Placement,
     Resources,
     ScaleDown,
-    StorageClassName,
     Update,
 )
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, ELECTION_MS_MAX, LOCK_LEASE_MS_MIN
@@ -97,7 +97,7 @@ class Storage(Model):
         default="Retain",
         description="Whether a replica's data is kept or deleted with the Cluster.",
     )
-    class_name: StorageClassName | None = Field(
+    class_name: DnsName | None = Field(
         default=None,
         description="StorageClass of the volumes, the default one when absent; only in Kubernetes.",
         json_schema_extra=IMMUTABLE,

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources.meta import DataKey, Model, Name, rule, rules
+from orderlymq_operator.resources.meta import DataKey, DnsName, Model, Name, rule, rules
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 HOSTS_MAX: Final = 16
@@ -18,15 +18,6 @@ CONSOLE_RESOURCES: Final = Resources(
     requests=ComputeRequests(cpu="20m", memory="96Mi"),
     limits=ComputeRequests(memory="512Mi"),
 )
-
-Host = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
-        min_length=1,
-        max_length=253,
-    ),
-]
 
 
 class AccountsSecret(Model):
@@ -42,7 +33,7 @@ class AccountsSecret(Model):
 class ConsoleIngress(Model):
     """An Ingress in front of the console."""
 
-    host: Host = Field(description="Name under which browsers open the console.")
+    host: DnsName = Field(description="Name under which browsers open the console.")
     class_name: Name | None = Field(
         default=None, description="IngressClass, the default one when absent."
     )
@@ -78,7 +69,7 @@ class Console(Model):
     accounts: AccountsSecret | None = Field(
         default=None, description="Who may come in; needed where the console is enabled."
     )
-    hosts: Annotated[list[Host], Field(max_length=HOSTS_MAX)] = Field(
+    hosts: Annotated[list[DnsName], Field(max_length=HOSTS_MAX)] = Field(
         default=[],
         description="Names under which browsers open the console, beside those of its Service and its Ingress.",
     )

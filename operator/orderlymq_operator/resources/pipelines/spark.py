@@ -12,6 +12,7 @@ from orderlymq_operator.resources.meta import (
     BY_NAME,
     IMMUTABLE,
     DataKey,
+    DnsName,
     Model,
     Name,
     WireName,
@@ -20,7 +21,7 @@ from orderlymq_operator.resources.meta import (
     rules,
 )
 from orderlymq_operator.resources.quantities import Quantity
-from orderlymq_operator.resources.workload import ComputeRequests, Resources, StorageClassName
+from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 EXECUTORS_MAX: Final = 256
 LIST_MAX: Final = 1024
@@ -143,7 +144,7 @@ class CheckpointStorage(Model):
             )
         ),
     )
-    class_name: StorageClassName | None = Field(
+    class_name: DnsName | None = Field(
         default=None,
         description="StorageClass of the claim that is made, the default one when absent.",
         json_schema_extra=IMMUTABLE,
