@@ -7,18 +7,26 @@ from tests.broker.processors.driver import Shell
 from tests.broker.processors.requests import create, heartbeat, lock
 
 LEASE_MS = 60_000
+QUEUES = 1_024
 
 
-def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> None:
-    """At once it would be silent for so long that another one is elected; every lease ends when it should all the same."""
-    queues, topics = 1_024, STARTED_MAX // 1_024 + 1
+def lead_with_locks(topics: int) -> Shell:
+    """Return a leader of so many topics, all queues of which `alice` has locked for `billing`."""
     shell = Shell().lead()
     create(shell, GroupSet("billing"))
     for number in range(topics):
         topic = f"orders-{number}"
-        create(shell, TopicSet(topic, queues, queues))
-        names = tuple((topic, queue) for queue in range(queues))
+        create(shell, TopicSet(topic, QUEUES, QUEUES))
+        names = tuple((topic, queue) for queue in range(QUEUES))
         create(shell, LocksRequested("billing", "alice", "192.0.2.1:1", LEASE_MS, names))
+
+    return shell
+
+
+def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> None:
+    """At once it would be silent for so long that another one is elected; every lease ends when it should all the same."""
+    topics = STARTED_MAX // QUEUES + 1
+    shell = lead_with_locks(topics)
     shell.follow()
     shell.monotonic_ms += 1_000
     shell.term += 1
@@ -28,27 +36,22 @@ def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> No
     # Renewed before its turn: it ends by this renewal.
     shell.monotonic_ms += 30_000
     last = f"orders-{topics - 1}"
-    assert lock(shell, "alice", queues - 1, topic=last) == {queues - 1: 1}
+    assert lock(shell, "alice", QUEUES - 1, topic=last) == {QUEUES - 1: 1}
     shell.pass_time(500)
-    assert len(shell.core.locks.leased()) == topics * queues
+    assert len(shell.core.locks.leased()) == topics * QUEUES
 
     shell.pass_time(LEASE_MS - 31_000, step=1_000)
     shell.pass_time(100)
     assert shell.state.locks.held_count == 1
-    assert shell.state.locks.get("billing", last, queues - 1) is not None
+    assert shell.state.locks.get("billing", last, QUEUES - 1) is not None
     shell.pass_time(32_000, step=1_000)
     assert shell.state.locks.held_count == 0
 
 
 def test_a_lease_ends_though_an_offset_was_reset_before_its_turn_at_a_new_leader() -> None:
     """A reset changes the epoch and renews nothing: the lock of who is gone would stay for ever."""
-    queues, topics = 1_024, STARTED_MAX // 1_024 + 1
-    shell = Shell().lead()
-    create(shell, GroupSet("billing"))
-    for number in range(topics):
-        create(shell, TopicSet(f"orders-{number}", queues, queues))
-        names = tuple((f"orders-{number}", queue) for queue in range(queues))
-        create(shell, LocksRequested("billing", "alice", "192.0.2.1:1", LEASE_MS, names))
+    topics = STARTED_MAX // QUEUES + 1
+    shell = lead_with_locks(topics)
     shell.follow()
     shell.term += 1
     shell.run(shell.core.become_leader(shell.term, shell.state.physical_end, shell.now))
@@ -62,23 +65,18 @@ def test_a_lease_ends_though_an_offset_was_reset_before_its_turn_at_a_new_leader
 
 def test_many_leases_that_are_over_together_end_in_several_ticks() -> None:
     """As many as the locks of a group of brokers would keep the leader from its followers; who held them leaves all the same."""
-    queues, topics = 1_024, ENDED_MAX // 1_024 + 1
-    shell = Shell().lead()
-    create(shell, GroupSet("billing"))
-    for number in range(topics):
-        create(shell, TopicSet(f"orders-{number}", queues, queues))
-        names = tuple((f"orders-{number}", queue) for queue in range(queues))
-        create(shell, LocksRequested("billing", "alice", "192.0.2.1:1", LEASE_MS, names))
+    topics = ENDED_MAX // QUEUES + 1
+    shell = lead_with_locks(topics)
     heartbeat(shell, "alice")
     shell.core.context.sessions.leave("billing", "alice")
     shell.monotonic_ms += LEASE_MS + 1
 
     shell.run(shell.core.tick(shell.now))
     shell.settle()
-    assert shell.state.locks.held_count == topics * queues - ENDED_MAX
+    assert shell.state.locks.held_count == topics * QUEUES - ENDED_MAX
     assert shell.state.members.get("billing", "alice") is not None
 
     shell.pass_time(100)
     assert shell.state.locks.held_count == 0
     assert shell.state.members.get("billing", "alice") is None
-    assert shell.core.context.counters["leases_expired"] == topics * queues
+    assert shell.core.context.counters["leases_expired"] == topics * QUEUES

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -25,15 +25,9 @@ from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.lanes import LaneReport, LaneReports
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
-from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, until
 from tests.client.inbox import Inbox, fill
 from tests.client.messages import QUEUE, message
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with running(topics={"T": 2}, ordered=True) as found:
-        yield found
 
 
 async def test_the_messages_of_a_call_cannot_be_changed(cluster: FakeCluster) -> None:

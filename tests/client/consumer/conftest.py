@@ -1,4 +1,4 @@
-"""The cluster of these tests: one ordered topic `T` with two queues."""
+"""The cluster of most tests of consumers: one ordered topic `T` with two queues."""
 
 from collections.abc import AsyncIterator
 
