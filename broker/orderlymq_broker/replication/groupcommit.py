@@ -1,45 +1,90 @@
 """
-Group commit: how long proposals linger for others while an entry is on its way.
+Group commit: how long proposals linger for others that then share their entry.
 
 An entry costs three syncs and its way to the followers and back, as much CPU as fifteen messages in it. So
-proposals linger while one is on its way, until there are so many that the next should go immediately, or until
+proposals linger in two cases.
+
+While an entry is on its way they linger until there are so many that the next should go immediately, or until
 most of the time has passed that an entry takes here: the next one then leaves while the last is answered.
-That time is measured, because a busy machine needs several times as long for an entry as an idle one, and
-entries that leave too early there only add to what it is busy with. ``loop.py`` asks before each entry, for what ``proposals.py`` keeps.
+
+Behind an entry they linger for the clients that it has answered, when most of these usually propose again within that
+time. Else the clients would take turns for good: each entry would carry one half of them, while the other half waits.
+
+Both times are measured, because a busy machine needs several times as long as an idle one, and entries that leave too
+early there only add to what it is busy with. ``loop.py`` asks before each entry, for what ``proposals.py`` keeps.
 """
 
+from collections.abc import Callable
+from math import ceil
 from typing import Final
 
 LINGER_COUNT_MAX: Final = 48
-#: A shorter wait saves nothing.
+#: A shorter wait for an entry on its way saves nothing.
 LINGER_MIN_S: Final = 0.002
 #: So much counts of one entry: what takes longer met a disk that hangs or waited for a lost majority.
 ENTRY_MAX_S: Final = 0.020
-#: Which part of an entry's usual time the next one waits at most.
+#: Which part of an entry's usual time proposals linger at most.
 LINGER_PART: Final = 0.8
+#: Which share of the clients that an entry has answered must have proposed again; the others are not waited for.
+RETURN_SHARE: Final = 0.75
 
-# The weight of the newest entry in the usual time: a few entries show that the machine has become busy.
+# The weight of the newest entry in the usual times: a few entries show that the machine has become busy.
 _WEIGHT: Final = 1 / 8
+# So many usual times of an entry count of one return: what takes longer says no more than that it takes too long.
+_RETURN_MAX: Final = 2
 
 
 class GroupCommit:
-    """The rule by which a leader lets proposals wait; times in seconds of one clock."""
+    """The rule by which a leader lets proposals wait; *seconds* is a clock.
 
-    def __init__(self) -> None:
-        self._written_at = 0.0
-        self._usual_s = 0.0
-        #: How long the first proposal waits at most, counted from the last entry's beginning.
+    Attributes:
+        limit_s: how long proposals linger at most while an entry is on its way, counted from its beginning.
+    """
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
         self.limit_s = LINGER_MIN_S
+        self._seconds = seconds
+        self._began_at = 0.0
+        self._usual_s = 0.0
+        self._answered_at = 0.0
+        self._usual_return_s = ENTRY_MAX_S
+        self._returned = 0
+        self._wanted = 0
 
-    def began(self, now: float) -> None:
+    def began(self) -> None:
         """Note that an entry was handed to the disk."""
-        self._written_at = now
+        self._began_at = self._seconds()
 
-    def ended(self, elapsed_s: float) -> None:
-        """Note that an entry was committed and applied, *elapsed_s* after it was proposed."""
+    def ended(self, elapsed_s: float, answered: int) -> None:
+        """Note that an entry of *answered* proposals was applied, *elapsed_s* after it was proposed."""
         self._usual_s += (min(elapsed_s, ENTRY_MAX_S) - self._usual_s) * _WEIGHT
         self.limit_s = max(self._usual_s * LINGER_PART, LINGER_MIN_S)
+        if self._returned < self._wanted:
+            self._note_return()
+        self._answered_at = self._seconds()
+        self._returned = 0
+        self._wanted = ceil(answered * RETURN_SHARE)
 
-    def lingers(self, collected: int, now: float) -> bool:
-        """Return whether *collected* proposals still wait, an entry being on its way."""
-        return collected < LINGER_COUNT_MAX and now - self._written_at < self.limit_s
+    def arrived(self) -> None:
+        """Note that a client has proposed something."""
+        self._returned += 1
+        if self._returned == self._wanted:
+            self._note_return()
+
+    def linger_s(self, collected: int, *, on_its_way: bool) -> float:
+        """Return how long *collected* proposals wait from now on, 0 or less for not at all.
+
+        *on_its_way* says whether an entry is proposed and not applied yet.
+        """
+        if collected >= LINGER_COUNT_MAX:
+            return 0.0
+        if on_its_way:
+            return self._began_at + self.limit_s - self._seconds()
+        limit_s = self._usual_s * LINGER_PART
+        if self._returned >= self._wanted or self._usual_return_s >= limit_s:
+            return 0.0
+        return self._answered_at + limit_s - self._seconds()
+
+    def _note_return(self) -> None:
+        elapsed_s = min(self._seconds() - self._answered_at, self._usual_s * _RETURN_MAX)
+        self._usual_return_s += (elapsed_s - self._usual_return_s) * _WEIGHT

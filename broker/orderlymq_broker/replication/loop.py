@@ -348,7 +348,7 @@ class ReplicationLoop:
                 break
         if self._stopped:
             return
-        if self._may_propose() and not self._refused and not self._should_linger():
+        if self._may_propose() and not self._refused and self._linger_s() <= 0:
             self._wake()
         topics_version = self._parts.machine.state.topics_version
         if topics_version != self._topics_version:
@@ -396,7 +396,7 @@ class ReplicationLoop:
         ticket = self._parts.store.prepare(batch)
         self._tickets += 1
         self.writes.began()
-        self._waiting.group_commit.began(self._ports.clock.seconds())
+        self._waiting.group_commit.began()
         self.figures.tickets += 1
         sync = self._limits.sync_writes or ready.promises
 
@@ -440,16 +440,17 @@ class ReplicationLoop:
     def _may_propose(self) -> bool:
         return len(self._waiting) > 0 and self._tickets < TICKETS_MAX
 
-    def _should_linger(self) -> bool:
-        return (self._tickets > 0 or len(self._pending) > 0) and self._waiting.lingers()
+    def _linger_s(self) -> float:
+        return self._waiting.linger_s(on_its_way=self._tickets > 0 or len(self._pending) > 0)
 
     def _propose(self) -> None:
         """Propose one entry. What does not fit into it waits for the next turn."""
         self._refused = False
         if not self._may_propose():
             return
-        if self._should_linger():
-            self._waiting.end_later()
+        linger_s = self._linger_s()
+        if linger_s > 0:
+            self._waiting.end_after(linger_s)
             return
         if not self._role.serving:
             self._proposer.lose(self._waiting.take_all())
@@ -500,7 +501,7 @@ class ReplicationLoop:
                     self.submit(proposal.applied(outcomes[position:end], now))
                 position = end
             elapsed_s = self._ports.clock.seconds() - committed.proposed_at
-            self._waiting.group_commit.ended(elapsed_s)
+            self._waiting.group_commit.ended(elapsed_s, len(committed.proposals))
             self.figures.on_commit(elapsed_s, len(committed.proposals))
         self._proposer.lose(lost)
         match entry.kind:

@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 # Clients choose what is refused: at the limit of topics each send to another one is.
 REFUSALS_LOGGED_S: Final = 1.0
 
+# Event loops count timers in milliseconds: a shorter one may run immediately, again and again.
+TIMER_MIN_S: Final = 0.001
+
 
 class Proposer:
     """Brings proposals into the log of a leader.
@@ -127,12 +130,12 @@ class WaitingProposals:
         call_later: Callable[[float, Callable[[], None]], object],
         wake: Callable[[], None],
     ) -> None:
-        self.group_commit = GroupCommit()
+        self.group_commit = GroupCommit(seconds)
         self._seconds = seconds
         self._call_later = call_later
         self._wake = wake
         self._queue: deque[Propose] = deque()
-        self._timer_runs = False
+        self._wakes_at = math.inf
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -140,6 +143,7 @@ class WaitingProposals:
     def add(self, proposal: Propose) -> None:
         """Put a proposal behind the others."""
         self._queue.append(proposal)
+        self.group_commit.arrived()
 
     def next_group(self) -> Sequence[Propose]:
         """Take out the proposals of the next entry."""
@@ -154,18 +158,20 @@ class WaitingProposals:
         taken, self._queue = self._queue, deque()
         return taken
 
-    def lingers(self) -> bool:
-        """Return whether they wait for others, an entry being on its way."""
-        return self.group_commit.lingers(len(self._queue), self._seconds())
+    def linger_s(self, *, on_its_way: bool) -> float:
+        """Return how long they wait for others from now on, 0 or less for not at all."""
+        return self.group_commit.linger_s(len(self._queue), on_its_way=on_its_way)
 
-    def end_later(self) -> None:
-        """Wake the loop when the linger ends, in case that no write or commit does so before."""
-        if not self._timer_runs:
-            self._timer_runs = True
-            self._call_later(self.group_commit.limit_s, self._end)
+    def end_after(self, linger_s: float) -> None:
+        """Wake the loop then, in case that no proposal, write or commit does so before."""
+        linger_s = max(linger_s, TIMER_MIN_S)
+        due = self._seconds() + linger_s
+        if due < self._wakes_at:
+            self._wakes_at = due
+            self._call_later(linger_s, self._end)
 
     def _end(self) -> None:
-        self._timer_runs = False
+        self._wakes_at = math.inf
         if self._queue:
             self._wake()
 
