@@ -1,7 +1,7 @@
 """
 Measures one group on this machine: acknowledged sends, then a drain of what is stored.
 
-``python -m bench.sends [--quick] [--write docs/explanation/benchmarks.md]``. A name server and three replicas
+``python -m bench.sends [--quick] [--in-flight 1 16 64 256]``. A name server and three replicas
 run on loopback and share the machine with the load; an acknowledgement means: on disk at a
 majority. Rounds are interleaved and the median is shown with the extremes, because a busy
 machine moves single rounds by a factor of two.
@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import itertools
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import uvloop
 from rich.console import Console
 from rich.progress import Progress
@@ -38,11 +38,12 @@ TOPIC = "bench"
 
 @dataclass(frozen=True)
 class Round:
-    """One measured round: operations per second, and latencies in ms where there are any."""
+    """One measured round: operations per second; of sends also latencies in ms and the group's CPU for each in us."""
 
     rate: float
     p50_ms: float = 0.0
     p99_ms: float = 0.0
+    cpu_us: float = 0.0
 
 
 async def measure(
@@ -67,9 +68,9 @@ async def measure(
                 raise RuntimeError(f"a send was refused: code {reply.code}, {reply.remark}")
             latencies.append(time.perf_counter() - began)
 
-    began = time.perf_counter()
+    began, cpu_s = time.perf_counter(), _cpu_s(group)
     await asyncio.gather(*(sender(number) for number in range(in_flight)))
-    elapsed = time.perf_counter() - began
+    elapsed, cpu_s = time.perf_counter() - began, _cpu_s(group) - cpu_s
     for connection in connections:
         await connection.close()
     latencies.sort()
@@ -77,7 +78,14 @@ async def measure(
         len(latencies) / elapsed,
         latencies[len(latencies) // 2] * 1000,
         latencies[int(len(latencies) * 0.99)] * 1000,
+        cpu_s * 1e6 / len(latencies),
     )
+
+
+def _cpu_s(group: Group) -> float:
+    """Return the CPU seconds that all replicas have used."""
+    times = [psutil.Process(broker.pid).cpu_times() for broker in group.brokers.values()]
+    return sum(each.user + each.system for each in times)
 
 
 async def drain(group: Group, consumers: int) -> Round:
@@ -157,31 +165,13 @@ def rows(results: Results) -> list[Sequence[str]]:
             f"{max(r.rate for r in rounds):,.0f}",
             f"{statistics.median(r.p50_ms for r in rounds):.2f}" if rounds[0].p50_ms else "",
             f"{statistics.median(r.p99_ms for r in rounds):.2f}" if rounds[0].p50_ms else "",
+            f"{statistics.median(r.cpu_us for r in rounds):.0f}" if rounds[0].p50_ms else "",
         )
         for name, rounds in results.items()
     ]
 
 
-HEADINGS = ("work", "min /s", "median /s", "max /s", "p50 ms", "p99 ms")
-
-
-def page(results: Results, given: argparse.Namespace) -> str:
-    """Return the results as a page of the documentation."""
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `make bench`; one raft group, load and replicas on the same machine. An",
-        "acknowledgement means that the message is on disk at a majority.",
-        "",
-        f"{os.cpu_count()} CPUs, Linux {platform.release().split('-')[0]}, "
-        f"Python {platform.python_version()}, {given.replicas} replicas, "
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}.",
-        "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|---" * len(HEADINGS) + "|",
-        *("| " + " | ".join(row) + " |" for row in rows(results)),
-    ]
-    return "\n".join(lines) + "\n"
+HEADINGS = ("work", "min /s", "median /s", "max /s", "p50 ms", "p99 ms", "CPU us")
 
 
 def main() -> None:
@@ -193,7 +183,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--quick", action="store_true", help="two short rounds")
-    parser.add_argument("--write", type=Path, help="also write the results to this page")
     given = parser.parse_args()
 
     results = uvloop.run(run(given))
@@ -202,8 +191,6 @@ def main() -> None:
     for row in rows(results):
         table.add_row(*row)
     Console().print(table)
-    if given.write is not None:
-        given.write.write_text(page(results, given))
 
 
 if __name__ == "__main__":
