@@ -154,8 +154,8 @@ profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer unde
 	@$(BIN)/python -m bench.profiles $(ARGS)
 
 .PHONY: bench-lanes
-bench-lanes: $(VENV)/.dev ## Measure what key lanes promise, into docs/explanation/benchmarks.md; QUICK=1 only prints
-	@$(BIN)/python -m bench.lanes $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
+bench-lanes: $(VENV)/.dev compiled ## Measure what key lanes promise, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.lanes $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-tls
 bench-tls: $(VENV)/.dev ## Measure what TLS between replicas costs, into docs/explanation/benchmarks.md; QUICK=1 only prints
@@ -172,6 +172,10 @@ bench-growth: $(VENV)/.dev compiled ## Measure what a message costs as one thing
 .PHONY: bench-operator
 bench-operator: $(VENV)/.dev ## Measure the operator at an API server alone, with 10,000 Topics and pods; needs etcd and kube-apiserver on the PATH
 	@$(BIN)/python -m bench.apiload $(ARGS)
+
+.PHONY: bench-backup
+bench-backup: $(VENV)/.dev compiled ## Measure what a backup costs a cluster that serves, and a restore, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.backup $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-spark
 bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/explanation/benchmarks.md; QUICK=1 only prints

@@ -454,7 +454,7 @@ def main() -> None:
     if given.write is not None:
         rows = "\n".join(f"| {work} | {figure} | {reach} |" for work, figure, reach in bench.rows)
         about = (
-            f"`make bench-lanes`: three replicas and the consumers on {os.cpu_count()} CPUs;"
+            f"`make bench-lanes`: three replicas, compiled as in the image, and the consumers on {os.cpu_count()} CPUs;"
             f" {time.strftime('%Y-%m-%d', time.gmtime())}. A delay is from the call of a send to the end of the listener's call."
         )
         text = f"## Key lanes\n\n{about}\n\n| work | measured | aim |\n|---|---|---|\n{rows}"

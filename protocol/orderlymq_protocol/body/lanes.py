@@ -20,7 +20,7 @@ BY_KEY: Final = "Key"
 BY_QUEUE: Final = "Queue"
 
 # Lanes that one request takes or reports at most: each is a row in one turn of a broker's loop.
-LANES_MAX: Final = 256
+LANES_MAX: Final = 512
 # Messages of one lane in one attempt.
 LANE_MESSAGES_MAX: Final = 32
 # Characters of a key that a member is shown, who has the message itself; longer ones are cut there.
