@@ -93,6 +93,7 @@ class LocalCluster:
     delays: str = SHORT_DELAYS
     name: str = "clients"
     from_backup: str = ""
+    timeout_s: float = 120
     _made: int = 0
 
     def __post_init__(self) -> None:
@@ -181,7 +182,7 @@ class LocalCluster:
             [sys.executable, "-m", "orderlymq", words[0], *words[1:], *self._where(words[0])],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=self.timeout_s,
             check=False,
             env={**os.environ, "ORDERLYMQ_NAME_SERVER": self.name_server, **self.environment},
         )
