@@ -47,7 +47,7 @@ class Bench:
 
     def __init__(self, *, order: bool) -> None:
         self.store = MemoryStore()
-        self.state = BrokerState.load(self.store)
+        self.state = BrokerState(self.store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(SETTINGS, self.state, self.store)
         self.build_s = 0.0

@@ -191,7 +191,7 @@ def verify_part(directory: Path, part: Part) -> None:
         try:
             identity = read_identity(store, directory)
             applied = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
-            state = BrokerState.load(store)
+            state = BrokerState(store)
             state.check_invariants()
         finally:
             store.close()
@@ -213,7 +213,7 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
     """Make the store in *directory* the target's own."""
     store = RocksStore(directory)
     try:
-        state = BrokerState.load(store)
+        state = BrokerState(store)
         _refuse_loss(state, part, target)
         writes = TableWrites()
         restored_ms = catalogue.machine_ms()

@@ -202,7 +202,7 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
 def _apply_all(store: RocksStore) -> None:
     """Apply what stands in the log behind the tables."""
     log = RaftLogStore(store, 0)
-    state = BrokerState.load(store)
+    state = BrokerState(store)
     machine = Machine(state)
     end = log.last_index()
     while state.applied_index < end:

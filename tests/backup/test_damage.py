@@ -215,7 +215,7 @@ def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: P
         kept = store.multi_get(Family.META, [layout.META_PEERS, layout.META_RECOVERY])
         identity = read_identity(store, target.data_dir)
         last = (log.last_index(), log.term(log.last_index()))
-        restored_ms = BrokerState.load(store).restored_ms
+        restored_ms = BrokerState(store).restored_ms
         names = RestoredGroups(lambda: store, []).names
     finally:
         store.close()

@@ -172,7 +172,7 @@ _NOBODY: Final = "nobody: answers 3"
 
 def broker_codes() -> set[int]:
     store = MemoryStore()
-    core = BrokerCore(settings(), BrokerState.load(store), store)
+    core = BrokerCore(settings(), BrokerState(store), store)
     return {*core.codes, *PROCESS_CODES}
 
 

@@ -344,7 +344,7 @@ class _Examination:
 def _load_state(reader: Reader, report: Report) -> BrokerState | None:
     """Return the tables as a broker would load them, None when it could not."""
     try:
-        state = BrokerState.load(reader)
+        state = BrokerState(reader)
         state.check_invariants()
     except StoreError as error:
         report.add("tables", "files", error)

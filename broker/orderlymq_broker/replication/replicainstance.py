@@ -79,7 +79,7 @@ class Instance:
         self._writer_close_s = WRITER_CLOSE_SHARE * settings.shutdown_max_ms / 1000
         self.log = RaftLogStore(store, settings.storage.tail_cache_size)
         bootstrap(settings, store, self.log)
-        self.state = BrokerState.load(store)
+        self.state = BrokerState(store)
         refuse_lost_end(self.log, self.state, store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(settings, self.state, store)

@@ -41,69 +41,43 @@ RESTORED_ROW: Final = "restored"
 class BrokerState:
     """Everything a broker knows that survives its leader.
 
-    Life cycle: made by ``load`` from a store (empty for a new one), changed by ``Machine`` only.
+    Life cycle: read from a store (empty for a new one), changed by ``Machine`` only.
 
     Attributes:
         restored_ms: wall time when it was restored from a backup, else 0. Replicas may differ: leaders alone decide by it.
     """
 
-    def __init__(self) -> None:
-        self.topics = TopicTable()
-        self.groups = GroupTable()
-        self.offsets = OffsetTable()
-        self.locks = LockTable()
-        self.members = MemberTable()
-        self.dedup = DedupWindow()
-        self.access = AccessTable()
-        self.overrides = OverrideTable()
-        self.delay: dict[int, int] = {}
-        self.transactions = TransactionTable()
-        self.expansions = ExpansionTable()
-        self.assignments = AssignmentTable()
-        self.parked = ParkedTable()
-        self.lanes = LaneTable()
-        self.operator_token = 0
-        self.restored_ms = 0
-        self.timers = TimerTable()
+    def __init__(self, reader: Reader) -> None:
+        """Read the state as it was when the store was last written."""
+        self.topics = TopicTable.load(reader)
+        self.groups = GroupTable.load(reader)
+        self.locks = LockTable.load(reader)
+        self.offsets = OffsetTable.load(reader)
+        self.members = MemberTable.load(reader)
+        self.dedup = DedupWindow.load(reader)
+        self.access = AccessTable.load(reader)
+        self.overrides = OverrideTable.load(reader)
+        self.transactions = TransactionTable.load(reader)
+        self.expansions = ExpansionTable.load(reader)
+        self.assignments = AssignmentTable.load(reader)
+        self.parked = ParkedTable.load(reader)
+        self.lanes = LaneTable.load(reader)
+        self.timers = TimerTable.load(reader)
+        for name, expanding in self.expansions.by_topic.items():
+            self.topics.by_name[name].expansion = expanding
+        self.operator_token = read_counter(reader, OPERATOR_ROW, int, 0)
+        self.restored_ms = read_counter(reader, RESTORED_ROW, int, 0)
+        self.delay = dict(read_as(reader, Table.DELAY, tuple[int, int]))
         self.tail = TailCache()
         self.last_timestamp = 0
-        self.applied_index = 0
-        self.physical_end = 0
-        self.floor = 0
-
-    @classmethod
-    def load(cls, reader: Reader) -> "BrokerState":
-        """Read the state as it was when the store was last written."""
-        state = cls()
-        state.topics = TopicTable.load(reader)
-        state.groups = GroupTable.load(reader)
-        state.locks = LockTable.load(reader)
-        state.offsets = OffsetTable.load(reader)
-        state.members = MemberTable.load(reader)
-        state.dedup = DedupWindow.load(reader)
-        state.access = AccessTable.load(reader)
-        state.overrides = OverrideTable.load(reader)
-        state.transactions = TransactionTable.load(reader)
-        state.expansions = ExpansionTable.load(reader)
-        state.assignments = AssignmentTable.load(reader)
-        state.parked = ParkedTable.load(reader)
-        state.lanes = LaneTable.load(reader)
-        for name, expanding in state.expansions.by_topic.items():
-            state.topics.by_name[name].expansion = expanding
-        state.operator_token = read_counter(reader, OPERATOR_ROW, int, 0)
-        state.restored_ms = read_counter(reader, RESTORED_ROW, int, 0)
-        state.timers = TimerTable.load(reader)
-        state.delay.update(read_as(reader, Table.DELAY, tuple[int, int]))
         for (topic_id, queue_id), queue in load_queues(reader).items():
-            topic = state.topics.by_id.get(topic_id)
+            topic = self.topics.by_id.get(topic_id)
             if topic is not None:
                 topic.queues[queue_id] = queue
-                state.last_timestamp = max(state.last_timestamp, queue.last_timestamp)
+                self.last_timestamp = max(self.last_timestamp, queue.last_timestamp)
         applied = decode_applied(reader.get(Family.META, META_APPLIED))
-        state.applied_index = applied.index
-        state.physical_end, state.floor = applied.physical_end, applied.floor
-
-        return state
+        self.applied_index = applied.index
+        self.physical_end, self.floor = applied.physical_end, applied.floor
 
     @property
     def topics_version(self) -> int:

@@ -144,7 +144,7 @@ def test_a_copy_of_a_stored_message_is_the_message(flag: int, tags: str, to: boo
 
 def test_a_builder_has_given_no_place_before_its_first_leadership() -> None:
     """Nothing counts as under way."""
-    entries = EntryBuilder(OWN, BrokerState.load(MemoryStore()))
+    entries = EntryBuilder(OWN, BrokerState(MemoryStore()))
 
     assert (entries.physical_next, entries.uncommitted) == (0, 0)
 

@@ -53,7 +53,7 @@ class Writer:
         self.replica: Replica = open_replica(data_dir, OWNER)
         self.store = self.replica.store
         self.log = RaftLogStore(self.store, 1 << 20)
-        self.state = BrokerState.load(self.store)
+        self.state = BrokerState(self.store)
         self.machine = Machine(self.state)
 
     def enter(self, records: list[Record], messages: list[bytes], *, apply: bool = True) -> None:

@@ -57,7 +57,7 @@ class Shell:
     ) -> None:
         self.settings = options or settings()
         self.store = store or MemoryStore()
-        self.state = BrokerState.load(self.store)
+        self.state = BrokerState(self.store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(self.settings, self.state, self.store)
         self._wall_ms = START_MS

@@ -98,7 +98,7 @@ class Replica:
             if len(group.nodes) > 1:
                 Recovery.begin(batch)
             store.write(batch, sync=True)
-        self.state = BrokerState.load(store)
+        self.state = BrokerState(store)
         self.core = BrokerCore(group.settings(node), self.state, store)
         self.node = Node(
             Config(id=self.id, lease_reads=True, election_ticks=group.election_ticks(node)),

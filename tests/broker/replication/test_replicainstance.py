@@ -113,7 +113,7 @@ def filled(data_dir: Path) -> Writer:
 def look(writer: Writer) -> None:
     """Look at the store as a start does."""
     log = RaftLogStore(writer.store, 0)
-    refuse_lost_end(log, BrokerState.load(writer.store), writer.store)
+    refuse_lost_end(log, BrokerState(writer.store), writer.store)
 
 
 def test_a_store_that_has_all_is_started(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Sending:
     def __init__(self, directory: Path, payload: bytes) -> None:
         self.store = RocksStore(directory / "store", create=True)
         log = RaftLogStore(self.store, 1 << 20)
-        machine = Machine(BrokerState.load(self.store))
+        machine = Machine(BrokerState(self.store))
         batch = Batch()
         log.set_membership(batch, MEMBERS)
         log.append(batch, [Entry(Term(1), Index(1), b"", EntryKind.NOOP)], HardState(Term(1)))

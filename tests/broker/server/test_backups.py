@@ -36,6 +36,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_raft import Membership
 from orderlymq_raft.types import NodeId
 from tests.broker.processors.driver import settings
+from tests.broker.store.memory import MemoryStore
 
 
 def test_the_pace_never_passes_its_rate() -> None:
@@ -51,7 +52,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.now_s = 0.0
-        self.state = BrokerState()
+        self.state = BrokerState(MemoryStore())
         self.store = RocksStore(folder / "store", create=True)
         batch = Batch()
         batch.put(Family.META, META_APPLIED, encode_applied(Applied(7, 2, 0, 0)))

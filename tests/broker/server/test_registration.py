@@ -49,7 +49,7 @@ class Topics:
     """A state whose topics can be changed."""
 
     def __init__(self) -> None:
-        self.state = BrokerState.load(MemoryStore())
+        self.state = BrokerState(MemoryStore())
         self._machine = Machine(self.state)
 
     def create(self, name: str, queues: int) -> None:
@@ -315,7 +315,7 @@ async def test_groups_that_were_restored_together_are_named_until_all_name_serve
         await make_name_server(port)
     topics = Topics()
     topics.create("orders", 8)
-    empty = b"".join(body_pieces(BrokerState.load(MemoryStore())))
+    empty = b"".join(body_pieces(BrokerState(MemoryStore())))
     store = MemoryStore()
     batch = Batch()
     note_groups(batch, ["g", "other"])

@@ -44,7 +44,7 @@ class Replica:
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
-        self.state = BrokerState.load(self.store)
+        self.state = BrokerState(self.store)
         self.machine = Machine(self.state)
 
     def apply(self, data: bytes) -> list[Outcome]:

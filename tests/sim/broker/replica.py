@@ -186,7 +186,7 @@ class Replica(ServerProcess):
         self.log = RaftLogStore(store, self.world.plan.tail_size)
         self.cuts = 0
         bootstrap(settings, store, self.log)
-        self.state = BrokerState.load(store)
+        self.state = BrokerState(store)
         machine = ObservedMachine(self.state, self)
         self.core = BrokerCore(settings, self.state, store)
         random = self.timeline.random
