@@ -64,13 +64,8 @@ class OffsetTable:
         """Move offsets forward in *topics* that exist."""
         moved = 0
         for commit in commits:
-            if commit.topic not in topics or not self._is_allowed(commit, locks):
-                continue
-            queues = self._queues(commit)
-            present = queues.get(commit.queue_id)
-            if present is None or commit.offset > present:
-                self._set(queues, commit, writes)
-                moved += 1
+            if commit.topic in topics and self._is_allowed(commit, locks):
+                moved += self.advance(commit, writes)
 
         return OffsetsMoved(moved, len(commits) - moved)
 
@@ -85,12 +80,14 @@ class OffsetTable:
         reset = dict.fromkeys((commit.group, commit.topic) for commit in known)
         return OffsetsMoved(len(known), len(commits) - len(known), tuple(reset))
 
-    def advance(self, commit: Commit, writes: TableWrites) -> None:
-        """Move one offset forward to where the lanes of a queue stand."""
+    def advance(self, commit: Commit, writes: TableWrites) -> bool:
+        """Move one offset forward, whoever says so; return whether it was lower."""
         queues = self._queues(commit)
         present = queues.get(commit.queue_id)
-        if present is None or commit.offset > present:
-            self._set(queues, commit, writes)
+        if present is not None and commit.offset <= present:
+            return False
+        self._set(queues, commit, writes)
+        return True
 
     @staticmethod
     def _is_allowed(commit: Commit, locks: LockTable) -> bool:

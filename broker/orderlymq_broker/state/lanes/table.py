@@ -30,10 +30,10 @@ from orderlymq_broker.state.lanes.lanerecords import (
 )
 from orderlymq_broker.state.lanes.queue import Having, LaneQueue
 from orderlymq_broker.state.records import Commit, GroupSet, Refused
-from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.tables import TableWrites, read_as, read_counter
 from orderlymq_broker.state.topics.topics import GroupTable, Topic
-from orderlymq_broker.store.kv import Family, Reader
-from orderlymq_broker.store.layout import Table, table_key
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
 from orderlymq_protocol.body import lanes as wire
 from orderlymq_protocol.plurals import counted
 
@@ -83,21 +83,16 @@ class LaneTable:
     def load(cls, reader: Reader) -> "LaneTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.LANE_QUEUES):
-            row = msgspec.msgpack.decode(value, type=QueueRow)
+        for row in read_as(reader, Table.LANE_QUEUES, QueueRow):
             place = (row.group, row.topic, row.queue_id)
             table._put(LaneQueue(place, row.scanned, row.serial, table.having))
-        rows = [
-            msgspec.msgpack.decode(each, type=LaneRow) for each in read_rows(reader, Table.LANES)
-        ]
+        rows = read_as(reader, Table.LANES, LaneRow)
         for found in sorted(rows, key=lambda row: row.lane.since_ms):
             table._groups[found.group][found.topic][found.queue_id].load(found.lane)
             if found.lane.state == LaneState.IN_HAND:
                 place = (found.group, found.topic, found.queue_id)
                 table._note(found.lane.holder, place, found.lane.number)
-        floor = reader.get(Family.TABLES, table_key(Table.COUNTERS, _FLOOR))
-        if floor is not None:
-            table._floor = msgspec.msgpack.decode(floor, type=int)
+        table._floor = read_counter(reader, _FLOOR, int, 0)
 
         return table
 

@@ -16,9 +16,9 @@ import msgspec
 
 from orderlymq_broker.state.records import Append, Done
 from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
-from orderlymq_broker.state.tables import TableWrites, read_counter, read_pairs
-from orderlymq_broker.store.kv import Family, Reader
-from orderlymq_broker.store.layout import Table, table_bounds
+from orderlymq_broker.state.tables import TableWrites, read_as, read_counter
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
 
 _COUNTERS: Final = "timers"
 _REF: Final = Struct(">QQQ")
@@ -78,9 +78,9 @@ class TimerTable:
 def read_timers(reader: Reader) -> TimerTable:
     """Count and sum the rows themselves, for the doctor."""
     table = TimerTable()
-    for _, value in read_pairs(reader, Family.TABLES, *table_bounds(Table.TIMER_PLACES)):
+    for timer in read_as(reader, Table.TIMER_PLACES, TimerRef):
         table.count += 1
-        table._add(_hash(decode_timer(value)))
+        table._add(_hash(timer))
 
     return table
 
