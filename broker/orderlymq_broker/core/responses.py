@@ -127,7 +127,7 @@ def change(
     request: RemotingCommand,
     peer: Peer,
     *,
-    done: Callable[[], list[Effect]] | None = None,
+    done: Callable[[Now], list[Effect]] | None = None,
     ended: Callable[[], None] = lambda: None,
     in_parts: bool = False,
 ) -> list[Effect]:
@@ -137,7 +137,7 @@ def change(
     since the request was judged; the answer says that the others were changed.
     """
 
-    def then(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+    def then(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
         refused = next((each for each in outcomes if isinstance(each, Refused)), None)
         if refused is not None:
             changes = [each for each in outcomes if isinstance(each, TopicChanged | GroupChanged)]
@@ -146,7 +146,7 @@ def change(
             more += f" and {len(made) - NAMES_SHOWN} more" if len(made) > NAMES_SHOWN else ""
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason + more)
         context.counters["administrative_changes"] += 1
-        return answer(request, peer) if done is None else done()
+        return answer(request, peer) if done is None else done(now)
 
     return answer_when_applied(request, peer, records, then=then, ended=ended, in_parts=in_parts)
 

@@ -65,7 +65,7 @@ class ConfigAdministration:
             [SettingsSet(values)],
             request,
             peer,
-            done=lambda: answer(request, peer, remark=_REMARK),
+            done=lambda _: answer(request, peer, remark=_REMARK),
         )
 
     def clean(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:

@@ -238,11 +238,11 @@ class OffsetAdministration:
             return answer(request, peer, refused.code, remark=refused.remark)
         records = [*self._committer.take(), *self._committer.reset(moved, now)]
 
-        def done() -> list[Effect]:
+        def done(_: Now) -> list[Effect]:
             return [*self._push(reset, body), *answer(request, peer, body=body)]
 
         if not records:
-            return done()
+            return done(now)
 
         return change(self._context, records, request, peer, done=done, in_parts=True)
 

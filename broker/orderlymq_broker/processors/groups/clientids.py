@@ -16,6 +16,7 @@ from typing import Final
 from orderlymq_broker.core.clientsessions import Session, TooManyClients
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
+from orderlymq_broker.processors.groups.fence import host_of
 from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol.body.clients import ConsumerData
 from orderlymq_protocol.codes import ResponseCode
@@ -120,7 +121,7 @@ def _holds_from_elsewhere(
         return False
     addresses.update(member.address for member in members)
 
-    return all(address.rpartition(":")[0] != peer.host for address in addresses)
+    return all(host_of(address) != peer.host for address in addresses)
 
 
 def _is_same_process(

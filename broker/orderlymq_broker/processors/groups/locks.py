@@ -18,7 +18,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces, parts
 from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.listings import array
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
 from orderlymq_broker.core.responses import answer_list, answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check as check_owner
 from orderlymq_broker.processors.groups.clientids import claim
@@ -40,7 +40,7 @@ from orderlymq_protocol.body.clients import BROADCASTING, LOCK_QUEUES_MAX, LockB
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.names import InvalidName, check_group_name
+from orderlymq_protocol.names import check_group_name
 
 # Shorter leases would end between two renewals of a busy client, longer ones outlive any patience.
 LEASE_MS_MIN: Final = 1_000
@@ -52,8 +52,6 @@ LOCKS_MAX: Final = 250_000
 STARTED_MAX: Final = 4_096
 # Leases that one tick ends: some 15 ms.
 ENDED_MAX: Final = 4_096
-# Locks that one record ends: some 100 KiB.
-EXPIRED_MAX: Final = 1_024
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
 REFUSAL_MS: Final = 30_000
 
@@ -280,10 +278,7 @@ class LockProcessor:
         state, sessions = self._context.state, self._context.sessions
         records: list[Record] = []
         for group, refs in over.items():
-            records += [
-                LocksExpired(group, tuple(refs[start : start + EXPIRED_MAX]))
-                for start in range(0, len(refs), EXPIRED_MAX)
-            ]
+            records += [LocksExpired(group, part) for part in parts(refs)]
             ending: Counter[str] = Counter()
             for ref in refs:
                 lock = state.locks.get(group, ref.topic, ref.queue_id)
@@ -436,10 +431,7 @@ def check_client(client_id: str, group: str | None = None) -> None:
             f"the client id must have 1 to {CLIENT_ID_LENGTH_MAX} characters and no zero byte",
         )
     if group is not None:
-        try:
-            check_group_name(group)
-        except InvalidName as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        check_name(check_group_name, group)
 
 
 def check_count(body: LockBatchRequest) -> None:

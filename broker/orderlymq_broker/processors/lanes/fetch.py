@@ -21,6 +21,7 @@ from orderlymq_broker.processors.fetch.checks import check_broker, readable_topi
 from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.clientids import claim
+from orderlymq_broker.processors.groups.groupcreation import find_group
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.planner import BYTES_READ, Fetch, Plan, Round
@@ -498,12 +499,7 @@ def by_key(context: Context, group: str) -> GroupSet:
     Raises:
         RequestRefused: there is none (26), or it consumes by queue locks (20512).
     """
-    config = context.state.groups.get(group)
-    if config is None:
-        raise RequestRefused(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group [{group}] does not exist; create it first",
-        )
+    config = find_group(context, group)
     if not config.by_key:
         raise RequestRefused(ResponseCode.ORDERLYMQ_NOT_BY_KEY, NOT_BY_KEY.format(group=group))
 

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now
-from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.entrybuilder import in_pieces, parts
 from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.longwalks import walk
 from orderlymq_broker.core.requestcontext import Context
@@ -20,8 +20,6 @@ from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneRef, LanesExpired, LanesGranted
 from orderlymq_broker.state.lanes.queue import LaneQueue
 
-# Attempts that one record ends: some 100 KiB.
-EXPIRED_MAX: Final = 1_024
 # Attempts that one tick ends: some 15 ms.
 ENDED_MAX: Final = 4_096
 
@@ -198,8 +196,6 @@ class LaneLeases:
         return [
             *effects,
             *in_pieces(
-                LanesExpired(group, tuple(refs[start : start + EXPIRED_MAX]))
-                for group, refs in over.items()
-                for start in range(0, len(refs), EXPIRED_MAX)
+                LanesExpired(group, part) for group, refs in over.items() for part in parts(refs)
             ),
         ]

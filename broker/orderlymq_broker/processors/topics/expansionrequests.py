@@ -18,11 +18,11 @@ from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.listings import filled
 from orderlymq_broker.core.operators import check_token
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
-from orderlymq_broker.core.responses import answer_list, answer_when_applied, check_unchanging
+from orderlymq_broker.core.responses import answer_list, change, check_unchanging
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.integerranges import NO_TOKEN
 from orderlymq_broker.state.lanes.lane import LaneState
-from orderlymq_broker.state.records import Outcome, Record, Refused
+from orderlymq_broker.state.records import Record
 from orderlymq_broker.state.topics.expansionphases import (
     NO_QUEUE,
     Blocker,
@@ -385,16 +385,11 @@ class ExpansionProcessor:
         *,
         ended: Callable[[], None] = lambda: None,
     ) -> list[Effect]:
-        name = request.ext["topic"]
+        def done(now: Now) -> list[Effect]:
+            body = fastjson.dumps(self._described(request.ext["topic"], now))
+            return answer(request, peer, body=body)
 
-        def then(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
-            refused = next((each for each in outcomes if isinstance(each, Refused)), None)
-            if refused is not None:
-                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
-            self._context.counters["administrative_changes"] += 1
-            return answer(request, peer, body=fastjson.dumps(self._described(name, now)))
-
-        return answer_when_applied(request, peer, records, then=then, ended=ended)
+        return change(self._context, records, request, peer, done=done, ended=ended)
 
 
 def _retry_text(topic: str, group: str, count: int) -> str:

@@ -16,7 +16,7 @@ from orderlymq_broker.core.messagedraft import Draft, Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.core.uncommitted import Place
-from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.fetch.read import read_applied, read_message
 from orderlymq_broker.processors.schedule.delays import name_target, put, real_queue, wait_of
 from orderlymq_broker.processors.transactions.checks import CheckService, with_checks
 from orderlymq_broker.state.records import Outcome, Refused
@@ -310,9 +310,7 @@ class TransactionProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"msgId {message_id[:64]!r} is no offset message id: {error}",
             ) from error
-        stored = None
-        if 0 <= physical < self._context.state.physical_end:
-            stored = read_message(self._context.reader, physical)
+        stored = read_applied(self._context, physical)
         if stored is not None:
             message = decode_record(stored)
             if message.topic == TRANS_HALF_TOPIC:
