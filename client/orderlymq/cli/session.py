@@ -35,8 +35,8 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.settings import DEFAULT_NAME_SERVER
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.declaration import ModelError
-from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.codec import FrameError
 from orderlymq_protocol.header.declaration import HeaderError
@@ -70,9 +70,7 @@ _DAY_S: Final = 86_400
 # C0, DEL and C1 reach a terminal from names, keys and bodies that others choose.
 _CONTROLS: Final = {each: f"\\x{each:02x}" for each in (*range(0x20), *range(0x7F, 0xA0))}
 _IN_TEXT: Final = {each: shown for each, shown in _CONTROLS.items() if chr(each) not in "\n\t"}
-# JSON escapes the others by itself; to programs these are the same characters.
-_IN_JSON: Final = {each: f"\\u{each:04x}" for each in range(0x7F, 0xA0)}
-_UNREADABLE: Final = (JsonError, ModelError, HeaderError, RecordError, UnicodeError)
+_UNREADABLE: Final = (fastjson.JsonError, ModelError, HeaderError, RecordError, UnicodeError)
 _REPORTED: Final = (OrderlyMQError, CommandFailed, OSError, FrameError, *_UNREADABLE)
 # Wide enough for every table when the output is a file or a pipe.
 _PIPE_WIDTH: Final = 160
@@ -274,12 +272,12 @@ def one_line(text: str) -> str:
 def print_json(data: object) -> None:
     """Print one JSON value."""
     text = orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
-    click.echo(text.translate(_IN_JSON))
+    click.echo(text.translate(fastjson.ESCAPES))
 
 
 def print_json_line(data: object) -> None:
     """Print one JSON value on one line, for output that goes on."""
-    click.echo(orjson.dumps(data).decode().translate(_IN_JSON))
+    click.echo(orjson.dumps(data).decode().translate(fastjson.ESCAPES))
 
 
 def print_outcome(output: str, data: object, sentence: str) -> None:

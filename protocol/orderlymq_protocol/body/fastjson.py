@@ -32,6 +32,8 @@ _TOKEN: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _MARK: Final = "\x00"
+# What JSON may hold as it is, though it moves a terminal or looks like the end of a line: DEL, C1 and two separators.
+ESCAPES: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 _NESTED: Final = (list, dict)
 
 

@@ -14,13 +14,11 @@ from typing import Final, Literal
 
 import orjson
 
+from orderlymq_protocol.body import fastjson
+
 # What every record has; whatever else stands in one came through `extra` and is shown.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# With those that some readers take for the end of a line.
-_BEYOND_ASCII: Final = (*range(0x7F, 0xA0), 0x2028, 0x2029)
-_ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *_BEYOND_ASCII)}
-# JSON escapes the others by itself.
-_JSON_ESCAPES: Final = {code: f"\\u{code:04x}" for code in _BEYOND_ASCII}
+_ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *fastjson.ESCAPES)}
 
 
 def configure(level: str, format: Literal["text", "json"], process: str) -> None:  # noqa: A002
@@ -87,7 +85,7 @@ class JsonFormatter(logging.Formatter):
             text = orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
         except orjson.JSONEncodeError:  # bytes of a stranger that are no UTF-8
             text = json.dumps(entry, default=repr, skipkeys=True)
-        return text.translate(_JSON_ESCAPES)
+        return text.translate(fastjson.ESCAPES)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
