@@ -65,6 +65,15 @@ class AdminCalls:
         leaders = await self.brokers()
         return [*(await self._of_each(leaders, code, ext, body, absent=absent)).values()]
 
+    async def _of_knowing(self, code: RequestCode, ext: Mapping[str, str]) -> list[RemotingCommand]:
+        """Ask every broker group about a consumer group; return the answers of those that know it.
+
+        Raises:
+            BrokerError: None of them does (26), with the names that come near.
+        """
+        absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        return await self._of_all(code, ext, absent=absent) or await self._of_all(code, ext)
+
     async def _of_each(
         self,
         leaders: Mapping[str, str],

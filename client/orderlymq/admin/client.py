@@ -64,7 +64,6 @@ from orderlymq_protocol.header.catalogue import (
     TopicHeader,
 )
 from orderlymq_protocol.header.extensions import EXT_MEMBERS
-from orderlymq_protocol.header.lanes import LanesHeader
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     ORDER_NAMESPACE,
@@ -376,14 +375,9 @@ class AdminClient(Lifecycle, MessageOperations):
                 they got them meanwhile at a broker group while another one deleted the group.
         """
         locks = await unless_foreign(self.locks(group), {})
-        asked = LanesHeader(group).to_ext()
-        absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        answers = await unless_foreign(
-            self._of_all(RequestCode.ORDERLYMQ_LANES, asked, absent=absent), []
-        )
-        tables = [LaneTable.from_json(answer.body) for answer in answers]
-        lanes = sum(queue.in_hand for table in tables for queue in table.queues)
-        if text := in_use(group, len(locks), lanes):
+        table = await unless_foreign(self.lanes(group), LaneTable())
+        in_hand = sum(queue.in_hand for queue in table.queues)
+        if text := in_use(group, len(locks), in_hand):
             raise BrokerError(ResponseCode.ORDERLYMQ_GROUP_IN_USE, text)
         header = DeleteSubscriptionGroupHeader(group, offsets, offsets)
         await self._change_all(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())

@@ -114,7 +114,7 @@ class Operations(AdminCalls):
         if skip:
             ext["action"] = "skip"
         if at is None:
-            answers = await self._of_all(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+            answers = await self._of_knowing(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
         else:
             queue, offset = at
             ext |= {"queueId": str(queue.queue_id), "firstOffset": str(offset)}
@@ -135,7 +135,7 @@ class Operations(AdminCalls):
             BrokerError: Nobody knows the group (26), or a broker knows no lanes (3).
         """
         ext = LanesHeader(group, topic, key).to_ext()
-        answers = await self._of_all(RequestCode.ORDERLYMQ_LANES, ext)
+        answers = await self._of_knowing(RequestCode.ORDERLYMQ_LANES, ext)
         tables = [LaneTable.from_json(answer.body) for answer in answers]
         return LaneTable(
             BY_KEY if any(each.concurrency == BY_KEY for each in tables) else BY_QUEUE,

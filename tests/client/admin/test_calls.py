@@ -11,12 +11,13 @@ from orderlymq_protocol.body.catalogue import BrokerData, ClusterInfo
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, SubscriptionGroupTable
 from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.lanes import BY_KEY, LaneTable, QueueLanes
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
-from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, refuse, running, until
 
 GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 NAMES = ("broker-a", "broker-b", "broker-c")
@@ -149,3 +150,29 @@ async def test_a_broker_group_that_does_not_answer_hides_nothing_of_another() ->
         for work in (asking.subscription("G", "T"), asking.running_info("G", "client")):
             with pytest.raises(BrokerUnreachable):
                 await work
+
+
+async def test_a_broker_group_that_lacks_a_consumer_group_hides_nothing_of_another() -> None:
+    """A broker group may have joined since, or a deletion may have ended half way; where nobody knows the group, the refusal is the answer."""
+    row = QueueLanes("orders", "broker-b", 0, 5, 0, 5, 1, 0, 0, 0)
+    lacks = refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "did you mean billing?")
+    async with running() as cluster, AdminClient(cluster.address) as admin:
+        both = {"a": cluster.address, "b": cluster.address}
+        asking = AdminClient(instance=admin.instance, only=both)
+        cluster.faults |= {
+            RequestCode.ORDERLYMQ_LANES: [
+                lacks,
+                lambda command, _: command.reply(body=LaneTable(BY_KEY, (row,)).to_json()),
+            ],
+            RequestCode.ORDERLYMQ_RELEASE_KEY: [
+                lacks,
+                lambda command, _: command.reply(body=b'{"parkedKeys":[]}'),
+            ],
+        }
+
+        assert (await asking.lanes("billing")).queues == (row,)
+        assert await asking.release_key("billing", "orders", "k") == []
+
+        cluster.faults[RequestCode.ORDERLYMQ_LANES] = [lacks] * 4
+        with pytest.raises(BrokerError, match="did you mean billing"):
+            await asking.lanes("bilying")
