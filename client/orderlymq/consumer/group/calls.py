@@ -1,5 +1,5 @@
 """
-Calls of every group member to brokers: the start offset, the members, the assigned queues.
+Calls of every group member to brokers: the start offset, the members, the assigned queues, messages that are handed back.
 
 `brokercalls` adds what the core of a push consumer asks for.
 """
@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import check
+from orderlymq.connection.wire import check, is_stored
 from orderlymq.consumer.group.offsets import NOT_FOUND, OffsetStore
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import (
+    copy_to_retry,
     read_assignment,
+    send_back_request,
 )
 from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.settings import (
@@ -24,7 +26,8 @@ from orderlymq.consumer.settings import (
     ConsumerSettings,
     parse_consume_timestamp,
 )
-from orderlymq.errors import OrderlyMQError, TopicNotFound
+from orderlymq.errors import BrokerUnreachable, OrderlyMQError, TopicNotFound
+from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -42,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 _START_DEFAULT_BACK_MS: Final = 30 * 60 * 1000  # RocketMQ's consumeTimestamp: half an hour ago
 TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
+RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
+_RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
 
 # The strategies of brokers, where no operator has decided.
 _SERVED_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
@@ -170,3 +175,60 @@ class GroupCalls:
             except (*TROUBLE, KeyError, TypeError) as error:
                 _log.info("the %s of %s are not known: %s", what, self._group, error)
         return None
+
+
+async def hand_back(
+    instance: ClientInstance,
+    group: str,
+    message: ReceivedMessage,
+    *,
+    delay_level: int,
+    maximum: int,
+) -> tuple[bool, str]:
+    """Have a message delivered again later; if the broker will not, send it a copy. Return whether it took one, else why not."""
+    command = send_back_request(message, group, delay_level=delay_level, maximum=maximum)
+    try:
+        address = await instance.leader(message.queue.broker_name, message.queue.topic)
+        check(await instance.invoke(address, command, RETURN_TIMEOUT_S), address)
+        return True, ""
+    except TROUBLE as error:
+        _log.error(
+            "sendMessageBack exception, group: %s msg: %s %s",
+            *(group, message.message_id, error),
+        )
+    return await send_copy(
+        instance,
+        group,
+        message,
+        times=message.reconsume_times + 1,
+        maximum=maximum,
+        delay_level=_RETRY_LEVEL_BASE + message.reconsume_times,
+    )
+
+
+async def send_copy(
+    instance: ClientInstance,
+    group: str,
+    message: ReceivedMessage,
+    *,
+    times: int,
+    maximum: int,
+    delay_level: int,
+    behind: str = "",
+) -> tuple[bool, str]:
+    """Send a copy as `copy_to_retry` describes it; return whether the broker stored it, else why not."""
+    command = copy_to_retry(
+        message,
+        group,
+        times=times,
+        maximum=maximum,
+        delay_level=delay_level,
+        born_ms=time.time_ns() // 1_000_000,
+        behind=behind,
+    )
+    try:
+        address = await instance.leader(message.queue.broker_name, message.queue.topic)
+        answer = await instance.invoke(address, command)
+    except (RemotingError, BrokerUnreachable) as error:
+        return False, str(error)
+    return is_stored(answer.code), f"code {answer.code}: {answer.remark}"

@@ -6,22 +6,17 @@ Rule: nothing happens that was not asked for. For most uses `LitePullConsumer` (
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from orderlymq.connection.wire import check, is_stored
+from orderlymq.consumer.group.calls import hand_back
 from orderlymq.consumer.group.queuereader import check_place
-from orderlymq.consumer.group.requests import (
-    PullResult,
-    copy_to_retry,
-    send_back_request,
-)
+from orderlymq.consumer.group.requests import PullResult
 from orderlymq.consumer.pull.groupreader import SUSPEND_MS, SUSPENDED_TIMEOUT_S, GroupReader
-from orderlymq.errors import BrokerError, PullError
+from orderlymq.consumer.settings import RECONSUME_CONCURRENT_MAX
+from orderlymq.errors import PullError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_runtime.remoting.client import RemotingError
 
 _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 5.0
@@ -119,24 +114,12 @@ class PullConsumer(GroupReader):
         Raises:
             PullError: The broker took neither the request nor a copy.
         """
-        address = await self._instance.address(message.queue.broker_name, message.queue.topic)
-        if address is None:
-            raise PullError(f"the broker group {message.queue.broker_name} has no leader now")
-        command = send_back_request(message, self.group, delay_level=delay_level, maximum=16)
-        try:
-            check(await self._instance.invoke(address, command), address)
-        except (RemotingError, BrokerError) as error:
-            copy = copy_to_retry(
-                message,
-                self.group,
-                times=message.reconsume_times + 1,
-                maximum=16,
-                delay_level=3 + message.reconsume_times,
-                born_ms=time.time_ns() // 10**6,
-            )
-            try:
-                answer = await self._instance.invoke(address, copy)
-            except RemotingError as second:
-                raise PullError(f"{message!r} could not be sent back: {second}") from error
-            if not is_stored(answer.code):
-                raise PullError(f"{message!r} could not be sent back: {answer.remark}") from error
+        ok, reason = await hand_back(
+            self._instance,
+            self.group,
+            message,
+            delay_level=delay_level,
+            maximum=RECONSUME_CONCURRENT_MAX,
+        )
+        if not ok:
+            raise PullError(f"{message!r} could not be sent back: {reason}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import check, is_stored
+from orderlymq.connection.wire import check
 from orderlymq.consumer.core.events import (
     CopySent,
     DeadLetter,
@@ -29,13 +29,18 @@ from orderlymq.consumer.core.events import (
     StartFailed,
     StartFound,
 )
-from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
+from orderlymq.consumer.group.calls import (
+    RETURN_TIMEOUT_S,
+    TROUBLE,
+    GroupCalls,
+    hand_back,
+    send_copy,
+)
 from orderlymq.consumer.group.offsets import OffsetStore
 from orderlymq.consumer.group.requests import (
     RESUBSCRIBE,
     PullOptions,
     PullStatus,
-    copy_to_retry,
     fence,
     lock_request,
     park_request,
@@ -43,7 +48,6 @@ from orderlymq.consumer.group.requests import (
     read_locks,
     read_pull,
     read_verdict,
-    send_back_request,
 )
 from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.listeners.pool import left_behind
@@ -67,9 +71,7 @@ _NO_ADDRESS: Final = "no leader's address"
 _LOCK_TIMEOUT_S: Final = 1.0  # RocketMQ's; a lease is long enough for several tries
 # Of a broker whose disks are slow; no more than the pause between renewals.
 _LOCK_TIMEOUT_MAX_S: Final = 4.0
-_RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
 _PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
-_RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
 
 # It goes on while a laptop or a virtual machine sleeps, as the broker's: a member that slept holds nothing.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
@@ -286,10 +288,12 @@ class BrokerCalls(GroupCalls):
             self._post(CopySent(*place, False, reason, parked, verdict == "released"))
             return
         behind = parked is not None and parked.precedes(message.queue_offset)
-        ok, reason = await self._send_copy(
+        ok, reason = await send_copy(
+            self._instance,
+            self._group,
             message,
-            times,
-            0,
+            times=times,
+            delay_level=0,
             maximum=times if parked is not None else self._reconsume_max,
             behind=parked.message_id if parked is not None and behind else "",
         )
@@ -300,12 +304,10 @@ class BrokerCalls(GroupCalls):
         queue = ask.queue
         if ask.epoch is None:
             return "continue", None, ""  # broadcasting, or a broker of RocketMQ
-        address = await self._instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            return "", ask.presumed, f"{queue.broker_name} has no leader's address"
         command = park_request(ask, self._group, self._instance.client_id)
         try:
-            answer = await self._instance.invoke(address, command, _RETURN_TIMEOUT_S)
+            address = await self._instance.leader(queue.broker_name, queue.topic)
+            answer = await self._instance.invoke(address, command, RETURN_TIMEOUT_S)
             verdict, parked = read_verdict(check(answer, address))
         except TROUBLE as error:
             return "", ask.presumed, str(error)
@@ -313,54 +315,11 @@ class BrokerCalls(GroupCalls):
 
     async def send_back(self, ask: SendBack) -> None:
         """Give a message back for a later retry; if the broker will not, send it a copy."""
-        message = ask.message
-        ok, reason = False, ""
-        address = await self._instance.address(message.queue.broker_name, message.queue.topic)
-        if address is not None:
-            command = send_back_request(
-                message, self._group, delay_level=ask.delay_level, maximum=self._reconsume_max
-            )
-            try:
-                check(await self._instance.invoke(address, command, _RETURN_TIMEOUT_S), address)
-                ok = True
-            except TROUBLE as error:
-                reason = str(error)
-        if not ok:
-            _log.error(
-                "sendMessageBack exception, group: %s msg: %s %s",
-                *(self._group, message.message_id, reason),
-            )
-            times = message.reconsume_times + 1
-            level = _RETRY_LEVEL_BASE + message.reconsume_times
-            ok, reason = await self._send_copy(message, times, level)
-        self._post(CopySent(ask.queue, ask.generation, message.queue_offset, ok, reason))
-
-    async def _send_copy(
-        self,
-        message: ReceivedMessage,
-        times: int,
-        level: int,
-        *,
-        maximum: int | None = None,
-        behind: str = "",
-    ) -> tuple[bool, str]:
-        command = copy_to_retry(
-            message,
-            self._group,
-            times=times,
-            maximum=self._reconsume_max if maximum is None else maximum,
-            delay_level=level,
-            born_ms=time.time_ns() // 1_000_000,
-            behind=behind,
+        level, maximum = ask.delay_level, self._reconsume_max
+        ok, reason = await hand_back(
+            self._instance, self._group, ask.message, delay_level=level, maximum=maximum
         )
-        address = await self._instance.address(message.queue.broker_name, message.queue.topic)
-        if address is None:
-            return False, f"{message.queue.broker_name} has no leader's address"
-        try:
-            answer = await self._instance.invoke(address, command)
-        except RemotingError as error:
-            return False, str(error)
-        return is_stored(answer.code), f"code {answer.code}: {answer.remark}"
+        self._post(CopySent(ask.queue, ask.generation, ask.message.queue_offset, ok, reason))
 
 
 def lease_clock_ms() -> int:
