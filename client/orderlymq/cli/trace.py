@@ -1,8 +1,8 @@
 """`orderlymq trace`: the life of one message, from its producer to every consumer."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from dataclasses import asdict
+from typing import TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ from orderlymq.cli.session import (
     print_table,
     say,
 )
+from orderlymq.connection.instance import unless_missing
 from orderlymq.connection.tracerecords import (
     ConsumeBegan,
     ConsumeEnded,
@@ -26,9 +27,11 @@ from orderlymq.connection.tracerecords import (
     life,
     parse_traces,
 )
-from orderlymq.errors import OrderlyMQError, TopicNotFound
+from orderlymq.errors import OrderlyMQError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.names import TRACE_TOPIC, dlq_topic, retry_topic
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -137,32 +140,21 @@ class _Asked:
 
     async def traces(self, topic: str) -> list[Trace]:
         """Return what clients have traced; nothing where there is no trace topic."""
-        found: list[ReceivedMessage] = []
-        with self._noting(topic):
-            found = await self._admin.find_messages(topic, self._message_id)
+        found = await self._found(topic, self._admin.find_messages(topic, self._message_id))
         return [each for message in found for each in parse_traces(message.body)]
 
     async def groups(self, topic: str) -> list[str]:
-        found: list[str] = []
-        with self._noting(topic):
-            found += await self._admin.topic_groups(topic)
-        return found
+        return await self._found(topic, self._admin.topic_groups(topic))
 
     async def stored(self, topic: str) -> list[tuple[str, ReceivedMessage]]:
         """Return the copies in a topic; most groups have no dead letters, and no topic for them."""
-        found: list[ReceivedMessage] = []
-        with self._noting(topic):
-            found = await self._admin.find_messages(
-                topic, self._message_id, unique=True, unreadable=True
-            )
-        return [(topic, message) for message in found]
+        kept = self._admin.find_messages(topic, self._message_id, unique=True, unreadable=True)
+        return [(topic, message) for message in await self._found(topic, kept)]
 
-    @contextmanager
-    def _noting(self, topic: str) -> Iterator[None]:
+    async def _found(self, topic: str, asked: Awaitable[list[T]]) -> list[T]:
         try:
-            yield
-        except TopicNotFound:
-            pass
+            return await unless_missing(asked, [])
         except OrderlyMQError as error:
             failure = CommandFailed(exit_code(error), f"of topic {topic}: {error}")
             self.failures.append(failure)
+            return []
