@@ -422,7 +422,7 @@ def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:
 
 def _held(item: Item, cluster: Cluster, before: Item | None) -> list[Effect]:
     """Return why what is said waits: a pause, or a Secret that the operator has reported as missing."""
-    if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+    if item.is_paused:
         text = f"nothing happens while the annotation {names.ANNOTATION_PAUSE} is there"
         return [Effect("Waits", text, (cluster.metadata.name,))]
     if cluster.spec.update.mode == "Paused":

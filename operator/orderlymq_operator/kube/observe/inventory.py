@@ -19,13 +19,13 @@ from pydantic.alias_generators import to_camel
 
 from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.objects.names import ANNOTATION_PAUSE
 from orderlymq_operator.kube.resources import OWN_KINDS, PARTS, Json, Resource
 from orderlymq_operator.resources.kinds import KINDS, NAME_FIELDS, USING, declared_name
 from orderlymq_operator.resources.kinds import Resource as Manifest
 
 _log = logging.getLogger(__name__)
 
-# Name and namespace of a Cluster.
 Key = tuple[str, str]  # namespace and name
 ClusterKey = Key
 _META: Final = {
@@ -88,6 +88,11 @@ class Item:
     def key(self) -> Key:
         """Its namespace and name."""
         return self.namespace, self.name
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is to be done for it now."""
+        return self.annotations.get(ANNOTATION_PAUSE) == "true"
 
     @property
     def age_order(self) -> tuple[str, str, str]:

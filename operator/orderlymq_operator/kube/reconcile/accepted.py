@@ -67,7 +67,7 @@ def carried_out(item: Item, live: Live) -> tuple[Cluster, ConditionReport | None
     if item.manifest is None:
         return before, None
     acts = unconfirmed(before, cluster, item.annotations)
-    return before if acts or _is_paused(item) else cluster, _confirmation(acts)
+    return before if acts or item.is_paused else cluster, _confirmation(acts)
 
 
 def _confirmation(acts: Sequence[Act]) -> ConditionReport | None:
@@ -75,16 +75,12 @@ def _confirmation(acts: Sequence[Act]) -> ConditionReport | None:
     return ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX]) if acts else None
 
 
-def _is_paused(item: Item) -> bool:
-    return item.annotations.get(names.ANNOTATION_PAUSE) == "true"
-
-
 def may_wait(item: Item) -> bool:
     """Return whether a Cluster may be carried out otherwise than it says; its status says so, unless it is older."""
     confirmed = previous_conditions(item).get("Confirmed")
     return (
         item.manifest is None
-        or _is_paused(item)
+        or item.is_paused
         or item.status.get("observedGeneration") != item.generation
         or (confirmed is not None and confirmed.status == "False")
     )

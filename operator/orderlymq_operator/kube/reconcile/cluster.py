@@ -32,7 +32,6 @@ from orderlymq_operator.kube.api import (
 from orderlymq_operator.kube.certificates.authority import CertificateError
 from orderlymq_operator.kube.certificates.expiry import certificates_condition
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
     GroupForm,
@@ -283,7 +282,7 @@ class ClusterReconciler:
             return await self._finalizers.give_up(self.inventory.parts(item.key))
         scope = await self._observe(item, live)
         backend = scope.backend
-        if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+        if item.is_paused:
             backend.observe_outside()
             scope.found.listeners = backend.outside.condition()
             observed = await backend.observe()
@@ -467,7 +466,7 @@ class ClusterReconciler:
             held=[tls_waits] if tls_waits else [],
         )
         found = Findings(
-            paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
+            paused=paused or item.is_paused,
             default_image=self._defaults.image,
         )
         found.confirmation = confirmation
@@ -512,7 +511,7 @@ class ClusterReconciler:
             cluster,
             live,
             forms_of(state.desired, live, cluster.group_names),
-            paused=item.annotations.get(names.ANNOTATION_PAUSE) == "true",
+            paused=item.is_paused,
         )
         if len(forms) < cluster.spec.groups:
             if restores:

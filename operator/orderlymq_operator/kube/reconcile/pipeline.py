@@ -182,7 +182,7 @@ class PipelineReconciler:
             if not isinstance(item.manifest, Pipeline):
                 await self._writer.not_ready(item, "Invalid", item.error)
                 return None
-            if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+            if item.is_paused:
                 return None
             async with self._writer.saying_refusals(item):
                 return await self._steps(key, item, item.manifest)

@@ -54,7 +54,6 @@ from orderlymq_operator.resources.meta import ObjectMeta
 
 _log = logging.getLogger(__name__)
 
-# Namespace and name of a Backup.
 # No watch shows the end of a Job, only that of its pod, which comes a moment before.
 LOOKING_S: Final = 2.0
 # A turn, and a Cluster that does not serve, are waited for.
@@ -106,10 +105,7 @@ class BackupReconciler:
 
     async def _advance(self, item: Item, backup: Backup) -> float | None:
         """Make what is not made yet."""
-        if (
-            item.status.get("phase") in ENDED
-            or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
-        ):
+        if item.status.get("phase") in ENDED or item.is_paused:
             return None
         found = self._cluster_of(item, backup)
         cluster = None if found is None else await read_accepted_cluster(self._api, found)

@@ -65,7 +65,7 @@ class ScheduleReconciler:
             if not isinstance(wanted, ScheduledBackup):
                 await self._writer.not_ready(item, "Invalid", item.error)
                 return None
-            if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+            if item.is_paused:
                 return None
             try:
                 schedule = Schedule.parse(wanted.spec.schedule, wanted.spec.time_zone)
