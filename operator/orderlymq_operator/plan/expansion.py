@@ -13,7 +13,7 @@ fenced for, switched to or published only with as many queues as its total says:
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from orderlymq_operator.plan.actions import (
@@ -83,6 +83,17 @@ class ExpansionState:
     routes: tuple[Mapping[str, int] | None, ...] = ()
     leaving: frozenset[str] = frozenset()
 
+    @property
+    def present(self) -> dict[str, ObservedExpansion]:
+        """The raft groups that have the topic."""
+        return {name: found for name, found in self.groups.items() if found is not None}
+
+    @property
+    def published(self) -> Mapping[str, int]:
+        """The smallest list that a name server returns: what somebody may still be using."""
+        lists = [found for found in self.lists if found]
+        return min(lists, key=lambda found: sum(found.values()), default={})
+
 
 @dataclass(frozen=True, slots=True)
 class ExpansionPlan:
@@ -108,7 +119,7 @@ class _Layout:
     """One expansion: to how many queues, and how they stand."""
 
     total: int
-    layout: dict[str, int] = field(default_factory=dict)
+    layout: dict[str, int]
 
 
 def expanding_topics(topics: Iterable[Topic]) -> list[str]:
@@ -155,7 +166,7 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
     silent = [group for group in _silent(name, world, observed) if under_way]
     if silent:
         # Nobody asked, because its manifest allows no expansion by now; the next reconcile asks.
-        status = _status("Fencing", request.config.queues, world, _published(world))
+        status = _status("Fencing", request.config.queues, world)
         return ExpansionPlan(
             (), status, f"{silent[0]} has not reported the phase of the expansion yet"
         )
@@ -244,48 +255,38 @@ def plan_expansion(request: ExpansionRequest, world: ExpansionState) -> Expansio
     try:
         return _next_steps(request, world)
     except _MisfitError as error:
-        found = [found for found in world.groups.values() if found is not None]
-        rests = all(each.phase == "open" for each in found)
-        status = _status(
-            "Waiting" if rests else "Switching", request.config.queues, world, _published(world)
-        )
+        rests = all(each.phase == "open" for each in world.present.values())
+        status = _status("Waiting" if rests else "Switching", request.config.queues, world)
         return ExpansionPlan((), status, str(error))
 
 
 def _next_steps(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
-    present = {name: found for name, found in world.groups.items() if found is not None}
-    published = _published(world)
+    present = world.present
     valid = max((found.total for found in present.values()), default=0)
     fenced = {name: found for name, found in present.items() if found.phase == "fenced"}
     switched = {name for name, found in present.items() if found.total == valid} if valid else set()
-    before = sum(published.values())
+    before = sum(world.published.values())
 
     if valid > before or (valid and any(found.total != valid for found in present.values())):
         # At least one raft group has switched: forward only.
-        return _go_on(request, world, _layout_of(valid, world, published), switched)
+        return _go_on(request, world, _layout_of(valid, world), switched)
     if any(found.phase in ("switched", "settling") for found in present.values()):
-        return _publish(request, world, _layout_of(valid, world, published))
+        return _publish(request, world, _layout_of(valid, world))
     if fenced:
-        return _drain(request, world, fenced, published)
+        return _drain(request, world, fenced)
     if request.config.queues <= before:
         return ExpansionPlan()
-    return _begin(request, world, present, published)
+    return _begin(request, world)
 
 
 # -- the phases ----------------------------------------------------------------------------------------
 
 
-def _begin(
-    request: ExpansionRequest,
-    world: ExpansionState,
-    present: Mapping[str, ObservedExpansion],
-    published: Mapping[str, int],
-) -> ExpansionPlan:
+def _begin(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
     """Fence, unless the last try was just now, or the groups are too far behind to drain in time."""
+    present = world.present
     last = max(present.values(), key=lambda found: found.attempt)
-    status = _status(
-        "Aborted" if last.reason else "Waiting", request.config.queues, world, published
-    )
+    status = _status("Aborted" if last.reason else "Waiting", request.config.queues, world)
     given_up = [found for found in present.values() if found.reason]
     pause_ms = PAUSE_FACTOR * request.limit_ms - min((g.age_ms for g in given_up), default=1 << 62)
     if pause_ms > 0:
@@ -298,7 +299,7 @@ def _begin(
     silent = [name for name, found in enumerate(world.lists) if found is None]
     if silent:
         return ExpansionPlan((), status, f"not begun: name server {silent[0]} does not answer")
-    target = _layout_of(request.config.queues, world, published)
+    target = _layout_of(request.config.queues, world)
     attempt = 1 + max(found.attempt for found in present.values())
     fences = tuple(
         FenceTopic(
@@ -306,18 +307,15 @@ def _begin(
         )
         for name in present
     )
-    status = _status("Fencing", target.total, world, published)
+    status = _status("Fencing", target.total, world)
     return ExpansionPlan(fences, status, "writes are being fenced")
 
 
 def _drain(
-    request: ExpansionRequest,
-    world: ExpansionState,
-    fenced: Mapping[str, ObservedExpansion],
-    published: Mapping[str, int],
+    request: ExpansionRequest, world: ExpansionState, fenced: Mapping[str, ObservedExpansion]
 ) -> ExpansionPlan:
     """Wait for the groups, then switch; give up when a raft group's leader has done so."""
-    present = {name: found for name, found in world.groups.items() if found is not None}
+    present = world.present
     attempt = max(found.attempt for found in fenced.values())
     total = max(found.next_total for found in fenced.values() if found.attempt == attempt)
     aborted = [f for f in present.values() if f.phase == "open" and f.attempt == attempt]
@@ -338,23 +336,21 @@ def _drain(
         # Leaders would have lifted it by now, but were told of a longer limit than the manifest has by now.
         why = blockers[0].reason if blockers else "it was not switched in time"
         return _abort(request, world, fenced, total, f"after {request.limit_ms} ms: {why}")
-    target = _layout_of(total, world, published)
+    target = _layout_of(total, world)
     missing = [name for name in present if name not in fenced]
     if missing:
         fences = tuple(
             FenceTopic(request.topic, name, attempt, total, target.layout[name], request.limit_ms)
             for name in missing
         )
-        return ExpansionPlan(
-            fences, _status("Fencing", total, world, published), "fencing the rest"
-        )
-    status = _status("Draining", total, world, published)
+        return ExpansionPlan(fences, _status("Fencing", total, world), "fencing the rest")
+    status = _status("Draining", total, world)
     if blockers:
         return ExpansionPlan((), status, f"writes are fenced: {blockers[0].reason}")
     if age_ms > request.limit_ms - SWITCH_MARGIN_MS:
         return ExpansionPlan((), status, "too late to switch: it is about to be aborted")
     switches = tuple(_switches(request, world, target, attempt, set()))
-    return ExpansionPlan(switches, _status("Switching", total, world, published), "switching")
+    return ExpansionPlan(switches, _status("Switching", total, world), "switching")
 
 
 def _abort(
@@ -369,7 +365,7 @@ def _abort(
         AbortExpansion(request.topic, name, found.attempt, reason or "aborted")
         for name, found in fenced.items()
     )
-    status = _status("Aborted", total, world, _published(world))
+    status = _status("Aborted", total, world)
     return ExpansionPlan(aborts, status, f"aborted: {reason}")
 
 
@@ -377,8 +373,8 @@ def _go_on(
     request: ExpansionRequest, world: ExpansionState, target: _Layout, switched: set[str]
 ) -> ExpansionPlan:
     """Bring the raft groups forward that have not switched; then publish."""
-    status = _status("Switching", target.total, world, _published(world))
-    attempt = max(f.attempt for f in world.groups.values() if f is not None)
+    status = _status("Switching", target.total, world)
+    attempt = max(found.attempt for found in world.present.values())
     fences: list[ExpansionAction] = []
     late: dict[str, ObservedExpansion] = {}
     for name, found in world.groups.items():
@@ -410,7 +406,7 @@ def _go_on(
 
 def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) -> ExpansionPlan:
     """Publish the list everywhere; when every route has it, let it settle."""
-    status = _status("Switching", target.total, world, _published(world))
+    status = _status("Switching", target.total, world)
     if any(found not in (None, target.layout) for found in world.lists):
         put = PutOrderConfig(request.topic, order_text(target.layout))
         return ExpansionPlan((put,), status, "publishing the new queue list")
@@ -419,18 +415,14 @@ def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) 
         return ExpansionPlan((), status, text)
     if any(found != target.layout for found in world.routes):
         return ExpansionPlan((), status, "waiting for the name servers to serve the new queues")
-    waiting = [
-        name
-        for name, found in world.groups.items()
-        if found is not None and found.phase == "switched"
-    ]
+    waiting = [name for name, found in world.present.items() if found.phase == "switched"]
     if waiting:
         actions = tuple(
             PublishTopic(request.topic, name, target.total, request.propagation_ms)
             for name in waiting
         )
         return ExpansionPlan(actions, status, "the new queue list is published")
-    status = _status("Propagating", target.total, world, _published(world))
+    status = _status("Propagating", target.total, world)
     return ExpansionPlan(
         (), status, "clients that do not say which list they use may have the old one"
     )
@@ -456,9 +448,7 @@ def _without_groups_beside(world: ExpansionState) -> ExpansionState:
 def _switches(
     request: ExpansionRequest, world: ExpansionState, target: _Layout, attempt: int, done: set[str]
 ) -> Iterator[SwitchTopic]:
-    readers = tuple(
-        sorted({name for found in world.groups.values() if found for name in found.readers})
-    )
+    readers = tuple(sorted({name for found in world.present.values() for name in found.readers}))
     for name, queues in target.layout.items():
         if name not in done:
             found = world.groups.get(name)
@@ -467,7 +457,7 @@ def _switches(
             yield SwitchTopic(request.topic, name, number, target.total, config, readers)
 
 
-def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) -> _Layout:
+def _layout_of(total: int, world: ExpansionState) -> _Layout:
     """Return where *total* queues stand: as raft groups know it already, the rest spread evenly.
 
     A group that is to go gets none, unless what the others know leaves no other place: the expansion began before.
@@ -485,7 +475,7 @@ def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) 
         elif found.phase == "fenced" and found.next_total == total:
             known[name] = found.queues
         else:
-            known[name] = found.write_queues or published.get(name, 0)
+            known[name] = found.write_queues or world.published.get(name, 0)
             is_settled = False
     places = [name for name in known if known[name] or is_settled or name not in world.leaving]
     layout = spread(total, places, known)
@@ -494,12 +484,6 @@ def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) 
             f"raft groups have {counted(count, 'queue')}, which no list of {total} names"
         )
     return _Layout(total, layout)
-
-
-def _published(world: ExpansionState) -> Mapping[str, int]:
-    """Return the smallest list that a name server returns: what somebody may still be using."""
-    lists = [found for found in world.lists if found]
-    return min(lists, key=lambda found: sum(found.values()), default={})
 
 
 def _hopeless(present: Mapping[str, ObservedExpansion]) -> str | None:
@@ -527,8 +511,7 @@ def _blockers(world: ExpansionState) -> list[ExpansionBlocker]:
             messages=blocker.messages,
             reason=blocker.reason,
         )
-        for name, expansion in world.groups.items()
-        if expansion is not None
+        for name, expansion in world.present.items()
         for blocker in expansion.blockers
     ]
     return sorted(found, key=lambda blocker: (-blocker.messages, blocker.group, blocker.queue))
@@ -538,19 +521,18 @@ def _status(
     phase: Literal["Waiting", "Fencing", "Draining", "Switching", "Propagating", "Aborted"],
     total: int,
     world: ExpansionState,
-    published: Mapping[str, int],
 ) -> ExpansionStatus:
-    present = [(name, found) for name, found in world.groups.items() if found is not None]
+    present = world.present
     barriers = [
         QueueBarrier(group=name, queue=queue, offset=offset)
-        for name, found in present
+        for name, found in present.items()
         for queue, offset in found.barriers
     ]
     return ExpansionStatus(
         phase=phase,
-        from_queues=sum(published.values()),
+        from_queues=sum(world.published.values()),
         to_queues=total,
-        attempt=max((found.attempt for _, found in present), default=0),
+        attempt=max((found.attempt for found in present.values()), default=0),
         barriers=barriers[:_BARRIERS_SHOWN_MAX],
         blockers=_blockers(world)[:_BLOCKERS_SHOWN_MAX],
     )
