@@ -5,7 +5,7 @@ The shell around the pure cores `ordered` and `concurrent`: it turns their instr
 what comes of those into events. Rules: everything that changes the core happens on the loop, between two
 awaits; every task has a name and ends with the consumer; closing finishes the running listeners, commits,
 gives the locks back and leaves the group, in this order.
-`brokercalls` calls brokers, `listeners` calls the listener, `messageloop` serves `async for`, `rebalance` finds
+`brokercalls` calls brokers, `listeners` calls the listener, `loops` serves `async for`, `rebalance` finds
 the queues, `brokerrequests` answers brokers.
 """
 
@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -32,13 +32,14 @@ from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.core import LaneCore, LaneFigures
 from orderlymq.consumer.lanes.executor import LaneExecutor
 from orderlymq.consumer.listeners.context import ConsumeHook, Listener
-from orderlymq.consumer.listeners.messageloop import MessageLoop, MessageStream, Worker
+from orderlymq.consumer.listeners.messageloop import Worker
 from orderlymq.consumer.listeners.pool import ListenerPool, left_behind
 from orderlymq.consumer.listeners.tracehook import TraceHook
 from orderlymq.consumer.push.brokercalls import BrokerCalls, lease_clock_ms
 from orderlymq.consumer.push.brokerrequests import InboundRequests
 from orderlymq.consumer.push.coretimer import CoreTimer
 from orderlymq.consumer.push.executor import Executor
+from orderlymq.consumer.push.loops import LoopedConsumer
 from orderlymq.consumer.push.parts import (
     check_settings,
     make_core,
@@ -52,7 +53,7 @@ from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import Lifecycle, OwnedTasks, Shutdown
+from orderlymq.ownedtasks import OwnedTasks, Shutdown
 from orderlymq.producer.tracer import make_tracer, wall_ms
 from orderlymq.settings import ClientSettings, settings_of
 from orderlymq_protocol.body.catalogue import ConsumerData
@@ -68,7 +69,7 @@ _log = logging.getLogger(__name__)
 _CANCEL_S_MIN: Final = 5.0
 
 
-class Consumer(Lifecycle):
+class Consumer(LoopedConsumer):
     """A member of a consumer group: it calls a listener, or is looped over.
 
     Life cycle: CREATE_JUST, then RUNNING or START_FAILED, then SHUTDOWN_ALREADY; or `async with`, or
@@ -153,7 +154,6 @@ class Consumer(Lifecycle):
         self._is_closed = False
         self._shutdown = Shutdown()
         self._failure: BaseException | None = None
-        self._loop: MessageLoop | None = None
         self._stats = ConsumerStats()
         self._calls = BrokerCalls(
             self._instance,
@@ -441,36 +441,6 @@ class Consumer(Lifecycle):
         self._over.set()
         if self._loop is not None:
             self._loop.end(error=error)
-
-    def __aiter__(self) -> MessageStream:
-        return self._begin_loop()
-
-    def _begin_loop(self, thread: int | None = None) -> MessageStream:
-        """Begin a loop over the messages, of the tasks that ask or of a *thread*.
-
-        Raises:
-            StateError: It is not started, or has a listener.
-        """
-        if self._loop is None:
-            raise StateError(
-                f"the consumer {self.group} cannot be looped over: start it, without a listener"
-            )
-        return self._loop.stream(thread)
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        if self._loop is not None:
-            self._loop.in_block = True
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._leave_block(asyncio.current_task(), is_done=kind is None)
-        await self.close()
-
-    def _leave_block(self, worker: Worker, *, is_done: bool) -> None:
-        """Note that a task or thread has left the `async with` block, which ends the last message of a loop."""
-        if self._loop is not None:
-            self._loop.leave_block(worker, is_done=is_done)
 
     # -- the core and its instructions
 
