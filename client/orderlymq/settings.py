@@ -21,7 +21,8 @@ S = TypeVar("S")
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
-_EPHEMERAL: Final = 65_535
+# RocketMQ bounds its counts so.
+COUNT_MAX: Final = 65_535
 # The longest that 32 bits of milliseconds hold is a little more.
 _DAYS_S: Final = 24 * 86_400
 
@@ -50,7 +51,7 @@ def check_text(name: str, text: str) -> None:
         raise SettingError(f"{name} is no text that UTF-8 can hold: {error.reason}") from error
 
 
-def _key(
+def setting(
     default: Any,
     rocketmq: str,
     low: int | None = None,
@@ -64,7 +65,7 @@ def _key(
     return field(default=default, metadata=metadata, repr=not secret)
 
 
-def _time(default_s: float, rocketmq: str, low_s: float, high_s: float = _DAYS_S) -> Any:
+def time_setting(default_s: float, rocketmq: str, low_s: float, high_s: float = _DAYS_S) -> Any:
     """Declare a setting that is a time span: its default and its range in seconds."""
     metadata = {"rocketmq": rocketmq, "low": low_s, "high": high_s, "off": None, "unit": "s"}
     return field(default=float(default_s), metadata=metadata)
@@ -93,25 +94,27 @@ class ClientSettings:
         request_timeout: of every request without a time of its own.
     """
 
-    client_ip: str = _key("", "clientIP")
-    instance_name: str = _key("", "instanceName")
-    namespace: str = _key("", "namespace")
-    unit_name: str = _key("", "unitName")
-    unit_mode: bool = _key(default=False, rocketmq="unitMode")
-    client_callback_executor_threads: int = _key(0, "clientCallbackExecutorThreads", 0, 1000)
-    poll_name_server_interval: Duration = _time(30, "pollNameServerInterval", 0.01)
-    heartbeat_broker_interval: Duration = _time(30, "heartbeatBrokerInterval", 0.01)
-    persist_consumer_offset_interval: Duration = _time(5, "persistConsumerOffsetInterval", 0.01)
-    rebalance_interval: Duration = _time(20, "rocketmq.client.rebalance.waitInterval", 0.01)
-    token: str = _key("", "token", secret=True)
-    access_key: str = _key("", "accessKey")
-    secret_key: str = _key("", "secretKey", secret=True)
-    use_tls: bool = _key(default=False, rocketmq="useTLS")
-    tls_ca_file: str = _key("", "")
-    tls_certificate_file: str = _key("", "")
-    tls_key_file: str = _key("", "")
-    tls_verify_host: bool = _key(default=True, rocketmq="")
-    request_timeout: Duration = _time(3, "mqClientApiTimeout", 0.001)
+    client_ip: str = setting("", "clientIP")
+    instance_name: str = setting("", "instanceName")
+    namespace: str = setting("", "namespace")
+    unit_name: str = setting("", "unitName")
+    unit_mode: bool = setting(default=False, rocketmq="unitMode")
+    client_callback_executor_threads: int = setting(0, "clientCallbackExecutorThreads", 0, 1000)
+    poll_name_server_interval: Duration = time_setting(30, "pollNameServerInterval", 0.01)
+    heartbeat_broker_interval: Duration = time_setting(30, "heartbeatBrokerInterval", 0.01)
+    persist_consumer_offset_interval: Duration = time_setting(
+        5, "persistConsumerOffsetInterval", 0.01
+    )
+    rebalance_interval: Duration = time_setting(20, "rocketmq.client.rebalance.waitInterval", 0.01)
+    token: str = setting("", "token", secret=True)
+    access_key: str = setting("", "accessKey")
+    secret_key: str = setting("", "secretKey", secret=True)
+    use_tls: bool = setting(default=False, rocketmq="useTLS")
+    tls_ca_file: str = setting("", "")
+    tls_certificate_file: str = setting("", "")
+    tls_key_file: str = setting("", "")
+    tls_verify_host: bool = setting(default=True, rocketmq="")
+    request_timeout: Duration = time_setting(3, "mqClientApiTimeout", 0.001)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -136,20 +139,22 @@ class ProducerSettings:
             queues of its topic is being changed; each try then has the usual time.
     """
 
-    create_topic_key: str = _key(AUTO_CREATE_TOPIC, "createTopicKey")
-    default_topic_queue_nums: int = _key(4, "defaultTopicQueueNums", 1, _EPHEMERAL)
-    send_message_timeout: Duration = _time(3, "sendMsgTimeout", 0.001)
-    compress_message_body_over_bytes: int = _key(4_096, "compressMsgBodyOverHowmuch", 0, INT32_MAX)
-    compress_level: int = _key(5, "rocketmq.message.compressLevel", 1, 9)
-    retry_times_when_send_failed: int = _key(2, "retryTimesWhenSendFailed", 0, 100)
-    retry_times_when_send_async_failed: int = _key(2, "retryTimesWhenSendAsyncFailed", 0, 100)
-    retry_another_broker_when_not_store_ok: bool = _key(
+    create_topic_key: str = setting(AUTO_CREATE_TOPIC, "createTopicKey")
+    default_topic_queue_nums: int = setting(4, "defaultTopicQueueNums", 1, COUNT_MAX)
+    send_message_timeout: Duration = time_setting(3, "sendMsgTimeout", 0.001)
+    compress_message_body_over_bytes: int = setting(
+        4_096, "compressMsgBodyOverHowmuch", 0, INT32_MAX
+    )
+    compress_level: int = setting(5, "rocketmq.message.compressLevel", 1, 9)
+    retry_times_when_send_failed: int = setting(2, "retryTimesWhenSendFailed", 0, 100)
+    retry_times_when_send_async_failed: int = setting(2, "retryTimesWhenSendAsyncFailed", 0, 100)
+    retry_another_broker_when_not_store_ok: bool = setting(
         default=False, rocketmq="retryAnotherBrokerWhenNotStoreOK"
     )
-    max_message_size_bytes: int = _key(4 * 1024 * 1024, "maxMessageSize", 1, 15 * 1024 * 1024)
-    queue_change_patience: Duration = _time(120, "", 0)
+    max_message_size_bytes: int = setting(4 * 1024 * 1024, "maxMessageSize", 1, 15 * 1024 * 1024)
+    queue_change_patience: Duration = time_setting(120, "", 0)
 
-    send_buffer_bytes: int = _key(64 * 1024 * 1024, "", 1, 2**40)
+    send_buffer_bytes: int = setting(64 * 1024 * 1024, "", 1, 2**40)
 
     def __post_init__(self) -> None:
         check_ranges(self)

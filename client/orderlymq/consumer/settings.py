@@ -8,7 +8,7 @@ from typing import Final
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
-from orderlymq.settings import _EPHEMERAL, _key, _time, check_ranges
+from orderlymq.settings import COUNT_MAX, check_ranges, setting, time_setting
 from orderlymq_protocol.body.lanes import LANE_MESSAGES_MAX, LANES_MAX
 from orderlymq_protocol.integers import INT32_MAX
 
@@ -113,42 +113,42 @@ class ConsumerSettings:
     consume_from: ConsumeFrom = field(
         default=ConsumeFrom.LAST, metadata={"rocketmq": "consumeFromWhere"}
     )
-    consume_timestamp: str = _key("", "consumeTimestamp")
+    consume_timestamp: str = setting("", "consumeTimestamp")
     allocate_message_queue_strategy: AssignmentStrategy = field(
         default_factory=Averagely, metadata={"rocketmq": "allocateMessageQueueStrategy"}
     )
-    consume_thread_min: int = _key(20, "consumeThreadMin", 1, 1000)
-    consume_thread_max: int = _key(64, "consumeThreadMax", 1, 1000)
-    adjust_thread_pool_nums_threshold: int = _key(
+    consume_thread_min: int = setting(20, "consumeThreadMin", 1, 1000)
+    consume_thread_max: int = setting(64, "consumeThreadMax", 1, 1000)
+    adjust_thread_pool_nums_threshold: int = setting(
         100_000, "adjustThreadPoolNumsThreshold", 0, 2**63 - 1
     )
-    consume_concurrently_max_span: int = _key(2_000, "consumeConcurrentlyMaxSpan", 1, _EPHEMERAL)
-    pull_threshold_for_queue: int = _key(1_000, "pullThresholdForQueue", 1, _EPHEMERAL)
-    pull_threshold_size_for_queue_mib: int = _key(100, "pullThresholdSizeForQueue", 1, 1024)
-    pull_threshold_for_topic: int = _key(-1, "pullThresholdForTopic", 1, 6_553_500, off=-1)
-    pull_threshold_size_for_topic_mib: int = _key(
+    consume_concurrently_max_span: int = setting(2_000, "consumeConcurrentlyMaxSpan", 1, COUNT_MAX)
+    pull_threshold_for_queue: int = setting(1_000, "pullThresholdForQueue", 1, COUNT_MAX)
+    pull_threshold_size_for_queue_mib: int = setting(100, "pullThresholdSizeForQueue", 1, 1024)
+    pull_threshold_for_topic: int = setting(-1, "pullThresholdForTopic", 1, 6_553_500, off=-1)
+    pull_threshold_size_for_topic_mib: int = setting(
         -1, "pullThresholdSizeForTopic", 1, 102_400, off=-1
     )
-    consume_message_batch_max_size: int = _key(1, "consumeMessageBatchMaxSize", 1, 1024)
-    pull_batch_size: int = _key(32, "pullBatchSize", 1, 1024)
-    pull_interval: Duration = _time(0, "pullInterval", 0, 65.535)
-    post_subscription_when_pull: bool = _key(default=False, rocketmq="postSubscriptionWhenPull")
-    max_reconsume_times: int = _key(-1, "maxReconsumeTimes", -1, INT32_MAX)
-    suspend_current_queue_time: Duration = _time(
+    consume_message_batch_max_size: int = setting(1, "consumeMessageBatchMaxSize", 1, 1024)
+    pull_batch_size: int = setting(32, "pullBatchSize", 1, 1024)
+    pull_interval: Duration = time_setting(0, "pullInterval", 0, 65.535)
+    post_subscription_when_pull: bool = setting(default=False, rocketmq="postSubscriptionWhenPull")
+    max_reconsume_times: int = setting(-1, "maxReconsumeTimes", -1, INT32_MAX)
+    suspend_current_queue_time: Duration = time_setting(
         1, "suspendCurrentQueueTimeMillis", SUSPEND_MIN_MS / 1000, SUSPEND_MAX_MS / 1000
     )
-    consume_timeout: Duration = _time(15 * 60, "consumeTimeout", 1)
-    broker_suspend_max_time: Duration = _time(15, "brokerSuspendMaxTimeMillis", 0.001, 25)
-    server_assignment: bool = _key(default=False, rocketmq="")
-    lock_lease: Duration = _time(15, "rocketmq.client.rebalance.lockMaxLiveTime", 0.1, 60)
-    lock_renew: Duration = _time(5, "rocketmq.client.rebalance.lockInterval", 0.01, 20)
-    max_time_consume_continuously: Duration = _time(
+    consume_timeout: Duration = time_setting(15 * 60, "consumeTimeout", 1)
+    broker_suspend_max_time: Duration = time_setting(15, "brokerSuspendMaxTimeMillis", 0.001, 25)
+    server_assignment: bool = setting(default=False, rocketmq="")
+    lock_lease: Duration = time_setting(15, "rocketmq.client.rebalance.lockMaxLiveTime", 0.1, 60)
+    lock_renew: Duration = time_setting(5, "rocketmq.client.rebalance.lockInterval", 0.01, 20)
+    max_time_consume_continuously: Duration = time_setting(
         60, "rocketmq.client.maxTimeConsumeContinuously", 0.001
     )
-    shutdown_timeout: Duration = _time(30, "awaitTerminationMillisWhenShutdown", 0)
-    uncommitted_warning_count: int = _key(500, "", 1, INT32_MAX)
-    lane_messages_max: int = _key(16, "", 1, LANE_MESSAGES_MAX)
-    lane_ahead_max: int = _key(2 * LANES_MAX, "", 0, 2_048)
+    shutdown_timeout: Duration = time_setting(30, "awaitTerminationMillisWhenShutdown", 0)
+    uncommitted_warning_count: int = setting(500, "", 1, INT32_MAX)
+    lane_messages_max: int = setting(16, "", 1, LANE_MESSAGES_MAX)
+    lane_ahead_max: int = setting(2 * LANES_MAX, "", 0, 2_048)
 
     def __post_init__(self) -> None:
         check_ranges(self)
