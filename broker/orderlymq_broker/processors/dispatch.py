@@ -514,7 +514,7 @@ class BrokerCore:
         ]
 
     def is_client(self, connection: int) -> bool:
-        """Return whether a request of *connection* was served, as the docs say of strangers.
+        """Return whether a request of *connection* was served, so that its peer is no stranger any more.
 
         Who does not lead judges what is passed on by neither signature nor quota, so there nobody becomes a client by it.
         """

@@ -38,7 +38,7 @@ from orderlymq.consumer.lanes.events import (
     Tick,
     Work,
 )
-from orderlymq.consumer.lanes.hands import NEVER, Hand, Line, Phase, hand_of
+from orderlymq.consumer.lanes.hands import NEVER, Hand, LaneId, Phase, hand_of
 from orderlymq.consumer.lanes.sources import Level, Sources
 from orderlymq_protocol.body import lanes as wire
 from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport, LaneVerdict
@@ -117,9 +117,9 @@ class LaneCore:
         self._sources = Sources(rules.first_sequence)
         self._hands: dict[HandId, Hand] = {}
         self._ready: deque[HandId] = deque()
-        self._busy: set[Line] = set()
+        self._busy: set[LaneId] = set()
         # Newer attempts at lanes whose listener still runs with an older one.
-        self._behind: dict[Line, HandId] = {}
+        self._behind: dict[LaneId, HandId] = {}
         self._working = 0
         self._ended = 0
         self._started_sum_ms = 0
@@ -178,7 +178,7 @@ class LaneCore:
         """Check the invariants."""
         working = [h for h in self._hands.values() if h.phase is Phase.WORKING]
         assert len(working) == self._working == len(self._busy)
-        assert {hand.line for hand in working} == self._busy
+        assert {hand.lane_id for hand in working} == self._busy
         assert self._working <= self._rules.workers
         assert self._ended == sum(hand.phase is Phase.ENDED for hand in self._hands.values())
         assert self._started_sum_ms == sum(hand.started_ms for hand in working)
@@ -314,11 +314,11 @@ class LaneCore:
             hand = self._hands.get(self._ready.popleft())
             if hand is None or hand.phase is not Phase.WAITING:
                 continue  # lost or released meanwhile
-            if hand.line in self._busy:
-                self._behind[hand.line] = hand.id
+            if hand.lane_id in self._busy:
+                self._behind[hand.lane_id] = hand.id
                 continue
             hand.phase, hand.started_ms = Phase.WORKING, now_ms
-            self._busy.add(hand.line)
+            self._busy.add(hand.lane_id)
             self._working += 1
             self._started_sum_ms += now_ms
             # A batch that fails is a try of its first message: alone it is seen whether it is the one.
@@ -329,8 +329,8 @@ class LaneCore:
     def _stop_working(self, hand: Hand) -> None:
         self._working -= 1
         self._started_sum_ms -= hand.started_ms
-        self._busy.discard(hand.line)
-        behind = self._behind.pop(hand.line, None)
+        self._busy.discard(hand.lane_id)
+        behind = self._behind.pop(hand.lane_id, None)
         if behind is not None:
             self._ready.appendleft(behind)
         hand.phase = Phase.WAITING

@@ -24,7 +24,7 @@ from orderlymq_protocol.body.lanes import (
 
 NEVER: Final = 2**62
 
-Line: TypeAlias = tuple[Place, int, str | int]
+LaneId: TypeAlias = tuple[Place, int, str | int]
 """A lane over all its attempts: its key, or its number when its message has none, or one that may be cut."""
 
 
@@ -67,7 +67,7 @@ class Hand:
     is_lost: bool = False
 
     @property
-    def line(self) -> Line:
+    def lane_id(self) -> LaneId:
         """Return the lane, which no two listeners of this process have at the same time."""
         place, queue_id, _ = self.id
         is_whole = 0 < len(self.lane.key) < KEY_LENGTH_SHOWN
