@@ -7,6 +7,8 @@ from orderlymq_operator.resources.meta import GROUP, VERSION
 
 # An object as the API server sends it: JSON, never a model, so that nothing unknown gets lost.
 Json: TypeAlias = dict[str, Any]
+# A time as the API server writes it: UTC, to the second.
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from orderlymq_operator.kube.reconcile.status import (
     previous_conditions,
 )
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
+from orderlymq_operator.kube.resources import TIME_FORMAT
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 
 # Members and lag are written at most this often: they change all the time, and metrics show them immediately.
@@ -46,7 +47,7 @@ class Report:
 
     async def write(self, scope: Scope, observed: Observed, failed: list[Exception]) -> None:
         """Write what a reconcile has found: conditions and facts of the Cluster and its parts, and events."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = datetime.now(UTC).strftime(TIME_FORMAT)
         cluster = scope.state.desired.cluster
         backend = scope.backend
         previous = previous_conditions(scope.item).get("CapacitySufficient")

@@ -18,7 +18,7 @@ from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.listeners import OutsideView
 from orderlymq_operator.kube.observe.pods import PodFacts, Trouble
-from orderlymq_operator.kube.resources import TLS_ROUTES, Json
+from orderlymq_operator.kube.resources import TIME_FORMAT, TLS_ROUTES, Json
 from orderlymq_operator.plan.actions import (
     Action,
     AddLearner,
@@ -156,7 +156,7 @@ def account_facts(user: User, name: str, observed: Observed) -> Json:
     until_ms = max((account.former_until_ms for account in accounts if account), default=0)
     if until_ms:
         until = datetime.fromtimestamp(min(until_ms / 1000, _LATEST_S), UTC)
-        facts["formerSecretUntil"] = until.strftime("%Y-%m-%dT%H:%M:%SZ")
+        facts["formerSecretUntil"] = until.strftime(TIME_FORMAT)
 
     return facts
 

@@ -35,7 +35,7 @@ from orderlymq_operator.kube.reconcile.status import (
     status_object,
     topic_facts,
 )
-from orderlymq_operator.kube.resources import EVENTS, PODS, Json
+from orderlymq_operator.kube.resources import EVENTS, PODS, TIME_FORMAT, Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed, Subject
 from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import ConsumerGroup, Topic, User
@@ -74,7 +74,7 @@ class StatusWriter:
         if item.kind == "Cluster":
             is_ready = conditions["Ready"].status == "True"
             self._metrics.set_ready(item.key, ready=is_ready)
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = datetime.now(UTC).strftime(TIME_FORMAT)
         made = status_object(item, conditions, facts, now)
         if made is None:
             return
@@ -244,7 +244,7 @@ class StatusWriter:
     async def event(self, item: Item, kind: str, reason: str, text: str) -> None:
         """Write an event; that it fails changes nothing."""
         now = datetime.now(UTC)
-        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        stamp = now.strftime(TIME_FORMAT)
         made: Json = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,

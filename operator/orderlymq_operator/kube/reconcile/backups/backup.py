@@ -35,7 +35,7 @@ from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import JOBS, PODS, Json
+from orderlymq_operator.kube.resources import JOBS, PODS, TIME_FORMAT, Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.lifecycle import (
     ENDED,
@@ -281,7 +281,7 @@ def facts_of(item: Item, backup: Backup, step: BackupStep) -> Json:
         "phase": step.phase,
         "location": backup.spec.destination.location,
     }
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = datetime.now(UTC).strftime(TIME_FORMAT)
     if step.phase != "Waiting":
         facts.setdefault("startedAt", now)
     if step.phase in ENDED:
@@ -317,7 +317,7 @@ def _stored(report: BackupReport) -> Json:
 
 
 def _moment(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime(TIME_FORMAT)
 
 
 def _problem(found: Item | None, cluster: Cluster | None) -> str:

@@ -23,7 +23,7 @@ from orderlymq_operator.kube.observe.jobs import job_facts, terminated, word_of
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.observe.refusedpods import refused_replica, refused_run
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
-from orderlymq_operator.kube.resources import JOBS, PODS, STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import JOBS, PODS, STATEFUL_SETS, TIME_FORMAT, Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.report import BackupReport
 from orderlymq_operator.resources.backups.bootstrap import LATEST, FromBackup
@@ -107,7 +107,7 @@ class Bootstrap:
         # Before any broker starts: from here on nothing is restored.
         backend.environment = replace(backend.environment, restoring=None, restored=backup_id)
         await self._api.apply(name_server_set(cluster, backend.environment))
-        restored["completedAt"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        restored["completedAt"] = datetime.now(UTC).strftime(TIME_FORMAT)
         _log.info("%s/%s: every replica has backup %s", item.namespace, item.name, backup_id)
         return Progress(
             _restoring(f"every replica has {backup_id}; brokers are started"), restored, 0.0

@@ -18,7 +18,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
 from orderlymq_operator.kube.reconcile.status import previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import BACKUPS, Json
+from orderlymq_operator.kube.resources import BACKUPS, TIME_FORMAT, Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.lifecycle import ENDED
 from orderlymq_operator.plan.backups.retention import MadeBackup, surplus
@@ -30,7 +30,6 @@ _log = logging.getLogger(__name__)
 BUSY_S: Final = 10.0
 # Not longer, so that a changed clock is noticed.
 _PAUSE_MAX_S: Final = 300.0
-_FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class ScheduleReconciler:
@@ -90,10 +89,10 @@ class ScheduleReconciler:
         facts = previous_facts(item)
         if found.at is not None:
             name = await self._make(item, wanted, found.at)
-            facts |= {"lastBackup": name, "lastScheduleTime": found.at.strftime(_FORM)}
+            facts |= {"lastBackup": name, "lastScheduleTime": found.at.strftime(TIME_FORMAT)}
         facts.pop("nextScheduleTime", None)
         if found.following is not None:
-            facts["nextScheduleTime"] = found.following.strftime(_FORM)
+            facts["nextScheduleTime"] = found.following.strftime(TIME_FORMAT)
         for name in surplus(made, wanted.spec.retention, now):
             await self._drop(item.namespace, name)
         facts["kept"] = sum(each.phase == "Complete" for each in made)
@@ -162,11 +161,11 @@ def _condition(
         return ConditionReport("False", "Suspended", "spec.suspend is true: no Backup begins")
     running = [each.name for each in made if each.phase not in ENDED]
     if running and found.following <= now:
-        text = f"Backup {running[0]} has not ended, and another one has been due since {found.following:{_FORM}}"
+        text = f"Backup {running[0]} has not ended, and another one has been due since {found.following:{TIME_FORMAT}}"
         return ConditionReport("False", "BackupOverdue", text)
     ended = [each for each in sorted(made, key=lambda each: each.at) if each.phase in ENDED]
     if ended and ended[-1].phase == "Failed":
-        text = f"Backup {ended[-1].name} failed; the next one is due at {found.following:{_FORM}}"
+        text = f"Backup {ended[-1].name} failed; the next one is due at {found.following:{TIME_FORMAT}}"
         return ConditionReport("False", "BackupFailed", text)
     text = f"by {wanted.spec.schedule!r} in {wanted.spec.time_zone}"
     return ConditionReport("True", "Scheduled", text)
