@@ -1,4 +1,4 @@
-"""Requests of an administrator about single messages: by their place, by a key, and to send a dead letter again."""
+"""Requests of an administrator about single messages: by their place, by a key, and to send a dead letter again; what that is sent as."""
 
 from typing import Final
 
@@ -16,6 +16,9 @@ _OF_LETTERS: Final = properties.RESERVED_NAMES | {
     properties.DLQ_ORIGIN_TOPIC,
     properties.DLQ_ORIGIN_MESSAGE_ID,
 }
+REDRIVES: Final = "OMQ_REDRIVES"
+"""The property that counts how often a message was redriven."""
+_DIGITS_MAX: Final = 10  # a longer number was written by no redrive
 
 
 class MessageOperations(Operations):
@@ -76,15 +79,32 @@ class MessageOperations(Operations):
             raise SettingError(
                 f"message {message.message_id} of {message.topic} does not name its original topic; pass one"
             )
-        own = {name: value for name, value in message.properties.items() if name not in _OF_LETTERS}
-        fresh = Message(
-            topic=target,
-            body=message.body,
-            tags=message.tags or "",
-            keys=message.keys,
-            key=message.key,
-            properties=own,
-            flag=message.flag,
-        )
         async with Producer("orderlymq-resend", instance=self._instance) as producer:
-            return await producer.send(fresh)
+            return await producer.send(_sent_again(message, target))
+
+
+def redrives_of(message: ReceivedMessage) -> int:
+    """Return how often a message was redriven."""
+    text = message.properties.get(REDRIVES, "0")
+    return int(text) if text.isdecimal() and len(text) < _DIGITS_MAX else 0
+
+
+def redriven(letter: ReceivedMessage, topic: str, identity: str) -> Message:
+    """Return the message that a dead letter is redriven to a topic as; *identity* is its unique key, whoever redrives it."""
+    message = _sent_again(letter, topic)
+    message.properties = {**message.properties, REDRIVES: str(redrives_of(letter) + 1)}
+    message.unique_key = identity
+    return message
+
+
+def _sent_again(letter: ReceivedMessage, topic: str) -> Message:
+    own = {name: value for name, value in letter.properties.items() if name not in _OF_LETTERS}
+    return Message(
+        topic=topic,
+        body=letter.body,
+        tags=letter.tags or "",
+        keys=letter.keys,
+        key=letter.key,
+        properties=own,
+        flag=letter.flag,
+    )

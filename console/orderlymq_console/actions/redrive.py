@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import Final
 
 from orderlymq.admin.explanation import queue_of
+from orderlymq.admin.messages import redriven
 from orderlymq.errors import BrokerUnreachable, TopicNotFound
-from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
 from orderlymq_console.actions.backlog import backlog_of
 from orderlymq_console.actions.plan import Changed, Plan, amount
@@ -23,13 +23,10 @@ from orderlymq_console.pages.messages import message_row
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_protocol.names import dlq_topic
 
 #: Letters that one redrive sends; the next one goes on behind them.
 LETTERS_MAX: Final = 200
-#: The property that counts redrives; the pipeline `redrive` counts with it, too.
-REDRIVES: Final = "OMQ_REDRIVES"
 _SHOWN: Final = 3
 
 
@@ -116,7 +113,7 @@ async def redrive(reader: ClusterReader, plan: Plan) -> int:
                 letter = await letter_at(reader.pulls, place)
             except NotThere as error:
                 raise Changed(f"{error}; {sent} before it were sent") from error
-            await producer.send(_message(letter, place))
+            await producer.send(redriven(letter, place.topic, place.identity))
             reader.sent.add(place.identity)
             sent += 1
 
@@ -188,27 +185,6 @@ def _stuck(group: str, letter: Letter) -> str:
         f"the body of the letter at offset {letter.offset} of {letter.queue.broker_name}:{letter.queue.queue_id} in "
         f"{dlq_topic(group)} cannot be read, and key {letter.key} would go on behind it: {letter.unreadable}. "
         "Send its other letters with `orderlymq message resend` when that is right"
-    )
-
-
-def _message(letter: ReceivedMessage, place: Letter) -> Message:
-    own = {
-        name: value
-        for name, value in letter.properties.items()
-        if name not in RESERVED_NAMES and name != SHARDING_KEY and not name.startswith("DLQ_")
-    }
-    before = own.get(REDRIVES, "0")
-    own[REDRIVES] = str(int(before) + 1 if before.isdecimal() and len(before) < 10 else 1)
-
-    return Message(
-        topic=place.topic,
-        body=letter.body,
-        tags=letter.tags or "",
-        keys=letter.keys,
-        key=letter.key,
-        properties=own,
-        flag=letter.flag,
-        unique_key=place.identity,
     )
 
 

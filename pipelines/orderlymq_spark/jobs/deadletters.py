@@ -32,10 +32,7 @@ from orderlymq_spark.offsets import ranges, to_json
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import DeadLetterSpec
 
-REDRIVES: Final = "OMQ_REDRIVES"
-"""The property that counts how often a message was redriven."""
 _TOP: Final = 10
-_DIGITS_MAX: Final = 10  # a longer number was written by no redrive
 
 
 def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
@@ -191,12 +188,6 @@ def take_first_origins(letters: Sequence[DeadLetter]) -> None:
             first = before
         if first.origin is not None:
             letter.origin, letter.stored_ms = first.origin, first.stored_ms
-
-
-def redrives_of(message: ReceivedMessage) -> int:
-    """Return how often a message was redriven."""
-    text = message.properties.get(REDRIVES, "0")
-    return int(text) if text.isdecimal() and len(text) < _DIGITS_MAX else 0
 
 
 def marked_letters(

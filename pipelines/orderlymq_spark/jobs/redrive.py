@@ -19,21 +19,19 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from orderlymq.admin.messages import redriven, redrives_of
 from orderlymq.blocking import Producer
 from orderlymq.errors import BodyUnreadable, BrokerError, SendError, SettingError, TopicNotFound
-from orderlymq.message import Message, ReceivedMessage
-from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
+from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import DataLost, OptionError
 from orderlymq_spark.jobs.deadletters import (
-    REDRIVES,
     DeadLetter,
     in_origin_order,
     marked_letters,
     messages,
     redriven_to,
-    redrives_of,
 )
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
@@ -225,28 +223,9 @@ def _send(
         )
     if letter.unreadable:
         raise BodyUnreadable(letter.queue, letter.queue_offset, letter.unreadable)
-    producer.send(_message(item, letter))
+    producer.send(redriven(letter, item.topic, item.identity))
     journal.note(item.identity)
     return "sent"
-
-
-def _message(item: Item, letter: ReceivedMessage) -> Message:
-    own = {
-        name: value
-        for name, value in letter.properties.items()
-        if name not in RESERVED_NAMES and name != SHARDING_KEY and not name.startswith("DLQ_")
-    }
-    own[REDRIVES] = str(redrives_of(letter) + 1)
-    return Message(
-        topic=item.topic,
-        body=letter.body,
-        tags=letter.tags or "",
-        keys=letter.keys,
-        key=letter.key,
-        properties=own,
-        flag=letter.flag,
-        unique_key=item.identity,
-    )
 
 
 class Journal:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orderlymq.admin.messages import redriven, redrives_of
 from orderlymq.blocking import AdminClient, Consumer, PullConsumer
 from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
@@ -28,7 +29,6 @@ from orderlymq_spark.jobs.deadletters import (
     add_copies,
     is_overtaken,
     redriven_to,
-    redrives_of,
     take_first_origins,
 )
 from orderlymq_spark.jobs.redrive import Plan, make_plan
@@ -447,6 +447,17 @@ def test_a_count_of_redrives_that_no_redrive_wrote_stops_nothing() -> None:
         3,
         0,
     ]
+
+
+def test_a_redriven_message_has_the_properties_of_its_program() -> None:
+    """Not those that made it a letter; a name that only begins like one of these is the program's."""
+    said = letter(0, "a", 0, times=1, unique_key="AB").message
+    said.properties |= {"DLQ_ORIGIN_TOPIC": "T", "DLQ_ORIGIN_MESSAGE_ID": "0A", "DLQ_BOUND": "yes"}
+
+    sent = redriven(said, "orders", "CD")
+
+    assert (sent.topic, sent.key, sent.unique_key) == ("orders", "a", "CD")
+    assert sent.properties == {"DLQ_BOUND": "yes", "OMQ_REDRIVES": "2"}
 
 
 @pytest.mark.spark
