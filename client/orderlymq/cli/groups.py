@@ -125,7 +125,7 @@ def total_lag(progress: Mapping[MessageQueue, OffsetWrapper], topics: Iterable[s
     wanted = {topic for topic in topics if not is_retry_topic(topic)}
     if not progress or wanted - {queue.topic for queue in progress}:
         return None
-    return sum(each.broker_offset - each.consumer_offset for each in progress.values())
+    return sum(each.lag for each in progress.values())
 
 
 @group.command()
@@ -172,7 +172,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
                 "heldSince": None if lock is None else iso(lock.held_since_ms),
                 "committed": None if offsets is None else offsets.consumer_offset,
                 "maxOffset": None if offsets is None else offsets.broker_offset,
-                "lag": None if offsets is None else offsets.broker_offset - offsets.consumer_offset,
+                "lag": None if offsets is None else offsets.lag,
             }
         )
     config = configs.get(name)

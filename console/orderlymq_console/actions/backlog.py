@@ -53,6 +53,4 @@ async def backlog_of(admin: AdminClient, group: str, queues: Sequence[MessageQue
     progress = await admin.progress(group, first.topic)
     if any(queue not in progress for queue in queues):
         return Backlog(place, None)
-    behind = [progress[queue].broker_offset - progress[queue].consumer_offset for queue in queues]
-
-    return Backlog(place, sum(max(0, each) for each in behind))
+    return Backlog(place, sum(progress[queue].lag for queue in queues))

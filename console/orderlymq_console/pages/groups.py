@@ -183,7 +183,7 @@ def exact_lag(parts: Parts, otherwise: Figure, wanted: Collection[str]) -> Figur
         return otherwise
     return parts.progress.total(
         lambda table: sum(
-            max(0, each.broker_offset - each.consumer_offset)
+            each.lag
             for queue, each in table.items()
             if not wanted or queue.topic in wanted or is_retry_topic(queue.topic)
         )
@@ -210,9 +210,7 @@ def _queue_rows(parts: Parts, wanted: set[MessageQueue]) -> Iterable[GroupQueue]
             lease_seconds=None if lock is None else lock.lease_ms / 1000,
             committed=nothing if offsets is None else Figure(value=offsets.consumer_offset),
             end=nothing if offsets is None else Figure(value=offsets.broker_offset),
-            lag=nothing
-            if offsets is None
-            else Figure(value=max(0, offsets.broker_offset - offsets.consumer_offset)),
+            lag=nothing if offsets is None else Figure(value=offsets.lag),
         )
 
 

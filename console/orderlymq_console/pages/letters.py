@@ -309,9 +309,7 @@ def _lag(progress: Progress, topic: str, parked: ParkedKey | None) -> Figure:
     if parked is None:
         # A broker group that answers without the topic has nothing of it.
         return progress.total(
-            lambda table: sum(
-                _behind(each) for queue, each in table.items() if queue.topic == topic
-            )
+            lambda table: sum(each.lag for queue, each in table.items() if queue.topic == topic)
         )
     reading = progress.readings.get(parked.queue.broker_name)
     if reading is None or reading.value is None:
@@ -320,11 +318,7 @@ def _lag(progress: Progress, topic: str, parked: ParkedKey | None) -> Figure:
     if parked.queue not in reading.value:
         return Figure(unknown="the group has no offset in the queue yet")
 
-    return Figure(value=_behind(reading.value[parked.queue]))
-
-
-def _behind(each: OffsetWrapper) -> int:
-    return max(0, each.broker_offset - each.consumer_offset)
+    return Figure(value=reading.value[parked.queue].lag)
 
 
 def _unreadable(found: Iterable[Letter]) -> str:

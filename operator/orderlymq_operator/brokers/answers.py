@@ -200,7 +200,7 @@ def members(body: bytes) -> list[GroupMember]:
 def lag(body: bytes) -> int:
     """Return how many messages a consumer group has not consumed."""
     table = statsbodies.ConsumeStats.from_json(body).offset_table
-    return sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
+    return sum(at.lag for at in table.values())
 
 
 def stored(body: bytes) -> int:

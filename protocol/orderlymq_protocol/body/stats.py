@@ -39,6 +39,11 @@ class OffsetWrapper(JsonModel):
     last_timestamp: int = 0
     pull_offset: int | None = None
 
+    @property
+    def lag(self) -> int:
+        """How many messages the group has not consumed."""
+        return max(0, self.broker_offset - self.consumer_offset)
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats(JsonModel):
