@@ -13,7 +13,6 @@ import secrets
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from orderlymq_backup.manifest import (
 )
 from orderlymq_backup.storage import Storage, failed, make_folder
 from orderlymq_protocol.plurals import counted
+from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
@@ -463,8 +463,3 @@ def _remove_spooled(storage: Storage, before_s: float) -> None:
         with suppress(FileNotFoundError):
             if all(path.stat().st_mtime < before_s for path in (folder, *folder.rglob("*"))):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def machine_ms() -> int:
-    """Return the time of day of this machine in ms, by which backups are named."""
-    return time.time_ns() // 1_000_000

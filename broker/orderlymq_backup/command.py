@@ -43,6 +43,7 @@ from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.replica import Identity
 from orderlymq_runtime.process.ending import interrupted_by_termination
 from orderlymq_runtime.settingsfile import SettingsError
+from orderlymq_runtime.wallclock import machine_ms
 
 _C = TypeVar("_C", bound=Callable[..., Any])
 
@@ -320,7 +321,7 @@ def _refuse_others(
 def prune_command(place: str, keep: int, output: str) -> None:
     """Delete all but the newest backups of each cluster, and the files that only they needed."""
     with _errors():
-        gone = catalogue.prune(open_storage(place), keep, catalogue.machine_ms(), _tell(output))
+        gone = catalogue.prune(open_storage(place), keep, machine_ms(), _tell(output))
     if output == "json":
         print_json({"deleted": gone})
     else:
@@ -335,9 +336,7 @@ def prune_command(place: str, keep: int, output: str) -> None:
 def delete_command(place: str, backup_id: str, report: Path | None, output: str) -> None:
     """Delete one backup, and the files that only it needed; one that is gone already is no error."""
     with reported(report), _errors():
-        gone = catalogue.delete(
-            open_storage(place), backup_id, catalogue.machine_ms(), _tell(output)
-        )
+        gone = catalogue.delete(open_storage(place), backup_id, machine_ms(), _tell(output))
     if output == "json":
         print_json({"deleted": [backup_id] if gone else []})
     elif not gone:

@@ -40,6 +40,7 @@ from orderlymq_broker.server.backups import (
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_runtime.process.supervisor import end_tasks
+from orderlymq_runtime.wallclock import machine_ms
 
 # A broker writes its memtables to files first.
 BEGIN_TIMEOUT_S: Final = 60.0
@@ -176,7 +177,7 @@ async def create(
         BackupError: it could not be made; nothing of it counts.
         OrderlyMQError: a broker refuses or does not answer.
     """
-    began_ms = catalogue.machine_ms()
+    began_ms = machine_ms()
     backup_id = await asyncio.to_thread(catalogue.next_id, storage, began_ms)
     brokers = await admin.brokers()
     if not brokers:
@@ -197,7 +198,7 @@ async def create(
                 id=backup_id,
                 cluster=made[0][0].cluster,
                 began_ms=began_ms,
-                ended_ms=catalogue.machine_ms(),
+                ended_ms=machine_ms(),
                 release=__version__,
                 new_bytes=sum(size for _, size in made),
                 parts=tuple(part for part, _ in made),
@@ -263,7 +264,7 @@ def _refuse_missing(found: Collection[str], newest: Backup) -> None:
 async def _wait_for_deletion(storage: Storage, tell: Tell) -> None:
     """Return when no deletion is under way; none begins while this backup has its mark."""
     reported = False
-    while mark := await asyncio.to_thread(catalogue.deletion, storage, catalogue.machine_ms()):
+    while mark := await asyncio.to_thread(catalogue.deletion, storage, machine_ms()):
         if not reported:
             tell(f"deletion {mark} is under way in {storage}; waiting until it has ended")
             reported = True

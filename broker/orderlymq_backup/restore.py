@@ -33,6 +33,7 @@ from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import finish_import, put_in_place, verify_values
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_raft.types import HardState, Index, Membership, NodeId, SnapshotMeta, Term
+from orderlymq_runtime.wallclock import machine_ms
 
 # More elections than a group sees between a backup and the end of its cluster.
 TERM_STEP: Final = 1 << 32
@@ -216,7 +217,7 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
         state = BrokerState(store)
         _refuse_loss(state, part, target)
         writes = TableWrites()
-        restored_ms = catalogue.machine_ms()
+        restored_ms = machine_ms()
         fence(state, writes, taken_ms=part.taken_ms, restored_ms=restored_ms)
         state.check_invariants()
         batch = Batch()

@@ -33,6 +33,7 @@ from orderlymq_broker.store.replica import Identity, read_identity
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import effective_store
 from orderlymq_raft.types import EntryKind, Index
+from orderlymq_runtime.wallclock import machine_ms
 
 # Entries that are applied in one write.
 _STEP_BYTES: Final = 16 << 20
@@ -69,7 +70,7 @@ def salvage(
         PlaceBusy: backups are being deleted there.
         StoreError: a directory cannot be read, or a process uses it.
     """
-    began_ms = catalogue.machine_ms()
+    began_ms = machine_ms()
     backup_id = catalogue.next_id(storage, began_ms)
     of_group: dict[str, list[Survivor]] = {}
     for survivor in map(look, directories):
@@ -92,7 +93,7 @@ def salvage(
             id=backup_id,
             cluster=cluster,
             began_ms=began_ms,
-            ended_ms=catalogue.machine_ms(),
+            ended_ms=machine_ms(),
             release=__version__,
             new_bytes=sum(part.size_bytes for part in parts),
             salvaged=True,
@@ -194,7 +195,7 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
         index=manifest.index,
         term=manifest.term,
         physical_end=manifest.physical_end,
-        taken_ms=catalogue.machine_ms(),
+        taken_ms=machine_ms(),
         files=tuple(stored),
     )
 

@@ -43,6 +43,7 @@ from orderlymq_runtime.remoting.unsent import NAME_SERVER_BYTES_MAX as NAME_SERV
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 from orderlymq_runtime.settingsfile import ServerAddress
 from orderlymq_runtime.sockets.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
+from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
@@ -232,7 +233,7 @@ class NameServer:
 
     def _answer(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
         try:
-            wall_ms = time.time_ns() // 1_000_000
+            wall_ms = machine_ms()
             reply = self._core.handle(request, conn.id, now_ms, wall_ms, listener=conn.listener)
         except Exception as error:
             _log.exception("%r: request %d failed", conn, request.code)

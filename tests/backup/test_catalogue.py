@@ -26,6 +26,7 @@ from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key, manife
 from orderlymq_backup.restore import verify
 from orderlymq_backup.salvage import salvage
 from orderlymq_backup.storage import Folder, Storage
+from orderlymq_runtime.wallclock import machine_ms
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up
 
@@ -276,7 +277,7 @@ def test_nothing_damaged_is_removed_while_a_backup_is_made(tmp_path: Path) -> No
     backup = made(place, NOW_MS, b"current")
     damaged = tmp_path / blob_key(backup.parts[0].files[0].sha256)
     damaged.write_bytes(b"CURRENT")
-    now_ms = catalogue.machine_ms()
+    now_ms = machine_ms()
     other = catalogue.new_id(now_ms)
 
     with catalogue.running(place, other, now_ms):
@@ -383,12 +384,12 @@ def test_a_mark_that_cannot_be_deleted_fails_nothing(
             raise StorageFailed(f"{key}: access denied")
 
     place = Undeletable(tmp_path)
-    with catalogue.running(place, catalogue.new_id(catalogue.machine_ms()), catalogue.machine_ms()):
+    with catalogue.running(place, catalogue.new_id(machine_ms()), machine_ms()):
         backup = made(place, NOW_MS, b"current")
     (left,) = marks(place)
     with (
         pytest.raises(BackupNotFound, match="the work"),
-        catalogue.running(place, catalogue.new_id(catalogue.machine_ms()), catalogue.machine_ms()),
+        catalogue.running(place, catalogue.new_id(machine_ms()), machine_ms()),
     ):
         raise BackupNotFound("the work")
 

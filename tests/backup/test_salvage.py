@@ -19,6 +19,7 @@ from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.replica import open_replica
 from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
 from orderlymq_broker.store.snapshot import store_path
+from orderlymq_runtime.wallclock import machine_ms
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import GROUP, back_up, restore_group
 
@@ -123,7 +124,7 @@ async def test_a_group_of_the_newest_backup_is_not_forgotten(tmp_path: Path) -> 
     (part,) = made.parts
     wider = msgspec.structs.replace(
         made,
-        id=catalogue.new_id(catalogue.machine_ms()),
+        id=catalogue.new_id(machine_ms()),
         parts=(part, msgspec.structs.replace(part, group="broker-b")),
     )
     catalogue.write(storage, wider)

@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import shutil
-import time
 import zlib
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.integers import read_integer
 from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
+from orderlymq_runtime.wallclock import machine_ms
 
 OUTGOING: Final = "backup-out"
 
@@ -220,7 +220,7 @@ class BackupRequests:
         session = secrets.token_hex(16)
         directory = self._directory / session
         self._making = asyncio.Event()
-        taken_ms = time.time_ns() // 1_000_000
+        taken_ms = machine_ms()
         try:
             # An acknowledged entry is applied, and an applied entry waits in memory for the next write.
             await instance.write_staged()

@@ -1,7 +1,6 @@
 """`orderlymq group`: list, show, set, reset, parked, release, delete."""
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -37,6 +36,7 @@ from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 from orderlymq_protocol.plurals import counted
+from orderlymq_runtime.wallclock import machine_ms
 
 _AT_ONCE: Final = 32
 _CONCURRENCY: Final = {"key": BY_KEY, "queue": BY_QUEUE}
@@ -182,7 +182,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
         "group": name,
         "ordered": bool(config and config.consume_message_orderly) or bool(locks),
         "concurrency": BY_QUEUE if config is None else config.concurrency,
-        "lanes": None if lanes is None else lane_data(lanes, time.time_ns() // 1_000_000),
+        "lanes": None if lanes is None else lane_data(lanes, machine_ms()),
         "retryMaxTimes": None if config is None else config.retry_max_times,
         "members": [
             {"clientId": each.client_id, "address": each.client_addr, "language": each.language}

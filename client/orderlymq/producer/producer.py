@@ -48,12 +48,13 @@ from orderlymq.producer.sendoutcome import (
     noted,
     refusals_of,
 )
-from orderlymq.producer.tracer import make_tracer, wall_ms
+from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings, check_name, settings_of
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import check_group_name
 from orderlymq_runtime.remoting.client import RemotingError
+from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
@@ -301,7 +302,7 @@ class Producer(Lifecycle):
             address = await self._instance.address(chosen.broker_name, chosen.topic)
             if address is None:
                 return
-            command = send_request(message, chosen, self._options, wall_ms())
+            command = send_request(message, chosen, self._options, machine_ms())
             chosen_from(route, command)
             message.maybe_stored = True
             try:
@@ -438,7 +439,7 @@ class Producer(Lifecycle):
         with self._under_way():
             await self._delivery.route_of(message.topic)
             attempts = Attempts(self._delivery.deadline(timeout), message.topic)
-            command = send_request(message, queue, self._options, wall_ms())
+            command = send_request(message, queue, self._options, machine_ms())
             answer = await self._delivery.attempt(queue, command, attempts)
         if answer is None or not is_stored(answer.code):
             raise attempts.error()
@@ -476,10 +477,10 @@ class Producer(Lifecycle):
 
         def build(target: MessageQueue) -> RemotingCommand:
             if as_batch or len(messages) > 1:
-                command = batch_request(messages, target, self._options, wall_ms())
+                command = batch_request(messages, target, self._options, machine_ms())
                 check_batch_size(len(command.body), self.settings.max_message_size_bytes)
             else:
-                command = send_request(messages[0], target, self._options, wall_ms())
+                command = send_request(messages[0], target, self._options, machine_ms())
             return chosen_from(route, command)
 
         ids = ",".join(message.unique_key for message in messages)
@@ -523,7 +524,7 @@ class Producer(Lifecycle):
     def _prepare(self, message: Message) -> None:
         check_message(message, self.settings.max_message_size_bytes, self.settings.compresses)
         if not message.unique_key:
-            message.unique_key = self._instance.unique_keys.next(wall_ms())
+            message.unique_key = self._instance.unique_keys.next(machine_ms())
 
     def _check_running(self) -> None:
         if self._state == "CREATE_JUST":

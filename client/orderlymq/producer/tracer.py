@@ -8,7 +8,6 @@ the end of their client has for them, or that are too many, are dropped and coun
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +17,7 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message, SendResult
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq_protocol.names import TRACE_TOPIC
+from orderlymq_runtime.wallclock import machine_ms
 
 if TYPE_CHECKING:
     from orderlymq.producer.producer import Producer
@@ -85,7 +85,7 @@ class Tracer:
 
     async def follow(self, message: Message, work: Coroutine[None, None, SendResult]) -> SendResult:
         """Do the *work* of sending a message and report what became of it."""
-        began_ms, result = wall_ms(), None
+        began_ms, result = machine_ms(), None
         try:
             result = await work
         finally:
@@ -108,7 +108,7 @@ class Tracer:
                 keys=keys,
                 store_host=result.queue.broker_name if result is not None else "",
                 body_length=len(message.body),
-                cost_ms=wall_ms() - began_ms,
+                cost_ms=machine_ms() - began_ms,
                 message_type="Delay" if message.delay_level else "Normal",
                 offset_message_id=result.offset_message_id if result is not None else "",
                 success=result is not None,
@@ -153,8 +153,3 @@ def make_tracer(
     if not trace:
         return None
     return Tracer(instance, name, group, trace if isinstance(trace, str) else TRACE_TOPIC)
-
-
-def wall_ms() -> int:
-    """Return the time of day in milliseconds."""
-    return time.time_ns() // 1_000_000

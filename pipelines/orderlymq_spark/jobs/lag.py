@@ -7,11 +7,11 @@ are counted and left out of the quantiles.
 """
 
 import json
-import time
 from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from orderlymq_runtime.wallclock import machine_ms
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
@@ -29,7 +29,7 @@ def run(_name: str, spec: LagSpec, spark: SparkStarter) -> Outcome:
             first = max(lows[queue], offset or 0)
             waiting = highs[queue] - first
             stored_ms = access.stored_at(queue, first) if waiting else None
-            now_ms = time.time_ns() // 1_000_000
+            now_ms = machine_ms()
             rows.append(
                 {
                     "group": group,

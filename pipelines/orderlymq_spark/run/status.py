@@ -2,13 +2,13 @@
 
 import json
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from prometheus_client import Gauge, start_http_server
 
+from orderlymq_runtime.wallclock import machine_ms
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.locations.location import Location
 
@@ -41,7 +41,7 @@ class Status:
 
     def write(self, checkpoint: Location) -> None:
         """Put it beside the checkpoint."""
-        self.updated_at_ms = time.time_ns() // 1_000_000
+        self.updated_at_ms = machine_ms()
         facts = asdict(self)
         del facts["counts_offsets"]
         (checkpoint / _FILE).write(json.dumps(facts, indent=1))

@@ -10,7 +10,6 @@ import logging
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -21,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
+from orderlymq_runtime.wallclock import machine_ms
 from orderlymq_spark.errors import CheckpointInUse
 from orderlymq_spark.locations.addresses import canonical
 from orderlymq_spark.locations.location import Location
@@ -225,7 +225,7 @@ def _note(
     status: Status, query: StreamingQuery, spec: StreamSpec, gauges: Mapping[str, Gauge]
 ) -> None:
     seen = -1 if status.last_batch is None else status.last_batch
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = machine_ms()
     changed = status.offsets is not None and now_ms >= status.updated_at_ms + _LAG_EVERY_MS
     for progress in query.recentProgress:
         if progress["batchId"] <= seen or not progress["numInputRows"]:

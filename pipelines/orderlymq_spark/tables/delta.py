@@ -8,7 +8,6 @@ it. Files that no commit names are for `vacuum`.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
@@ -22,6 +21,7 @@ from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_runtime.wallclock import machine_ms
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.local import LocalLocation
@@ -328,7 +328,7 @@ def _action(root: Location, part: Part) -> AddAction:
         path=below(root, part.path),
         size=part.size_bytes,
         partition_values={},
-        modification_time=time.time_ns() // 1_000_000,
+        modification_time=machine_ms(),
         data_change=True,
         stats=json.dumps(facts),
     )

@@ -5,7 +5,6 @@ What is signed stands in `orderlymq_protocol.signature`.
 """
 
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -14,13 +13,9 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signature import Signer
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
+from orderlymq_runtime.wallclock import machine_ms
 
 _NONCE_BYTES: Final = 16
-
-
-def machine_ms() -> int:
-    """Return the time of day of this machine in ms."""
-    return time.time_ns() // 1_000_000
 
 
 def new_signer(key: str, secret: bytes, clock_ms: Callable[[], int] = machine_ms) -> Signer:

@@ -33,8 +33,8 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signature import TIME
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
-from orderlymq_runtime.remoting.signedcalls import machine_ms
 from orderlymq_runtime.settingsfile import ServerAddress
+from orderlymq_runtime.wallclock import machine_ms
 from tests.broker.store.memory import MemoryStore
 from tests.operator.scripted import serving
 from tests.ports import free_ports

@@ -7,7 +7,6 @@ Calls of every group member to brokers: the start offset, the members, the assig
 import functools
 import logging
 import random
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -38,6 +37,7 @@ from orderlymq_protocol.header.catalogue import (
 )
 from orderlymq_protocol.names import is_retry_topic, retry_topic
 from orderlymq_runtime.remoting.client import RemotingError
+from orderlymq_runtime.wallclock import machine_ms
 
 T = TypeVar("T")
 
@@ -119,11 +119,7 @@ class GroupCalls:
             is_whole = await self._reader.min_offset(queue) == 0
             return 0 if is_whole else await self._reader.max_offset(queue)
         text = self._settings.consume_timestamp
-        when = (
-            parse_consume_timestamp(text)
-            if text
-            else time.time_ns() // 1_000_000 - _START_DEFAULT_BACK_MS
-        )
+        when = parse_consume_timestamp(text) if text else machine_ms() - _START_DEFAULT_BACK_MS
         return await self._reader.offset_at(queue, when)
 
     # -- members
@@ -223,7 +219,7 @@ async def send_copy(
         times=times,
         maximum=maximum,
         delay_level=delay_level,
-        born_ms=time.time_ns() // 1_000_000,
+        born_ms=machine_ms(),
         behind=behind,
     )
     try:

@@ -1,6 +1,5 @@
 """Reads queues for a group: offsets and pulls; shared by the pull consumers, the commands and the console."""
 
-import time
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +29,7 @@ from orderlymq_protocol.header.catalogue import (
     SearchOffsetHeader,
 )
 from orderlymq_runtime.remoting.client import RemotingError
+from orderlymq_runtime.wallclock import machine_ms
 
 _PULL_TIMEOUT_S: Final = 10.0  # RocketMQ's consumerPullTimeoutMillis
 
@@ -75,9 +75,7 @@ class QueueReader:
         """
         check_place(queue, offset)
         asked, queue = queue, self.instance.whole_queue(queue)
-        subscription = make_subscription(
-            queue.topic, expression or "*", kind, time.time_ns() // 10**6
-        )
+        subscription = make_subscription(queue.topic, expression or "*", kind, machine_ms())
         command = pull_request(
             PullOptions(
                 group=self.group,

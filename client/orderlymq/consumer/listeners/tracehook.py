@@ -3,7 +3,8 @@
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.tracerecords import ConsumeBegan, ConsumeEnded
 from orderlymq.consumer.listeners.context import ConsumeContext, ConsumeHook
-from orderlymq.producer.tracer import REGION, Tracer, wall_ms
+from orderlymq.producer.tracer import REGION, Tracer
+from orderlymq_runtime.wallclock import machine_ms
 
 
 class TraceHook(ConsumeHook):
@@ -15,13 +16,13 @@ class TraceHook(ConsumeHook):
 
     def before(self, context: ConsumeContext) -> None:
         """Note the beginning of each message."""
-        request_id = self._instance.unique_keys.next(wall_ms())
+        request_id = self._instance.unique_keys.next(machine_ms())
         context.properties["traceRequest"] = request_id
-        context.properties["traceBegan"] = str(wall_ms())
+        context.properties["traceBegan"] = str(machine_ms())
         for message in context.messages:
             self._tracer.add(
                 ConsumeBegan(
-                    wall_ms(),
+                    machine_ms(),
                     REGION,
                     self._instance.bare(context.group),
                     request_id,
@@ -42,11 +43,11 @@ class TraceHook(ConsumeHook):
                 ConsumeEnded(
                     request_id,
                     message.message_id,
-                    (wall_ms() - began_ms) // count,
+                    (machine_ms() - began_ms) // count,
                     context.success,
                     " ".join(message.keys),
                     returned,
-                    wall_ms(),
+                    machine_ms(),
                     context.group,
                 )
             )

@@ -10,7 +10,6 @@ group's members) or `assign`. One task or thread polls.
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -33,6 +32,7 @@ from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, Cons
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
@@ -167,9 +167,8 @@ class LitePullConsumer(GroupReader):
         """
         if self._assigned or self._state != "CREATE_JUST":
             raise StateError("subscribe before start, and not together with assign")
-        version_ms = time.time_ns() // 10**6
         topic = self._instance.whole(topic)
-        self._subscriptions[topic] = make_subscription(topic, expression, kind, version_ms)
+        self._subscriptions[topic] = make_subscription(topic, expression, kind, machine_ms())
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues; may be called again.

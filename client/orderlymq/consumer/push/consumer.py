@@ -54,7 +54,7 @@ from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.ownedtasks import OwnedTasks, Shutdown
-from orderlymq.producer.tracer import make_tracer, wall_ms
+from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, settings_of
 from orderlymq_protocol.body.catalogue import ConsumerData
 from orderlymq_protocol.body.lanes import BY_KEY
@@ -62,6 +62,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import retry_topic
+from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
@@ -233,7 +234,7 @@ class Consumer(LoopedConsumer):
             SettingError: The topic's name or the expression is not allowed.
         """
         topic = self._instance.whole(topic)
-        self._subscriptions[topic] = make_subscription(topic, expression, kind, wall_ms())
+        self._subscriptions[topic] = make_subscription(topic, expression, kind, machine_ms())
         if self._state == "RUNNING":
             self._tasks.start(self._announce(), "announce subscription")
 
@@ -289,7 +290,7 @@ class Consumer(LoopedConsumer):
     async def _join(self) -> None:
         if self._clustering and not self.by_key:
             own_retry = retry_topic(self.group)
-            self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", wall_ms())
+            self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", machine_ms())
         await self._offsets.load()
         self._check_open()
         self._executor.listeners, self._loop = make_listeners(
@@ -540,7 +541,7 @@ class Consumer(LoopedConsumer):
 
     def _make_lanes(self) -> LaneExecutor:
         workers = 1 if self.listener is None else self.settings.consume_thread_max
-        self._core = core = make_lane_core(self.settings, workers, wall_ms())
+        self._core = core = make_lane_core(self.settings, workers, machine_ms())
         calls = LaneCalls(
             self._instance,
             self.group,

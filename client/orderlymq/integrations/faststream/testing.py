@@ -4,7 +4,6 @@ FastStream's test broker: what is published goes to the handlers of its topic in
 `orderlymq_testing` has a real cluster in the process, for tests of order and failures.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.producer.sendoutcome import check_message
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_runtime.wallclock import machine_ms
 
 
 class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=OrderlyMQBroker):
@@ -83,7 +83,7 @@ def _subscribers(brokers: Sequence[OrderlyMQBroker]) -> Iterator[OrderlyMQSubscr
 
 
 def _received(message: Message, queue: MessageQueue, offset: int) -> ReceivedMessage:
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = machine_ms()
     nowhere = ("127.0.0.1", 0)
     return ReceivedMessage(
         topic=message.topic,
