@@ -12,7 +12,7 @@ from tests.broker.state.entries import WALL_MS, Replica, stored
 from tests.broker.store.memory import MemoryStore
 
 from orderlymq_broker.core.effects import Now
-from orderlymq_broker.processors.lanes.planner import Fetch, Round
+from orderlymq_broker.processors.lanes.planner import Fetch, Round, Turn
 from orderlymq_broker.processors.lanes.scan import SCAN_MAX
 from orderlymq_broker.state.lanes.lanerecords import (
     Granted,
@@ -75,7 +75,7 @@ class OneQueue:
         # Without a tail in memory, as when consumers are far behind.
         self._replica.state.tail.resize(0)
         self._replica.take(GroupSet(_GROUP, concurrency="Key"), MemberSeen(_GROUP, _CLIENT, "h:1"))
-        self._turn = 0
+        self._turn = Turn()
 
     def fill(self, keys: Sequence[str]) -> None:
         """Store a message per key."""
@@ -112,7 +112,6 @@ class OneQueue:
                 SCAN_MAX,
             )
             parts = this_round.plan(fetch).records()
-            self._turn = this_round.turn
             if not parts:
                 return ()
             record = LanesFetched(_GROUP, _TOPIC, _CLIENT, 1, 30_000, parts)

@@ -24,7 +24,7 @@ from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.groupcreation import find_group
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
 from orderlymq_broker.processors.lanes.leases import LaneLeases
-from orderlymq_broker.processors.lanes.planner import BYTES_READ, Fetch, Plan, Round
+from orderlymq_broker.processors.lanes.planner import BYTES_READ, Fetch, Plan, Round, Turn
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted
@@ -95,8 +95,7 @@ class LaneFetcher:
         self._to_plan: OrderedDict[_Pair, int | None] = OrderedDict()
         self._room = PLANNED_MAX
         self._goes_on = False
-        # Lanes handed out so far, which decides whose turn it is.
-        self._turns: dict[_Pair, int] = {}
+        self._turns: dict[_Pair, Turn] = {}
 
     def fetch(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20512."""
@@ -282,8 +281,6 @@ class LaneFetcher:
                 plans.append((waiting, plan, record))
             else:
                 effects += self._end_overdue(waiting, plan, now)
-        if this_round is not None:
-            self._turns[pair] = this_round.turn
         if plans:
             effects.append(self._propose(pair, plans))
 
@@ -298,7 +295,7 @@ class LaneFetcher:
             config,
             topic,
             now,
-            self._turns.get(pair, 0),
+            self._turns.setdefault(pair, Turn()),
             self._leases.due,
             max(1, self._room),
         )

@@ -139,6 +139,19 @@ class Plan:
         return tuple(part for part in made if part is not None)
 
 
+@dataclass(slots=True)
+class Turn:
+    """Whose turn it is for the lanes of one group and topic.
+
+    Attributes:
+        lanes: how many were handed out.
+        plans: how many have looked at messages. Each begins with another queue, however many lanes the one before has taken from its own.
+    """
+
+    lanes: int = 0
+    plans: int = 0
+
+
 class Round:
     """The plans of one moment for one group and topic.
 
@@ -153,7 +166,7 @@ class Round:
         config: GroupSet,
         topic: Topic,
         now: Now,
-        turn: int,
+        turn: Turn,
         due: Callable[[LaneQueue, int], list[Lane]],
         room: int,
     ) -> None:
@@ -162,7 +175,7 @@ class Round:
         self._config = config
         self._topic = topic
         self._now = now
-        self.turn = turn
+        self._turn = turn
         self._due = due
         self._queues = dict(state.lanes.queues_of(config.name, topic.name))
         self._budget = Budget(min(SCAN_MAX, room * LOOKED_AT))
@@ -189,20 +202,21 @@ class Round:
             plan.limited, plan.is_own = _HAND_FULL, True
             return plan
         count = self._topic.queue_count
-        first = self.turn % count if count else 0
+        first = self._turn.plans % count if count else 0
         order = [(first + step) % count for step in range(count)]
         left = self._budget.messages + self._hands.messages
         left_bytes = self._budget.size + self._hands.size
-        before, after = self.turn // NEW_SHARE, (self.turn + room) // NEW_SHARE
-        new = after - before
+        given = self._turn.lanes
+        new = (given + room) // NEW_SHARE - given // NEW_SHARE
         ready = self._ready(plan, fetch, order)
         self._give(plan, fetch, ready, room - new)
         self._look(plan, fetch, order, room)
         self._give(plan, fetch, ready, room)
-        self.turn += max(1, plan.lanes)
+        self._turn.lanes += max(1, plan.lanes)
         self._in_hand[fetch.client_id] = self._in_hand.get(fetch.client_id, 0) + plan.lanes
         self._note_added(plan)
         left -= self._budget.messages + self._hands.messages
+        self._turn.plans += left > 0
         left_bytes -= self._budget.size + self._hands.size
         plan.work = plan.lanes + left // LOOKED_AT + left_bytes // BYTES_READ + count // GONE_OVER
 

@@ -231,14 +231,15 @@ def test_the_oldest_message_goes_first() -> None:
     assert [keys(a.fetch(maxLanes=1)) for _ in range(3)] == [["z"], ["y"], ["x"]]
 
 
-def test_queues_are_served_in_turn() -> None:
-    """A long queue does not keep the messages of another one waiting."""
+@pytest.mark.parametrize("asked", [1, 4])
+def test_queues_are_served_in_turn(asked: int) -> None:
+    """A long queue does not keep the messages of another one waiting, however many lanes a member asks for."""
     shell = lead(queues=2)
     produce(shell, *[f"x{number}" for number in range(40)])
     produce(shell, "y", queue=1)
     a = Member(shell)
 
-    seen = [each.queue_id for _ in range(4) for each in a.fetch(maxLanes=1)]
+    seen = [each.queue_id for _ in range(4) for each in a.fetch(maxLanes=asked)]
 
     assert 1 in seen
 
