@@ -21,7 +21,7 @@ from orderlymq_broker.processors.lanes.scan import (
     key_of,
     messages_at,
     messages_from,
-    run_at,
+    runs_at,
 )
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
@@ -306,13 +306,13 @@ class Round:
         load: tuple[int, ...] = ()
         then = -1
         if not lane.head:
-            load, then = run_at(self._reader, queue.place, lane.number, lane.then)
+            load, then = runs_at(self._reader, queue.place, lane.number, lane.then)
         head = lane.head or load
         # A member died with this lane, perhaps of a later message than the first, which has the try: the next
         # death proves something of the one message that it gets now.
         wanted = head[: 1 if lane.lost else fetch.per_lane_max]
         messages = messages_at(self._reader, self._topic.queue(queue_id), wanted)
-        self._hands.messages -= max(1, len(wanted))
+        self._hands.messages -= max(1, len(wanted), len(load))
         self._hands.size -= sum(len(each) for each in messages if each is not None)
         gone = 0
         while gone < len(messages) and messages[gone] is None:

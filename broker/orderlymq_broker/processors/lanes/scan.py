@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
-from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
+from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX, RUN_MAX
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.consumequeue import read_entries, read_messages, read_places
 from orderlymq_broker.store.kv import Family, Reader
@@ -115,24 +115,32 @@ def physical_at(reader: Reader, queue: Queue, offset: int) -> int | None:
     return decode_queue_entry(value).physical
 
 
-def run_at(
+def runs_at(
     reader: Reader, place: tuple[str, str, int], lane: int, first: int
 ) -> tuple[tuple[int, ...], int]:
-    """Return the run of a lane's index that begins at an offset, and where the next one begins, -1 without one.
+    """Return what a lane's index has from the run on that begins at an offset, whole runs and no more than one may have.
 
-    A scan from the beginning of the index would go over the remains of all runs that have left it.
+    Also where the next one begins, -1 without one. A scan from the beginning of the index would go over the remains of all
+    runs that have left it.
     """
     _, end = table_bounds(Table.LANE_OFFSETS, *place, lane)
-    runs = [
-        msgspec.msgpack.decode(value, type=tuple[int, ...])
-        for _, value in reader.scan(
-            Family.TABLES, table_key(Table.LANE_OFFSETS, *place, lane, first), end, limit=2
-        )
-    ]
-    if not runs:
-        return (), -1
+    start = table_key(Table.LANE_OFFSETS, *place, lane, first)
 
-    return runs[0], runs[1][0] if len(runs) > 1 else -1
+    def read(limit: int) -> list[tuple[int, ...]]:
+        pairs = reader.scan(Family.TABLES, start, end, limit=limit)
+        return [msgspec.msgpack.decode(value, type=tuple[int, ...]) for _, value in pairs]
+
+    runs = read(2)
+    if len(runs) > 1 and len(runs[0]) + len(runs[1]) <= RUN_MAX:
+        # Each scan that finds messages of a busy lane makes a run of them, be it of a single one.
+        runs = read(RUN_MAX + 1)
+    offsets: tuple[int, ...] = ()
+    for run in runs:
+        if len(offsets) + len(run) > RUN_MAX:
+            return offsets, run[0]
+        offsets += run
+
+    return offsets, -1
 
 
 def key_of(message: Message, name: str) -> str:

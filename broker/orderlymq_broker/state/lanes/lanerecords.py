@@ -23,7 +23,8 @@ class HandOut(Struct, frozen=True, array_like=True):
     """A lane that has messages owed goes to the member.
 
     Attributes:
-        load: the first run of the lane's index, when nothing else of the lane is in memory; it leaves the index.
+        load: the first runs of the lane's index, no more than one may have, when nothing else of the lane is in memory; they
+            leave the index.
         then: first offset of the next run, -1 when there is none; said with *load*.
         gone: so many of the lane's first messages are in no store any more.
         take: so many messages make the attempt; 0 when all that was looked at is gone.

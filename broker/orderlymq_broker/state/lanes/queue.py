@@ -177,7 +177,9 @@ class LaneQueue:
         self, lane: Lane, hand_out: HandOut, record: LanesFetched, wall_ms: int, writes: TableWrites
     ) -> list[Lane]:
         if hand_out.load and not lane.head and lane.then == hand_out.load[0]:
-            writes.delete(Table.LANE_OFFSETS, *self.place, lane.number, lane.then)
+            # Nobody says which of them begin a run: the others are removed in vain, in a microsecond each.
+            rows = (*self.place, lane.number)
+            writes.delete_numbered(Table.LANE_OFFSETS, *rows, numbers=hand_out.load)
             lane.head, lane.then = hand_out.load, hand_out.then
             lane.behind -= len(hand_out.load)
             if lane.then < 0:

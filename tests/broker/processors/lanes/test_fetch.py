@@ -10,6 +10,7 @@ from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MIN
 from orderlymq_broker.processors.lanes import fetch
 from orderlymq_broker.processors.lanes.scan import SCAN_MAX
+from orderlymq_broker.state.lanes.lane import RUN_MAX
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesGranted
 from orderlymq_broker.state.lanes.lanerecords import LanesFetched as Record
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicDeleted, TopicSet
@@ -252,6 +253,30 @@ def test_a_member_may_have_several_messages_of_a_lane() -> None:
     (x,) = Member(shell).fetch(maxPerLane=3)
 
     assert (x.offsets, x.behind) == ((0, 1, 2), 67)
+
+
+def test_messages_that_were_found_one_by_one_come_together() -> None:
+    """A key that waited while each of its messages was found by another scan catches up as one whose backlog was found at once."""
+    shell = lead()
+    a = Member(shell)
+    count = 3 * RUN_MAX
+    produce(shell, "x")
+    (x,) = a.fetch()
+    for _ in range(count - 1):
+        produce(shell, "x")
+        assert a.fetch() == ()
+    assert a.done(x) == ["done"]
+
+    seen = []
+    while given := a.fetch(maxPerLane=RUN_MAX // 4):
+        (x,) = given
+        seen.append(x.offsets)
+        a.done(x)
+
+    assert [offset for each in seen for offset in each] == list(range(1, count))
+    assert len(seen) == 3 * 4
+    shell.state.check_invariants()
+    shell.replay()
 
 
 def test_an_answer_has_a_limit_of_bytes() -> None:

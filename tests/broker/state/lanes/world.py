@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.lane import RUN_MAX, Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     Found,
     Granted,
@@ -117,8 +117,11 @@ class LaneWorld:
         if lane.head:
             return HandOut(lane.number, take)
         runs = self.runs(lane.number)
+        load: tuple[int, ...] = ()
+        while runs and len(load) + len(runs[0]) <= RUN_MAX:
+            load += runs.pop(0)
 
-        return HandOut(lane.number, take, runs[0], runs[1][0] if len(runs) > 1 else -1)
+        return HandOut(lane.number, take, load, runs[0][0] if runs else -1)
 
     def fetch(
         self, client: str = "a", *, scan: int = 0, take: int = 1, ready: int = 100
