@@ -279,7 +279,9 @@ class LaneCore:
 
     def _fetch(self, now_ms: int) -> None:
         if not (self._is_paused or self._is_closing):
-            self._out += self._sources.fetches(now_ms, lambda: self._free(now_ms))
+            self._out += self._sources.fetches(
+                now_ms, lambda: self._free(now_ms), self._answered_within_ms()
+            )
 
     def _free(self, now_ms: int) -> int:
         """Return how many more lanes to ask for; none while half of those that may wait do so, or are on their way."""
@@ -301,9 +303,13 @@ class LaneCore:
         if self._working:
             age_ms = now_ms - self._started_sum_ms / self._working
         call_ms = max(_SHORTEST_MS, self._service_ms, age_ms)
-        ahead_ms = min(max(AHEAD_MS, 2 * self._answer_ms), AHEAD_MS_MAX)
+        ahead = self._rules.workers * self._answered_within_ms() / call_ms
 
-        return min(self._rules.ahead_max, round(self._rules.workers * ahead_ms / call_ms))
+        return min(self._rules.ahead_max, round(ahead))
+
+    def _answered_within_ms(self) -> int:
+        """Return how long a broker takes for an answer that it does not hold, at most."""
+        return round(min(max(AHEAD_MS, 2 * self._answer_ms), AHEAD_MS_MAX))
 
     # -- work
 

@@ -38,7 +38,8 @@ class Source:
     Attributes:
         asked: lanes that the fetch under way, or the one to repeat, asks for.
         is_repeat: the last fetch has no answer; the next one has its number.
-        is_hungry: the last fetch brought all it asked for, so more will come.
+        is_hungry: the last fetch brought all it asked for, so more will come with the next one, unless a broker holds that.
+        sure_ms: from then on a fetch under way is held, it seems: there is nothing more to come.
         pause_ms, said_pause_ms: last pause after trouble with fetches, and with reports.
         trouble: the last reason that was logged.
         outbox: reports that wait, by queue and attempt.
@@ -51,6 +52,7 @@ class Source:
     is_fetching: bool = False
     is_repeat: bool = False
     is_hungry: bool = False
+    sure_ms: int = 0
     not_before_ms: int = 0
     pause_ms: int = 0
     trouble: str = ""
@@ -135,6 +137,8 @@ class Sources:
                 wakes.append(source.send_ms)
             if can_fetch and source.is_wanted and not source.is_fetching and source.not_before_ms:
                 wakes.append(source.not_before_ms)
+            if can_fetch and source.is_fetching and source.is_hungry:
+                wakes.append(source.sure_ms)
 
         return min(wakes)
 
@@ -144,8 +148,11 @@ class Sources:
         """Return how many lanes are on their way from places that surely have some."""
         return sum(each.asked for each in self if each.is_fetching and each.is_hungry)
 
-    def fetches(self, now_ms: int, free: Callable[[], int]) -> Iterator[Fetch]:
-        """Yield the fetches to begin; *free* says how many lanes there is work for."""
+    def fetches(self, now_ms: int, free: Callable[[], int], within_ms: int) -> Iterator[Fetch]:
+        """Yield the fetches to begin; *free* says how many lanes there is work for, and brokers that have some answer *within_ms*."""
+        for each in self:
+            if each.is_fetching and now_ms >= each.sure_ms:
+                each.is_hungry = False
         wanted = [each for each in self if each.is_wanted]
         for source in wanted:
             if source.is_fetching or now_ms < source.not_before_ms:
@@ -159,7 +166,7 @@ class Sources:
                 share = lanes if source.is_hungry else max(1, lanes // len(wanted))
                 self._sequence += 1
                 source.sequence, source.asked = self._sequence, min(share, LANES_MAX)
-            source.is_fetching = True
+            source.is_fetching, source.sure_ms = True, now_ms + within_ms
             # The others are first the next time.
             self._sources[source.place] = self._sources.pop(source.place)
             yield Fetch(source.place, source.sequence, source.asked)

@@ -537,20 +537,6 @@ def test_what_a_thread_works_on_is_not_given_back() -> None:
     assert script.core.is_idle
 
 
-def test_a_place_without_messages_does_not_keep_the_others_from_asking() -> None:
-    """A place that waits has asked for a share; one that has plenty asks for all that is free."""
-    script = Script(LaneRules(workers=8), [PLACE, OTHER])
-    assert script.first == [Fetch(PLACE, 2, 4), Fetch(OTHER, 3, 4)]
-
-    lanes = tuple(
-        Given(Lane(0, number, number, f"k{number}", (number,)), (message(number),))
-        for number in range(4)
-    )
-    found = script.tell(1, Fetched(PLACE, 2, lanes, LEASE_MS, 0))
-
-    assert fetches(found) == [Fetch(PLACE, 4, 4)]
-
-
 def test_nothing_is_fetched_while_half_of_what_may_wait_does_so() -> None:
     """Each fetch is an entry of the broker's log: it asks for many lanes, and before the workers have none."""
     script = Script(LaneRules(workers=2, ahead_max=20))
