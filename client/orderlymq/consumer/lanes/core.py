@@ -10,7 +10,7 @@ Rules:
 * A fetch without an answer is repeated with its number, reports without an answer are said again.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -54,8 +54,6 @@ GATHER_BUSY_MS: Final = 20
 # than twice that time they would wait; with more, lanes would wait here that another member has a worker for.
 AHEAD_MS: Final = 50
 AHEAD_MS_MAX: Final = 500
-# Completions without a verdict: with more, nothing is fetched until a broker answers.
-REPORTED_MAX: Final = 1_024
 # A call that took no measurable time.
 _SHORTEST_MS: Final = 0.1
 # Share of a new call in the average duration.
@@ -182,7 +180,9 @@ class LaneCore:
         assert self._working <= self._rules.workers
         assert self._ended == sum(hand.phase is Phase.ENDED for hand in self._hands.values())
         assert self._started_sum_ms == sum(hand.started_ms for hand in working)
+        ended = Counter(h.id.place for h in self._hands.values() if h.phase is Phase.ENDED)
         for source in self._sources:
+            assert source.reported == ended[source.place]
             for queue_id, attempt in source.outbox:
                 assert HandId(source.place, queue_id, attempt) in self._hands
 
@@ -285,8 +285,6 @@ class LaneCore:
 
     def _free(self, now_ms: int) -> int:
         """Return how many more lanes to ask for; none while half of those that may wait do so, or are on their way."""
-        if self._ended >= REPORTED_MAX:
-            return 0
         unfinished = len(self._hands) - self._ended + self._sources.asked()
         ahead = self._ahead(now_ms)
         # A fetch costs its broker an entry of the log, be it for one lane or for many.
@@ -433,7 +431,9 @@ class LaneCore:
         hand.messages.clear()
         hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
         self._check_ms = min(self._check_ms, hand.check_ms)
-        self._sources[hand.id.place].put(report, now_ms + self._gather_ms(hand, report))
+        source = self._sources[hand.id.place]
+        source.reported += 1
+        source.put(report, now_ms + self._gather_ms(hand, report))
 
     def _gather_ms(self, hand: Hand, report: LaneReport) -> int:
         """Return how long a report waits for others."""
@@ -515,8 +515,10 @@ class LaneCore:
                     self._forget(hand)
 
     def _forget(self, hand: Hand) -> None:
-        self._sources[hand.id.place].drop(hand.id)
-        self._ended -= hand.phase is Phase.ENDED
+        source, is_reported = self._sources[hand.id.place], hand.phase is Phase.ENDED
+        source.drop(hand.id)
+        source.reported -= is_reported
+        self._ended -= is_reported
         del self._hands[hand.id]
 
     def _report(self, level: Level, text: str) -> None:

@@ -27,6 +27,8 @@ _PAUSE_MS: Final = 50
 _PAUSE_MS_MAX: Final = 1_000
 # Somebody must change something first.
 _REFUSED_PAUSE_MS: Final = 5_000
+# Completions of a place without a verdict: with more, nothing is fetched there until its broker answers.
+REPORTED_MAX: Final = 1_024
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -43,6 +45,7 @@ class Source:
         pause_ms, said_pause_ms: last pause after trouble with fetches, and with reports.
         trouble: the last reason that was logged.
         outbox: reports that wait, by queue and attempt.
+        reported: attempts that have ended and have no verdict yet.
     """
 
     place: Place
@@ -58,6 +61,7 @@ class Source:
     trouble: str = ""
     limited: str = ""
     outbox: dict[tuple[int, int], LaneReport] = field(default_factory=dict)
+    reported: int = 0
     is_sending: bool = False
     send_ms: int = 0
     said_pause_ms: int = 0
@@ -159,7 +163,7 @@ class Sources:
                 continue
             source.not_before_ms = 0
             if not source.is_repeat:
-                lanes = free()
+                lanes = 0 if source.reported >= REPORTED_MAX else free()
                 if lanes <= 0:
                     continue
                 # Who waits for messages must not keep those from asking who have some.

@@ -1,16 +1,30 @@
 """Consumers by key with several places that lanes come from: none keeps the workers from the lanes of the others."""
 
+from itertools import count
+
 from orderlymq.consumer.core.events import Tick
 from orderlymq.consumer.lanes.core import AHEAD_MS, LaneRules
 from orderlymq.consumer.lanes.events import (
+    Answered,
+    Complete,
+    Ended,
     Fetch,
     Fetched,
+    FetchEmpty,
     Given,
+    HandId,
+    Instruction,
+    Listened,
 )
-from orderlymq_protocol.body.lanes import Lane
+from orderlymq.consumer.lanes.sources import REPORTED_MAX
+from orderlymq_protocol.body.lanes import Lane, LaneVerdicts
 from tests.client.consumer.lanes.test_core import LEASE_MS, OTHER, Script, fetches
 from tests.client.consumer.lanes.world import PLACE
 from tests.client.messages import message
+
+
+def requests(found: list[Instruction]) -> list[Complete]:
+    return [each for each in found if isinstance(each, Complete)]
 
 
 def test_a_place_without_messages_does_not_keep_the_others_from_asking() -> None:
@@ -37,3 +51,33 @@ def test_a_place_that_holds_a_fetch_keeps_the_others_from_asking_for_a_moment_on
     assert fetches(script.tell(10, Fetched(OTHER, 3, (lane,), LEASE_MS, 0))) == []
     assert script.core.next_wake_ms() == 1 + AHEAD_MS
     assert script.tell(1 + AHEAD_MS, Tick()) == [Fetch(OTHER, 5, 1)]
+
+
+def test_a_place_that_answers_no_reports_keeps_the_others_from_nothing() -> None:
+    """Nothing more is asked for there before it answers, so that what waits here has a bound."""
+    script = Script(LaneRules(workers=64), [PLACE, OTHER])
+    asked = {each.place: each for each in fetches(script.first)}
+    said: list[Instruction] = []
+    attempts = count(1)
+    while (ask := asked.pop(OTHER, None)) is not None:
+        numbers = [next(attempts) for _ in range(ask.lanes_max)]
+        lanes = [Lane(0, number, number, f"k{number}", (number,)) for number in numbers]
+        given = tuple(Given(lane, (message(lane.attempt),)) for lane in lanes)
+        found = script.tell(1, Fetched(OTHER, ask.sequence, given, LEASE_MS, 1))
+        ends = [Listened(HandId(OTHER, 0, number), None) for number in numbers]
+        for start in range(0, len(ends), 64):
+            found += script.tell(1, Ended(tuple(ends[start : start + 64])))
+        asked |= {each.place: each for each in fetches(found)}
+        said += found
+    assert script.core.figures().reported >= REPORTED_MAX
+
+    found = script.tell(2, FetchEmpty(PLACE, asked[PLACE].sequence))
+    assert [each.place for each in fetches(found)] == [PLACE]
+    waiting = requests(said)
+    again: list[Fetch] = []
+    while waiting:
+        reports = waiting.pop().reports
+        found = script.tell(3, Answered(OTHER, reports, LaneVerdicts().of(reports), 1))
+        waiting += requests(found)
+        again += fetches(found)
+    assert [each.place for each in again] == [OTHER]
