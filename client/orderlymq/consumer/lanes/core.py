@@ -269,7 +269,7 @@ class LaneCore:
             if not is_wanted:
                 self._end(hand, hand.released(), now_ms)
             elif not hand.messages:
-                self._end(hand, hand.finished(), now_ms)
+                self._end(hand, hand.finished(self._rules.tries_max), now_ms)
             elif is_repeat:
                 hand.is_unsure = True
                 hand.until_ms = hand.check_ms = now_ms + event.lease_ms
@@ -367,7 +367,7 @@ class LaneCore:
             hand.complete = hand.working[-1].queue_offset
             hand.working = ()
             if not hand.messages:
-                self._end(hand, hand.finished(), now_ms)
+                self._end(hand, hand.finished(self._rules.tries_max), now_ms)
             elif self._is_closing or not self._sources[hand.id.place].is_wanted:
                 self._end(hand, hand.released(), now_ms)
             else:

@@ -97,14 +97,14 @@ class Hand:
         """Return a report about this attempt."""
         return LaneReport(self.id.queue_id, self.lane.lane, self.id.attempt, result, offset)
 
-    def finished(self) -> LaneReport:
-        """Return the report of an attempt without messages left."""
+    def finished(self, tries_max: int | None) -> LaneReport:
+        """Return the report of an attempt without messages left; one that cannot be read fails as if the listener had raised."""
         if self.readable is None:
             return self.say(DONE, self.lane.offsets[-1] if self.lane.offsets else -1)
         complete = max((each for each in self.lane.offsets if each < self.readable), default=-1)
         if not self.reason:
             return self.say(RELEASE, complete)
-        return self.failed(complete, self.reason)
+        return self.failed(complete, self.reason, tries_max=tries_max)
 
     def released(self) -> LaneReport:
         """Return the report that gives back what is not done."""

@@ -338,7 +338,7 @@ def test_a_failure_says_what_was_done_before_it() -> None:
 
 def test_a_record_that_cannot_be_read_fails_alone() -> None:
     """The messages before it are done, it counts as failed, and a lane behind it goes back untried."""
-    script = Script()
+    script = Script(LaneRules(workers=4, tries_max=5))
     bad = Given(Lane(0, 0, 1, "a", (0, 2)), (message(0),), 2, "unreadable record")
     behind = Given(Lane(0, 1, 2, "b", (1,)), (), 1)
 
@@ -348,7 +348,7 @@ def test_a_record_that_cannot_be_read_fails_alone() -> None:
     script.verdict(3, reports, "released")
 
     assert completes(script.done(4, 1)).reports == (
-        LaneReport(0, 0, 1, "retry", 0, reason="unreadable record"),
+        LaneReport(0, 0, 1, "retry", 0, tries_max=5, reason="unreadable record"),
     )
 
 
