@@ -285,13 +285,19 @@ class LaneCore:
 
     def _free(self, now_ms: int) -> int:
         """Return how many more lanes to ask for; none while half of those that may wait do so, or are on their way."""
-        unfinished = len(self._hands) - self._ended + self._sources.asked()
+        unfinished = len(self._hands) - self._ended - self._barred() + self._sources.asked()
         ahead = self._ahead(now_ms)
         # A fetch costs its broker an entry of the log, be it for one lane or for many.
         if 2 * (unfinished - self._working) > ahead:
             return 0
 
         return self._rules.workers + ahead - unfinished
+
+    def _barred(self) -> int:
+        """Return how many lanes wait for their former listener, which may never return, and not for a worker."""
+        hands = (self._hands.get(each) for each in self._behind.values())
+
+        return sum(hand is not None and hand.phase is Phase.WAITING for hand in hands)
 
     def _ahead(self, now_ms: int) -> int:
         """Return how many lanes may wait for a worker: more, the shorter the listener's calls are."""

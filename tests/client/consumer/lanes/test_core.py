@@ -426,6 +426,19 @@ def test_a_lane_that_comes_back_waits_for_its_former_listener() -> None:
     assert works(script.done(5_020, 1)) == [(2, (0,))]
 
 
+def test_a_lane_that_waits_for_its_former_listener_keeps_no_worker_from_other_lanes() -> None:
+    """That listener may never return; the other worker has nothing to do, and asks."""
+    script = Script(LaneRules(workers=2, renew_ms=5_000))
+    script.give(0, ("a", (0,)))
+    script.tell(5_000, Tick())
+    renewal = completes(script.tell(5_002, Tick()))
+    script.verdict(5_003, renewal, "stale")
+
+    found = script.give(5_010, ("a", (0,)))
+
+    assert [each.lanes_max for each in fetches(found)] == [1]
+
+
 def test_a_lane_that_waits_in_vain_for_a_worker_goes_back() -> None:
     """Another member may have one."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
