@@ -217,13 +217,21 @@ class ClusterReconciler:
             pause_s = await self._steps(item)
         except CertificateError as error:
             await self._write_problem(item, "SecretMissing", str(error))
+            await self._give_up(item)
             return self._backoff.pause_s(key, str(error))
         except ApiError as error:
             if self._failures.stays(steps, error):
                 await self._write_problem(item, error.condition, str(error))
+                await self._give_up(item)
             raise
         self._failures.forget(steps)
         return pause_s
+
+    async def _give_up(self, item: Item) -> float | None:
+        """Let parts of a Cluster that cannot be looked at go, in time; return when to look again (s). In a pause they wait."""
+        if item.is_paused:
+            return None
+        return await self._finalizers.give_up(self.inventory.parts(item.key))
 
     def shown(self, key: ClusterKey, found: Json, *, gone: bool) -> bool:
         """Note what a watch shows of an object that was made for a Cluster; return whether that is news."""
@@ -275,11 +283,12 @@ class ClusterReconciler:
         if live.former:
             text = f"{live.former} is of a former Cluster of this name and goes first"
             await self._write_problem(item, "Progressing", text)
+            await self._give_up(item)
             return FORMER_S
         if (waits := obstacle(item, live)) is not None:
             self._lists.keep(owner_of(item.key))
             await self._write_problem(item, waits.reason, waits.message)
-            return await self._finalizers.give_up(self.inventory.parts(item.key))
+            return await self._give_up(item)
         scope = await self._observe(item, live)
         backend = scope.backend
         if item.is_paused:
@@ -527,6 +536,7 @@ class ClusterReconciler:
         conditions = {"Ready": progress.condition, "Restored": progress.condition}
         facts = previous_facts(item) | ({"restored": progress.facts} if progress.facts else {})
         await self._writer.write(item, {**previous_conditions(item), **conditions}, facts)
+        await self._give_up(item)
         return progress.pause_s
 
     @staticmethod

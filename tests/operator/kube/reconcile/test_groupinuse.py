@@ -1,11 +1,13 @@
 """A ConsumerGroup that is deleted while its members consume: brokers refuse, and the object waits and says why."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
 import pytest
 
+from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.backoff import MAX_S
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S
@@ -97,6 +99,21 @@ async def test_a_group_in_use_waits_for_its_consumers_and_says_so(small: SmallCl
 
     assert not group.is_there
     assert leaving(small)["metadata"]["finalizers"] == []
+
+
+async def test_a_refusal_of_something_else_gives_up_no_group_in_use(small: SmallCluster) -> None:
+    """Law: its consumers come first, whatever else of the Cluster the API server refuses meanwhile."""
+    group = UsedGroup(small)
+    small.server.overlapping = {"demo-0-0", "demo-nameserver-0"}
+    small.change(config={"logLevel": "DEBUG"})
+    for _ in range(8):
+        small.now[0] += GIVE_UP_S
+        with suppress(ApiError):
+            await small.reconciler.reconcile(KEY)
+
+    assert small.condition("Ready")["reason"] == "BudgetsOverlap"
+    assert group.is_there
+    assert leaving(small)["metadata"]["finalizers"] == [FINALIZER]
 
 
 async def test_a_namespace_that_is_deleted_is_not_kept_by_a_group_in_use(
