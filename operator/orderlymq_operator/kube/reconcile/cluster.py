@@ -11,7 +11,8 @@ Nothing is written twice. A failure that needs a person becomes a condition, eve
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -316,7 +317,10 @@ class ClusterReconciler:
         expanding = self._expanding[item.key]
         scope.found.step = step_of(actions, applied)
         failed, work = await self._carry_out(scope, observed, actions)
-        mislabelled = await self._writer.repair_labels(item, live, backend.environment.groups)
+        mislabelled = 0
+        with _going_on(failed):
+            mislabelled = await self._writer.repair_labels(item, live, backend.environment.groups)
+        self._note_refusals(scope, failed)
         await self._finish(scope, observed)
         await self._report.write(scope, observed, failed)
         if failed and not (expanding and all(isinstance(each, AdminError) for each in failed)):
@@ -377,15 +381,13 @@ class ClusterReconciler:
         backend = scope.backend
         failed, work = await execute(backend, actions, self._metrics)
         backend.name_failures()
-        work += await volumes.settle(backend, scope.found)
+        with _going_on(failed):
+            work += await volumes.settle(backend, scope.found)
         surplus = groupremoval.surplus_groups(scope.cluster, scope.live)
-        try:
+        with _going_on(failed):
             work += await groupremoval.settle(self._api, backend, surplus, scope.found, observed)
-        except AdminError as error:
-            failed.append(error)
         if backend.held:
             scope.found.step = ("RollingUpdate", backend.held[0])
-        self._note_refusals(scope, failed)
         return failed, work
 
     def _note_refusals(self, scope: Scope, failed: Sequence[Exception]) -> None:
@@ -560,6 +562,17 @@ class ClusterReconciler:
             and (scope.found.problem is None or scope.found.problem.reason != "SecretMissing")
             and (listeners is None or listeners.status == "True")
         )
+
+
+@contextmanager
+def _going_on(failed: list[Exception]) -> Iterator[None]:
+    """Go on after a refusal and note it: what does not need it is carried out and reported. Silence is none."""
+    try:
+        yield
+    except (AdminError, ApiError) as error:
+        if isinstance(error, RetryLaterError) and error.status != 500:
+            raise
+        failed.append(error)
 
 
 def owner_of(key: ClusterKey) -> tuple[str, ...]:

@@ -27,7 +27,14 @@ async def settle(backend: KubeBackend, found: Findings) -> int:
     Raises:
         ApiError: the API server refused something else than growth, or does not answer.
     """
-    count = await _remove_former(backend)
+    count = await _settle_sizes(backend, found)
+    # Last: what keeps a volume from going says nothing about the others.
+    return count + await _remove_former(backend)
+
+
+async def _settle_sizes(backend: KubeBackend, found: Findings) -> int:
+    """Let volumes grow, and say how they are; return how many changes were made."""
+    count = 0
     found.storage = await _unbound(backend)
     cluster = backend.desired.cluster
     wanted = wanted_sizes(cluster, backend.live, backend.environment.groups)

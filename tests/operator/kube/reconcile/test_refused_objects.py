@@ -1,6 +1,6 @@
 """An object made for a Cluster that the API server refuses keeps nothing else waiting."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.backoff import MAX_S
 from orderlymq_operator.kube.resources import (
     BUDGETS,
+    CLAIMS,
     CLUSTERS,
     CONSUMER_GROUPS,
     DEPLOYMENTS,
@@ -250,6 +251,47 @@ async def test_a_failure_of_the_api_server_that_stays_is_said_wherever_it_comes(
     small.server.refused.clear()
     await settle(small)
     assert small.condition("Ready")["reason"] != "ApiRefused"
+
+
+def leave_over_a_claim(small: SmallCluster) -> str:
+    """Let a volume claim of a removed replica be there; return the request that deletes it."""
+    found = small.server.find(CLAIMS, NAMESPACE, "data-demo-0-0") or {}
+    meta = {**found["metadata"], "name": "data-demo-0-1", "uid": "left-over"}
+    small.shown(CLAIMS, small.server.put(CLAIMS, {**found, "metadata": meta}), gone=False)
+    return f"DELETE {CLAIMS.path(NAMESPACE, 'data-demo-0-1')}"
+
+
+def strip_the_leader(small: SmallCluster) -> str:
+    """Take the leader's label off its pod; return the request that puts it on again."""
+    found = small.server.find(PODS, NAMESPACE, "demo-0-0") or {}
+    labels = {**found["metadata"]["labels"]}
+    del labels[names.LABEL_ROLE]
+    meta = {**found["metadata"], "labels": labels}
+    small.shown(PODS, small.server.put(PODS, {**found, "metadata": meta}), gone=False)
+    return f"PATCH {PODS.path(NAMESPACE, 'demo-0-0')}"
+
+
+@pytest.mark.parametrize("status", [403, 500])
+@pytest.mark.parametrize("disturb", [leave_over_a_claim, strip_the_leader])
+async def test_what_is_refused_beside_the_plan_keeps_no_report_waiting(
+    small: SmallCluster, disturb: Callable[[SmallCluster], str], status: int
+) -> None:
+    """Law: a policy that keeps a volume or a pod as it is stops nothing else: Topics come, go and say how they are."""
+    small.server.refused[disturb(small)] = (status, DENIED)
+
+    reasons, _ = await refusals(small, 8)
+
+    finalizers, is_made = parts(small)
+    assert not finalizers
+    assert is_made
+    told = (small.server.find(TOPICS, NAMESPACE, "new") or {})["status"]["conditions"]
+    assert [each["reason"] for each in told] == ["Progressing"]
+    assert small.condition("Ready")["message"] == DENIED
+    assert reasons[-3:] == ["Forbidden" if status == 403 else "ApiRefused"] * 3
+    assert small.condition("StorageReady")["reason"] == "Bound"
+    small.server.refused.clear()
+    await settle(small)
+    assert DENIED not in small.condition("Ready")["message"]
 
 
 async def test_a_cluster_that_names_a_secret_twice_says_what_to_do(small: SmallCluster) -> None:
