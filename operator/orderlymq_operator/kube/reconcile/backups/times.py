@@ -2,7 +2,8 @@
 When a schedule is due: cron's fields in a time zone, one Backup at a time.
 
 Pure: the caller gives the time. Rules: a time that passes while nobody can act is made up for once, by the newest. A time
-that passes while the schedule is suspended is not. Where clocks are put forward or back, times are those of Debian's
+that passes while the schedule is suspended is not. The next time is never behind the first one from now on, as one is that
+was noted by a clock that was ahead. Where clocks are put forward or back, times are those of Debian's
 cron: none is skipped or repeated that comes once a day.
 """
 
@@ -96,12 +97,13 @@ def due(
 ) -> Due:
     """Return what is due; *noted* is the next time as it was written down, *busy* that a Backup has not ended.
 
-    A time that was noted for another schedule counts no more.
+    A time that was noted for another schedule, or by a clock that was ahead, counts no more.
     """
     if suspended:
         return Due(None, None)
-    if noted is None or not schedule.has(noted):
-        return Due(None, schedule.after(now))
+    first = schedule.after(now)
+    if noted is None or not schedule.has(noted) or noted > first:
+        return Due(None, first)
     if noted > now or busy:
         return Due(None, noted)
     at = schedule.latest(noted, now)

@@ -111,6 +111,22 @@ async def test_one_is_made_twice_by_nobody(world: World) -> None:
     assert world.backups() == ["nightly-202601020230"]
 
 
+async def test_a_schedule_goes_on_after_a_clock_was_ahead(world: World) -> None:
+    """Law: what the operator noted on a machine a month ahead leaves no night out, and no Backup is made twice."""
+    await world.look()
+    await world.look(days=30)
+    ahead = world.status()["nextScheduleTime"]
+    (made,) = world.backups()
+    world.end(made)
+    await world.look(days=-29, seconds=-2)
+    back = (world.reason(), world.status()["nextScheduleTime"])
+    await world.look(days=1)
+
+    assert ahead == "2026-02-01T02:30:00Z"
+    assert back == ("Scheduled", "2026-01-03T02:30:00Z")
+    assert world.backups() == ["nightly-202601030230", made]
+
+
 async def test_the_next_waits_for_the_end_of_one_that_runs(world: World) -> None:
     await world.look()
     await world.look(hours=14, minutes=30)

@@ -110,3 +110,25 @@ def test_a_time_of_another_schedule_counts_no_more() -> None:
     )
 
     assert found == Due(None, at("2026-01-03T01:30"))
+
+
+def test_a_time_that_a_clock_ahead_has_noted_counts_no_more() -> None:
+    """Law: a month of Backups is not left out because a machine was a month ahead for a moment."""
+    noted, now = at("2026-02-10T01:30"), at("2026-01-09T12:00")
+    found = due(NIGHTLY, noted, now, suspended=False, busy=False)
+
+    assert found == Due(None, at("2026-01-10T01:30"))
+
+
+@pytest.mark.parametrize("text", ["30 2 * * *", "15 2,3 * * *", "*/20 * * * *", "@hourly"])
+def test_a_time_stands_from_when_it_is_noted_until_it_comes(text: str) -> None:
+    """Law: also in the hours around both changes of the clocks; one that were noted again might never come."""
+    schedule = Schedule.parse(text, "Europe/Berlin")
+    for first in ("2026-03-29T00:00", "2026-10-25T00:00"):
+        now = at(first)
+        noted = schedule.after(now)
+        for _ in range(48):
+            now += timedelta(minutes=5)
+            if now >= noted:
+                noted = schedule.after(now)
+            assert due(schedule, noted, now, suspended=False, busy=False) == Due(None, noted)
