@@ -79,13 +79,12 @@ class ScheduleReconciler:
     ) -> float | None:
         now, made = self._now(), self._made(item)
         busy = any(each.phase not in ENDED for each in made)
-        found = due(
-            schedule,
-            _moment(item.status.get("nextScheduleTime")),
-            now,
-            suspended=wanted.spec.suspend,
-            busy=busy,
-        )
+        noted, suspended = _moment(item.status.get("nextScheduleTime")), wanted.spec.suspend
+        found = due(schedule, noted, now, suspended=suspended, busy=False)
+        # The Backup that is due may have been made already, and not been written down: then nothing is overdue.
+        is_made = found.at is not None and _name(wanted, found.at) in {each.name for each in made}
+        if busy and not is_made:
+            found = due(schedule, noted, now, suspended=suspended, busy=True)
         facts = previous_facts(item)
         if found.at is not None:
             name = await self._make(item, wanted, found.at)
@@ -146,12 +145,15 @@ class ScheduleReconciler:
 
 def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:
     """Return the Backup of the time *at*."""
-    name = f"{wanted.metadata.name}-{at:%Y%m%d%H%M}"
     labels = {names.LABEL_SCHEDULE: wanted.metadata.name}
     said: dict[str, Any] = wanted.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     kept = ("clusterRef", "destination", "verify", "scratch", "resources", "deadline")
     spec = {key: said[key] for key in kept if key in said}
-    return owned(wanted.kind, wanted.metadata, BACKUPS, name, labels, spec=spec)
+    return owned(wanted.kind, wanted.metadata, BACKUPS, _name(wanted, at), labels, spec=spec)
+
+
+def _name(wanted: ScheduledBackup, at: datetime) -> str:
+    return f"{wanted.metadata.name}-{at:%Y%m%d%H%M}"
 
 
 def _condition(

@@ -99,16 +99,20 @@ async def test_a_backup_is_made_at_its_time_once(world: World) -> None:
 
 
 async def test_one_is_made_twice_by_nobody(world: World) -> None:
-    """Law: an operator that ended before it wrote down what it made makes nothing more."""
+    """Law: an operator that ended before it wrote down what it made makes nothing more, and calls nothing overdue."""
     await world.look()
     before = world.server.find(SCHEDULED_BACKUPS, *KEY)
     await world.look(hours=14, minutes=30)
     assert before is not None
     world.server.put(SCHEDULED_BACKUPS, before)
+    await world.look()
+    during = (world.reason(), world.status()["nextScheduleTime"], world.status()["lastBackup"])
+    world.server.put(SCHEDULED_BACKUPS, before)
     world.end("nightly-202601020230")
     await world.look()
 
     assert world.backups() == ["nightly-202601020230"]
+    assert during == ("Scheduled", "2026-01-03T02:30:00Z", "nightly-202601020230")
 
 
 async def test_a_schedule_goes_on_after_a_clock_was_ahead(world: World) -> None:
