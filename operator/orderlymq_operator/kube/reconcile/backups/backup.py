@@ -229,7 +229,7 @@ class BackupReconciler:
                 and isinstance(other.manifest, Backup)
                 and other.manifest.spec.cluster_ref == backup.spec.cluster_ref
                 and other.status.get("phase") not in ENDED
-                and other.deleting_since is None
+                and (other.deleting_since is None or _stores(other))
             ):
                 return other.name
         return ""
@@ -269,6 +269,13 @@ def _is_over(job: Json) -> bool:
     """Return whether a Job is being deleted for so long that nobody waits for its pod any more."""
     since = job["metadata"].get("deletionTimestamp")
     return since is not None and age_s(since) >= ENDING_S
+
+
+def _stores(item: Item) -> bool:
+    """Return whether the Job of a Backup that is being deleted runs still: its last condition says so."""
+    ready = condition_of(item.status, "Ready")
+    is_held = names.BACKUP_FINALIZER in item.finalizers
+    return is_held and ready is not None and ready["reason"] == "BackupRunning"
 
 
 def _labelled(item: Item) -> str:

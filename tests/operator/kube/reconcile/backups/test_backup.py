@@ -432,6 +432,21 @@ def is_held(world: World) -> bool:
     return BACKUP_FINALIZER in found["metadata"]["finalizers"]
 
 
+async def test_the_next_waits_for_one_that_is_deleted_while_it_runs(world: World) -> None:
+    """Law: brokers refuse a second copy, so the next one would fail. It waits for no deletion of what is stored."""
+    world.put("tuesday", creationTimestamp="2026-01-02T00:00:00Z")
+    await delete_while_it_runs(world, datetime.now(UTC))
+    for name in ("monday", "tuesday"):
+        await world.look(name)
+    early = (world.reason("monday"), world.reason("tuesday"), jobs(world.server))
+    end_job(world.server, "monday-uid-shop-backup", report())
+    for name in ("monday", "tuesday"):
+        await world.look(name)
+
+    assert early == ("BackupRunning", "BackupWaiting", ["monday-uid-shop-backup"])
+    assert (world.reason("monday"), world.reason("tuesday")) == ("DeletingStored", "BackupRunning")
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_backup_that_is_deleted_with_its_job_waits_for_the_pod(
     world: World, is_stored: bool
