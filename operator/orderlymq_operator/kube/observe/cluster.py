@@ -183,12 +183,13 @@ async def read_objects(
 
 
 def _is_foreign(pod: Json, cluster: Cluster) -> bool:
-    """Return whether a pod has the labels of a broker or name server, and a name that none has: a person's, a Job's."""
-    labels = pod["metadata"].get("labels") or {}
-    owner = {
-        names.BROKER: f"{cluster.metadata.name}-{labels.get(names.LABEL_GROUP)}",
-        names.NAME_SERVER: names.name_server_set(cluster),
-    }.get(labels.get("app.kubernetes.io/component", ""))
+    """Return whether a pod has a label of brokers or name servers, and a name that none has: a person's, a Job's."""
+    labels, owner = pod["metadata"].get("labels") or {}, None
+    component, group = labels.get("app.kubernetes.io/component"), labels.get(names.LABEL_GROUP)
+    if component == names.BROKER or group is not None:
+        owner = f"{cluster.metadata.name}-{group}"
+    elif component == names.NAME_SERVER:
+        owner = names.name_server_set(cluster)
     return owner is not None and names.ordinal_of(pod["metadata"]["name"], owner) is None
 
 

@@ -188,7 +188,7 @@ async def test_a_claim_that_no_replica_ever_had_is_left_to_its_owner(
     assert growing.condition("Ready")["status"] == "True"
 
 
-@pytest.mark.parametrize("component", [names.BROKER, names.NAME_SERVER])
+@pytest.mark.parametrize("component", [names.BROKER, names.NAME_SERVER, "tool"])
 @pytest.mark.parametrize("name", ["debug", "x-0", "demo-0-0-debug"])
 async def test_a_pod_that_only_has_the_labels_of_a_process_is_none(
     growing: SmallCluster, component: str, name: str
