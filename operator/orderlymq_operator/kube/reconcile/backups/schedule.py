@@ -7,10 +7,11 @@ before it comes. Backups go with their schedule, but what is stored stays; only 
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.api import Api, ConflictError, NotFoundError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.ownership import owned
@@ -137,9 +138,10 @@ class ScheduleReconciler:
             },
             "spec": {"deletionPolicy": "Delete"},
         }
-        await self._api.patch(BACKUPS, namespace, name, change)
-        await self._api.delete(BACKUPS, namespace, name, uid=found.uid)
         self._inventory.invalidate("Backup")
+        with suppress(NotFoundError):  # somebody has deleted it, and no watch has shown that yet
+            await self._api.patch(BACKUPS, namespace, name, change)
+        await self._api.delete(BACKUPS, namespace, name, uid=found.uid)
         _log.info("%s: Backup %s is not kept", namespace, name)
 
 

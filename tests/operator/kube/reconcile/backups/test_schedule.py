@@ -187,6 +187,21 @@ async def test_old_ones_go_with_what_is_stored(world: World) -> None:
     assert any(path.endswith("nightly-202601020230") for path in patched), "its data is to go, too"
 
 
+async def test_an_old_one_that_somebody_deletes_first_is_no_failure(world: World) -> None:
+    """Law: what no watch has shown yet refuses nothing; a condition that changed for that would be an event."""
+    await world.look()
+    for _ in range(3):
+        await world.look(days=1)
+        world.end(world.backups()[-1])
+    world.inventory.invalidate()
+    await world.inventory.refresh()
+    world.server.drop(BACKUPS, NAMESPACE, world.backups()[0])
+
+    await world.schedules.reconcile(KEY)
+
+    assert world.reason() == "Scheduled"
+
+
 async def test_a_suspended_schedule_makes_none_and_makes_up_for_none(world: World) -> None:
     await world.look()
     world.put(suspend=True)
