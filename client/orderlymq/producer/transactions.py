@@ -156,7 +156,9 @@ class TransactionProducer(Producer):
         """
         message = as_message(topic, body, tags, keys, properties, 0, key)
         if message.delay_level:
-            raise SettingError("a transactional message takes no delay_level; give delay or deliver_at")
+            raise SettingError(
+                "a transactional message takes no delay_level; give delay or deliver_at"
+            )
         self._check_running()
         check_choice(queue, key=key)
         sent = await self._send_half(message, queue, timeout, check_immunity)

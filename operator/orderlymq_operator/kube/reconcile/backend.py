@@ -26,6 +26,7 @@ from orderlymq_operator.kube.api import (
     BudgetsOverlapError,
     EvictionRefusedError,
     RetryLaterError,
+    may_change,
 )
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
@@ -80,6 +81,7 @@ from orderlymq_operator.kube.resources import (
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
+    DeleteGroup,
     Lane,
     Observed,
     ObservedGroup,
@@ -92,6 +94,7 @@ from orderlymq_operator.plan.actions import (
     StartReplica,
     StopReplica,
     Subject,
+    lane_of,
 )
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
@@ -126,6 +129,7 @@ class KubeBackend:
         expanding: topics that were expanding at the last reconcile.
         detector: what previous reconciles found silent.
         in_use: consumer groups that stay because their members consume, and a broker's words, filled by `execute`.
+        used_before: what the last reconcile found of that.
         refused: what the API server refused of objects that no broker needs, filled by `ensure`.
         failed: why the last action of a lane failed, filled by `execute`.
         held: why pods that are to be replaced must stay for now.
@@ -149,6 +153,7 @@ class KubeBackend:
     detector: FailureDetector = field(default_factory=FailureDetector)
     refused: list[ApiError] = field(default_factory=list)
     in_use: dict[Lane, str] = field(default_factory=dict)
+    used_before: Mapping[Lane, str] = field(default_factory=dict)
     failed: dict[Lane, str] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
     nodes: Sequence[NodeFacts] = ()
@@ -408,6 +413,19 @@ class KubeBackend:
                 self._check_name_servers()
             case _:
                 await perform_remote(action, self.admin, self)
+
+    async def used_still(self, action: Action) -> str:
+        """Return why a consumer group stays where nothing may change now, a broker's words of before; empty where it may go.
+
+        Its locks and lanes are read, which needs no look at the Cluster: to delete it does.
+        """
+        said = self.used_before.get(lane_of(action), "")
+        if may_change() or not said or not isinstance(action, DeleteGroup):
+            return ""
+        name, address = action.consumer_group, self.group_address(action.group)
+        is_locked = any(lock.group == name for lock in await self.admin.locks(address))
+        lanes = () if is_locked else await self.admin.lanes(address, name)
+        return said if is_locked or any(each.in_hand for each in lanes) else ""
 
     def _check_name_servers(self) -> None:
         """Hold back the queues of a list that not every name server has: who lacks it would show a part of them.

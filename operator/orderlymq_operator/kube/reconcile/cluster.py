@@ -454,7 +454,7 @@ class ClusterReconciler:
             restored=backup_id or "",
             routes=live.routes,
         )
-        paused = cluster.spec.update.mode == "Paused"
+        paused, seen = cluster.spec.update.mode == "Paused", self.seen.get(item.key)
         missing = await self._credentials.missing_secret(cluster)
         runs = bool(live.stateful_sets())
         admin = await self._credentials.admin(cluster, live.pods.values(), runs=runs)
@@ -475,6 +475,7 @@ class ClusterReconciler:
             nodes=await self.nodes.read() if needs_nodes(cluster) else [],
             label_of=self._label_of,
             held=[tls_waits] if tls_waits else [],
+            used_before={} if seen is None else seen.backend.in_use,
         )
         found = Findings(
             paused=paused or item.is_paused,

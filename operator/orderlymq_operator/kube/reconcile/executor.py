@@ -8,6 +8,7 @@ is carried out only while this operator leads, because a successor may have chan
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError, GroupInUseError
@@ -42,6 +43,11 @@ async def execute(
     async def perform(lane: Lane) -> None:
         nonlocal done
         for action in lanes[lane]:
+            # Who does not answer is asked again, and has to delete it then.
+            with suppress(AdminError):
+                if text := await backend.used_still(action):
+                    backend.in_use[lane] = text
+                    return
             must_have_read()
             try:
                 backend.api.must_lead()

@@ -9,7 +9,7 @@ import pytest
 
 from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.objects.names import FINALIZER
-from orderlymq_operator.kube.reconcile.backoff import MAX_S
+from orderlymq_operator.kube.reconcile.backoff import MAX_S, SOON_OBSERVATIONS
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import CONSUMER_GROUPS, EVENTS, Json
@@ -34,11 +34,13 @@ class UsedGroup:
     """The only broker with the consumer groups, which stay while they are in use."""
 
     def __init__(self, small: SmallCluster) -> None:
-        self.is_used, self.is_there, self.refusals = True, True, 0
+        self.is_used, self.is_there, self.by_key, self.refusals = True, True, False, 0
         self.names = {NAME}
         small.scripted.answers |= {
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._show,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete,
+            RequestCode.ORDERLYMQ_LOCK_TABLE: self._locks,
+            RequestCode.ORDERLYMQ_LANES: self._lanes,
         }
 
     def _show(self, request: RemotingCommand) -> RemotingCommand:
@@ -49,6 +51,19 @@ class UsedGroup:
         return request.reply(
             body=orjson.dumps({"subscriptionGroupTable": table, "dataVersion": {}})
         )
+
+    def _locks(self, request: RemotingCommand) -> RemotingCommand:
+        lock = {"topic": "orders", "queueId": 0, "clientId": "one", "wantedBy": ""}
+        used = self.names if self.is_used and not self.by_key else ()
+        locks = [{"consumerGroup": name, **lock} for name in used]
+        return request.reply(body=orjson.dumps({"locks": locks}))
+
+    def _lanes(self, request: RemotingCommand) -> RemotingCommand:
+        counts = dict.fromkeys(("scanned", "committed", "owed", "ready", "parked", "held"), 0)
+        queue = {"topic": "orders", "brokerName": "demo-0", "queueId": 0, **counts}
+        in_hand = int(self.is_used and self.by_key)
+        lanes = {"queues": [{**queue, "inHand": in_hand}], "lanes": []}
+        return request.reply(body=orjson.dumps(lanes))
 
     def _delete(self, request: RemotingCommand) -> RemotingCommand:
         if self.is_used:
@@ -141,11 +156,29 @@ async def test_many_groups_in_use_ask_once_about_their_namespace(small: SmallClu
         small.server.put(CONSUMER_GROUPS, custom("ConsumerGroup", name, **LEAVING))
     small.reconciler.inventory.invalidate()
     await small.reconciler.reconcile(KEY)
-    group.refusals = 0
     small.server.asked.clear()
 
     await small.reconciler.reconcile(KEY)
 
     asked = [path for method, path, *_ in small.server.asked if method == "POST"]
-    assert group.refusals == len(group.names)
+    assert group.refusals >= len(group.names)
     assert asked == [EVENTS.path(NAMESPACE)]
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+async def test_a_group_in_use_costs_two_lists_a_look(small: SmallCluster, by_key: bool) -> None:
+    """Law: brokers say what is locked or in hand; everything is read when it may go, and before it goes."""
+    group = UsedGroup(small)
+    group.by_key = by_key
+    await small.reconciler.reconcile(KEY)
+    first = group.refusals
+    looks = [await small.lists() for _ in range(SOON_OBSERVATIONS + 8)]
+    ready = condition_of(leaving(small)["status"], "Ready") or {}
+    group.is_used = False
+    await small.reconciler.reconcile(KEY)
+
+    assert (first, group.refusals) == (1, 1), "no broker is asked to delete it meanwhile"
+    assert {count for _, count in looks} == {2}
+    assert looks[-1][0] == MAX_S
+    assert (ready["reason"], REMARK in ready["message"]) == ("InUse", True)
+    assert not group.is_there
