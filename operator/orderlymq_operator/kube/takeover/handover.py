@@ -161,14 +161,17 @@ class Takeover:
         try:
             while True:
                 if self._leads():
-                    for target in self._targets():
-                        try:
-                            await self._bind(target)
-                        except Exception:
-                            _log.exception("cannot bind the clients of %s/%s", *target.key)
+                    await asyncio.gather(*map(self._bind_or_log, self._targets()))
                 await asyncio.sleep(BIND_S)
         finally:
             await end_tasks(self._checks.values())
+
+    async def _bind_or_log(self, target: Target) -> None:
+        try:
+            await self._bind(target)
+        except Exception:
+            # One Cluster must not end the bindings of others, nor the operator.
+            _log.exception("cannot bind the clients of %s/%s", *target.key)
 
     async def _bind(self, target: Target) -> None:
         """Bind who is connected and was so BIND_S ago, too, from the same places."""
@@ -192,14 +195,20 @@ class Takeover:
     async def _holders(self, target: Target) -> tuple[dict[str, LockHolder], bool]:
         """Read who holds locks; return that, and whether every raft group has answered."""
         holders: dict[str, LockHolder] = {}
+        answers = await asyncio.gather(
+            *(target.admin.lock_holders(address) for address in target.addresses),
+            return_exceptions=True,
+        )
         complete = target.complete
-        for address in target.addresses:
-            try:
-                for client_id, found in (await target.admin.lock_holders(address)).items():
-                    holders[client_id] = merged(holders.get(client_id, found), found)
-            except AdminError as error:
+        for answer in answers:
+            if isinstance(answer, AdminError):
                 complete = False
-                _log.debug("%s", error)
+                _log.debug("%s", answer)
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            for client_id, found in answer.items():
+                holders[client_id] = merged(holders.get(client_id, found), found)
         return holders, complete
 
     # -- observing -------------------------------------------------------------------------------
@@ -264,13 +273,29 @@ class Takeover:
                 return 1 if absent else None
             if proof.whole and absent:
                 self._proofs[pod.uid] = proof  # nothing takes it back
+        # At the same time: leaders that do not answer, as those of a lost node, keep nobody else's queues.
+        counts = await asyncio.gather(
+            *(
+                self._expire_in(target, pod, proof, began, members=members)
+                for target in self._targets()
+            ),
+            return_exceptions=True,
+        )
         left = 0
-        for target in self._targets():
-            found_here = await self._expire_holders(target, pod, proof, began)
-            if not found_here and members:
-                found_here = await self._expire_members(target, pod, proof, began)
-            left += found_here
+        for count in counts:
+            if isinstance(count, BaseException):
+                raise count
+            left += count
         return left
+
+    async def _expire_in(
+        self, target: Target, pod: PodFacts, proof: Proof, began: float, *, members: bool
+    ) -> int:
+        """Expire the clients of a dead pod in one Cluster; return how many are left."""
+        found = await self._expire_holders(target, pod, proof, began)
+        if not found and members:
+            found = await self._expire_members(target, pod, proof, began)
+        return found
 
     async def _node(self, name: str) -> Json | None:
         return await self._api.get(NODES, None, name) if name else None

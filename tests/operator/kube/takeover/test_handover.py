@@ -137,6 +137,43 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lo
     assert leader.buried == [CLIENT]
 
 
+async def test_leaders_that_do_not_answer_keep_no_queue_of_another_cluster(lost: Api) -> None:
+    """Law: a lost node has leaders of many Clusters; each that is silent would cost the others a second."""
+    leader = Survivor()
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
+    }
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    client = RemotingClient()
+    silent = [await asyncio.start_server(say_nothing, "127.0.0.1", 0) for _ in range(4)]
+    lost_ones = [f"127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in silent]
+    async with serving(answers) as (_, address):
+        places = {"one": tuple(lost_ones[:2]), "two": tuple(lost_ones[2:]), "demo": (address,)}
+        targets = [
+            Target((NAMESPACE, name), Admin(client), at, True) for name, at in places.items()
+        ]
+        takeover = Takeover(lost, OperatorMetrics(), lambda: targets, lambda: True)
+        takeover.pod_shown(pod(), gone=False)
+        began = asyncio.get_running_loop().time()
+        takeover.node_shown(OUT_OF_SERVICE_NODE)
+        async with asyncio.timeout(20):
+            while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
+                await asyncio.sleep(0.02)
+        took_s = asyncio.get_running_loop().time() - began
+        await end_tasks(takeover._checks.values())
+    await client.close()
+    for each in silent:
+        each.close()
+
+    assert leader.buried[0] == CLIENT
+    assert took_s < 1
+
+
 async def test_a_pod_that_is_shown_after_its_lost_node_is_looked_at(lost: Api) -> None:
     """Law: an operator that begins sees nodes and pods in any order, and each client of a lost node is expired."""
     leader = Survivor()
