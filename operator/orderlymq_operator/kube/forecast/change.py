@@ -33,6 +33,7 @@ from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.observe.listeners import outside_view, published_addresses
 from orderlymq_operator.kube.reconcile import groupremoval, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
+from orderlymq_operator.kube.reconcile.backend import only_volume_text
 from orderlymq_operator.kube.reconcile.canary import with_canary
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.reconcile.desiredobjects import (
@@ -48,7 +49,13 @@ from orderlymq_operator.kube.resources import (
     Json,
     resource_of,
 )
-from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica, Subject
+from orderlymq_operator.plan.actions import (
+    Observed,
+    Refuse,
+    RestartReplica,
+    StopReplica,
+    Subject,
+)
 from orderlymq_operator.plan.forecast.consequences import live_effects
 from orderlymq_operator.plan.forecast.effects import Effect, Forecast, ResourceForecast
 from orderlymq_operator.plan.forecast.forecast import forecast
@@ -160,6 +167,7 @@ def _forecast(
         observed = replace(found, secrets=secrets_of(after))
     said = forecast(desired, observed, whole=False)
     beside = [*_beside(cluster, desired, live, environment, steps), *_removed_data(said)]
+    beside += _kept_pods(said, live, environment)
     resources = []
     for each in said.resources:
         effects = each.effects
@@ -407,6 +415,14 @@ def _removed_data(said: Forecast) -> Iterator[Effect]:
     if claims:
         text = f"the volumes of the replicas that leave are deleted: {', '.join(claims)}"
         yield Effect("DeletesData", text, tuple(f"PersistentVolumeClaim/{name}" for name in claims))
+
+
+def _kept_pods(said: Forecast, live: Live, environment: Environment) -> Iterator[Effect]:
+    """Yield the restarts that wait, because a volume would go with the pod."""
+    restarted = {step.group for step in said.steps if isinstance(step, RestartReplica)}
+    for group in sorted(restarted & environment.groups.keys()):
+        if text := only_volume_text(live, group, environment.groups[group]):
+            yield Effect("Waits", text, (f"{group}/1",))
 
 
 def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:

@@ -104,6 +104,11 @@ class Live:
             if (node := names.node_of_claim(claim.name, group)) is not None
         }
 
+    def deleted_claim(self, group: str, replicas: int) -> ClaimFacts | None:
+        """Return a volume claim of one of a group's *replicas* that was deleted: it goes with the pod that has it."""
+        found = self.claims_of(group).items()
+        return next((each for node, each in found if node <= replicas and each.deleting), None)
+
     def name_server_pods(self) -> dict[int, PodFacts]:
         """Return the pods of the name servers by index."""
         return {

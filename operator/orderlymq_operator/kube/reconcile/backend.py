@@ -403,6 +403,7 @@ class KubeBackend:
             case StartReplica(group, node, join):
                 await self._start_replica(group, node, join=join)
             case RestartReplica(group, node):
+                self._check_only_volume(group)
                 await self.replace_pod(names.pod_name(group, node))
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
@@ -502,6 +503,15 @@ class KubeBackend:
         smaller = replace(form, replicas=node - 1, first=min(form.first, node - 1))
         await self._apply_group(group, smaller)
 
+    def _check_only_volume(self, group: str) -> None:
+        """Keep the only replica of a group while its volume would go with its pod.
+
+        Raises:
+            EvictionRefusedError: its claim was deleted.
+        """
+        if text := only_volume_text(self.live, group, self.environment.groups[group]):
+            raise EvictionRefusedError(text, 0)
+
     async def replace_pod(self, name: str) -> None:
         """Evict a pod, the very one that was looked at; its StatefulSet makes another one.
 
@@ -521,3 +531,14 @@ class KubeBackend:
                 text = f"pod {name} must stay for now: {error}"
                 raise type(error)(text, error.status, error.reason) from error
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
+
+
+def only_volume_text(live: Live, group: str, form: GroupForm) -> str:
+    """Return why the only replica of a group is not restarted; empty where another one has its messages, or its volume stays."""
+    claim = live.deleted_claim(group, form.replicas) if form.replicas == 1 else None
+    if claim is None:
+        return ""
+    return (
+        f"the only replica of {group} is not restarted: its volume claim {claim.name} was deleted and goes with its pod, "
+        "and all messages of the group with it"
+    )

@@ -35,7 +35,7 @@ async def settle(backend: KubeBackend, found: Findings) -> int:
 async def _settle_sizes(backend: KubeBackend, found: Findings) -> int:
     """Let volumes grow, and say how they are; return how many changes were made."""
     count = 0
-    found.storage = await _unbound(backend)
+    found.storage = await _unbound(backend) or _deleted(backend)
     cluster = backend.desired.cluster
     wanted = wanted_sizes(cluster, backend.live, backend.environment.groups)
     small = [
@@ -186,6 +186,15 @@ async def _unbound(backend: KubeBackend) -> ConditionReport | None:
         if name and await backend.api.get(STORAGE_CLASSES, None, name) is None:
             text = f"{claim} waits: there is no StorageClass {name!r}"
             return ConditionReport("False", "VolumePending", text)
+    return None
+
+
+def _deleted(backend: KubeBackend) -> ConditionReport | None:
+    """Return which volume goes with its pod, because somebody has deleted its claim."""
+    for group, form in backend.environment.groups.items():
+        if claim := backend.live.deleted_claim(group, form.replicas):
+            text = f"{claim.name} was deleted: Kubernetes keeps it as long as its pod runs, and the replica begins empty after that"
+            return ConditionReport("False", "ClaimDeleted", text)
     return None
 
 

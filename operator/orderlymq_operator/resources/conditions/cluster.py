@@ -164,6 +164,16 @@ REASONS: Final = (
         "Volumes grow, to spec.storage.size or by storage.autoGrow.",
     ),
     Reason(
+        "ClaimDeleted",
+        (CLUSTER,),
+        ("StorageReady",),
+        "False",
+        "Somebody has deleted the volume claim of a replica. Its pod keeps the volume until it ends, and the replica begins "
+        "empty after that. The operator does not restart the only replica of a group meanwhile.",
+        "With other replicas: delete the pod while they are healthy, and they fill the new volume. With one: raise "
+        "spec.replicasPerGroup to 3, wait for QuorumHealthy, then delete the pod.",
+    ),
+    Reason(
         "GrowthLimitReached",
         (CLUSTER,),
         ("StorageReady",),

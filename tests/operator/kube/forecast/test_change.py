@@ -69,6 +69,21 @@ async def test_files_with_pipelines_alone_ask_for_nothing(small: SmallCluster) -
     assert small.server.asked == []
 
 
+async def test_a_plan_says_that_the_only_replica_is_not_restarted_while_its_volume_would_go(
+    small: SmallCluster,
+) -> None:
+    """Law: as the operator does."""
+    edit = _cluster(config={"logLevel": "DEBUG"})
+    before = await _forecast(small, edit)
+    claim = small.server.find(CLAIMS, NAMESPACE, "data-demo-0-0") or {}
+    meta = {**claim["metadata"], "deletionTimestamp": "2026-01-02T00:00:00Z"}
+    small.server.put(CLAIMS, {**claim, "metadata": meta})
+
+    after = await _forecast(small, edit)
+
+    assert (before.targets("Waits"), after.targets("Waits")) == ((), ("demo-0/1",))
+
+
 def _said(said: Forecast) -> set[str]:
     """Return what may be written, as the names of objects."""
     found = {target for effect in said.effects for target in effect.targets}

@@ -208,3 +208,36 @@ async def test_a_pod_that_only_has_the_labels_of_a_process_is_none(
     scope = growing.reconciler.seen[KEY]
     assert set(scope.live.pods) == {"demo-0-0", "demo-nameserver-0"}
     assert growing.condition("Ready")["status"] == "True"
+
+
+def delete_claim(small: SmallCluster) -> None:
+    """Delete the volume claim of the only replica, as a person does; Kubernetes keeps it while a pod has it."""
+    claim = small.server.find(CLAIMS, NAMESPACE, _NAME)
+    assert claim is not None
+    meta = {**claim["metadata"], "deletionTimestamp": "2026-01-02T00:00:00Z"}
+    small.shown(CLAIMS, small.server.put(CLAIMS, {**claim, "metadata": meta}), gone=False)
+
+
+async def evicted(small: SmallCluster) -> set[str]:
+    small.server.writes()
+    await settle(small)
+    return {path.split("/")[-2] for _, path, *_ in small.server.writes() if "eviction" in path}
+
+
+async def test_the_only_replica_of_a_group_is_not_restarted_while_its_volume_would_go(
+    growing: SmallCluster,
+) -> None:
+    """Law: whoever deletes a claim by mistake loses nothing by what the operator does, and hears of it."""
+    delete_claim(growing)
+    await settle(growing)
+    told = growing.condition("StorageReady")
+    growing.change(config={"logLevel": "DEBUG"})
+
+    gone = await evicted(growing)
+
+    assert (told["status"], told["reason"]) == ("False", "ClaimDeleted")
+    assert _NAME in told["message"]
+    assert gone == {"demo-nameserver-0"}
+    progress = growing.condition("Progressing")
+    assert (progress["status"], _NAME in progress["message"]) == ("True", True)
+    assert growing.condition("StorageReady")["reason"] == "ClaimDeleted"
