@@ -49,10 +49,12 @@ class Use:
     Attributes:
         newest: the set with the greatest number; None before the first.
         running: signer and trusts of every set that a pod runs with.
+        lost: the Secret of the newest set is gone: no pod can start with it, and nobody has its keys.
     """
 
     newest: CertificateSet | None = None
     running: frozenset[tuple[int, frozenset[int]]] = frozenset()
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def next_steps(
     return [
         Issue(name, 1 if use.newest is None else use.newest.number + 1, signer, trusts)
         for name, use in sorted(uses.items())
-        if not _serves(use.newest, signer, trusts, now, ends)
+        if use.lost or not _serves(use.newest, signer, trusts, now, ends)
     ]
 
 

@@ -8,10 +8,10 @@ cannot be made leaves running groups with what they have, and is reported.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.api import Api, ConflictError, may_change
 from orderlymq_operator.kube.certificates.authority import (
     CertificateError,
     Pair,
@@ -46,6 +46,9 @@ from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.resources import SECRETS, STATEFUL_SETS, Json
 from orderlymq_operator.resources.kinds import Cluster
 
+# How often a set's Secret is looked for: while its pods run, and where one may be about to start.
+SET_KEPT: Final = timedelta(minutes=30)
+SET_KEPT_AT_WORK: Final = timedelta(minutes=1)
 # Steps of one reconcile: an authority and what it signs, and some more where Secrets of an earlier life are found.
 _STEPS_MAX: Final = 16
 
@@ -60,6 +63,8 @@ class GroupCertificates:
         running: what its pods were made with.
         exists: whether it has a StatefulSet; one that runs in plain goes on so while nothing can be made.
         has_all: whether every pod is there to say so, and nobody has paused the Cluster.
+        is_calm: whether every pod is ready.
+        lost: whether the Secret of the newest set is gone.
     """
 
     mode: Mode
@@ -67,6 +72,8 @@ class GroupCertificates:
     running: list[Issued]
     exists: bool
     has_all: bool
+    is_calm: bool = True
+    lost: bool = False
 
     @property
     def may_change(self) -> bool:
@@ -78,7 +85,7 @@ class GroupCertificates:
         """Next step of the schedule; the pods of the next moment are made with the newest set."""
         every = [*self.running, *([self.issued] if self.issued else [])]
         pairs = frozenset((each.made.signer, each.made.trusts) for each in every)
-        return Use(self.issued.made if self.issued else None, pairs)
+        return Use(self.issued.made if self.issued else None, pairs, self.lost)
 
 
 @dataclass(slots=True)
@@ -105,10 +112,19 @@ class Certificates:
         self._now = now
         # Authorities without their keys, by Cluster and its UID.
         self._known: dict[ClusterKey, tuple[str, dict[int, KnownAuthority]]] = {}
+        # When the Secret of a group's newest set was there, by Cluster and name.
+        self._sets: dict[ClusterKey, dict[str, datetime]] = {}
+        self._lost: set[ClusterKey] = set()
 
     def forget(self, key: ClusterKey) -> None:
         """Forget a Cluster that is gone."""
         self._known.pop(key, None)
+        self._sets.pop(key, None)
+        self._lost.discard(key)
+
+    def are_lost(self, key: ClusterKey) -> bool:
+        """Return whether pods of a group that is made again now would wait for certificates that nobody has."""
+        return key in self._lost
 
     async def settle(
         self, cluster: Cluster, live: Live, forms: Mapping[str, GroupForm], *, paused: bool
@@ -142,6 +158,8 @@ class Certificates:
                 problem = await self._make(scope)
             except CertificateError as error:
                 problem = str(error)
+            is_lost = any(group.lost for group in groups.values())
+            (self._lost.add if is_lost else self._lost.discard)((namespace, meta.name))
         lacking = {
             name for name, found in groups.items() if found.issued is None and not found.exists
         }
@@ -167,6 +185,7 @@ class Certificates:
             CertificateError: a Secret that is needed is not there, or not this Cluster's.
         """
         await self._learn(scope)
+        await self._look_for_sets(scope)
         problem = await self._follow_issuer(scope)
         renews = scope.cluster.spec.security.internal_issuer is None
         for _ in range(_STEPS_MAX):
@@ -193,6 +212,20 @@ class Certificates:
         numbers = {number for made in sets for number in (*made.trusts, made.signer)}
         for number in sorted(numbers - set(scope.authorities)):
             await self._authority(scope, number)
+
+    async def _look_for_sets(self, scope: _Scope) -> None:
+        """Note which sets somebody has deleted: a pod that starts again would wait for its own for ever."""
+        seen = self._sets.setdefault((scope.namespace, scope.cluster.metadata.name), {})
+        for name, group in scope.groups.items():
+            if group.issued is None or not group.may_change:
+                continue
+            secret = names.certificates_secret(name, group.issued.made.number)
+            kept = SET_KEPT if group.is_calm and not may_change() else SET_KEPT_AT_WORK
+            if secret in seen and timedelta() <= scope.now - seen[secret] < kept:
+                continue
+            group.lost = await self._api.get(SECRETS, scope.namespace, secret) is None
+            if not group.lost:
+                seen[secret] = scope.now
 
     async def _authority(self, scope: _Scope, number: int) -> Pair:
         """Return an authority with its key; what is known of it is remembered."""
@@ -277,7 +310,7 @@ class Certificates:
                 issued.made.trusts,
                 pair_in(found).trusted,
             ) == (step.signer, step.trusts, "".join(dict.fromkeys(trusted))):
-                group.issued = issued
+                group.issued, group.lost = issued, False
                 return
         name = names.certificates_secret(step.name, step.number)
         raise CertificateError(
@@ -299,22 +332,20 @@ def group_certificates(
     present = live.find(STATEFUL_SETS, group)
     notes = (present or {"metadata": {}})["metadata"].get("annotations") or {}
     issued = Issued.parsed(notes.get(names.ANNOTATION_CERTIFICATES))
-    pods = [
-        Issued.parsed(pod.annotations.get(names.ANNOTATION_CERTIFICATES))
-        for pod in live.group_pods(group).values()
-    ]
+    every = live.group_pods(group).values()
+    pods = [Issued.parsed(pod.annotations.get(names.ANNOTATION_CERTIFICATES)) for pod in every]
     # A pod that is away might come back with any set.
-    may_change = len(pods) >= form.replicas and not paused
+    has_all = len(pods) >= form.replicas and not paused
     target = _target(cluster, is_new=present is None, has_set=issued is not None)
     mode = target if present is None else issued.mode if issued else None
     # Where updates are paused, settings must not change under pods that stay; renewals wait for the next pods.
-    if present is not None and may_change and cluster.spec.update.mode != "Paused":
+    if present is not None and has_all and cluster.spec.update.mode != "Paused":
         mode = next_mode(target, mode, [each.mode if each else None for each in pods])
     if mode is None:
         return None
-    return GroupCertificates(
-        mode, issued, [each for each in pods if each], present is not None, may_change
-    )
+    is_calm = all(pod.ready_since is not None for pod in every)
+    running = [each for each in pods if each]
+    return GroupCertificates(mode, issued, running, present is not None, has_all, is_calm)
 
 
 def _can_wait(lacking: set[str], forms: Mapping[str, GroupForm], live: Live) -> bool:

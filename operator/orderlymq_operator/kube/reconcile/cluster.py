@@ -469,7 +469,7 @@ class ClusterReconciler:
             secrets=found_secrets,
             fingerprints=self._credentials.fingerprints(state, found_secrets),
             pages=await self._credentials.pages(cluster, live.pods.values()),
-            holds=paused or bool(missing),
+            holds=paused or bool(missing) or self._certificates.are_lost(item.key),
             expanding=self._expanding.get(item.key, frozenset()),
             detector=self._detectors.setdefault(item.key, FailureDetector()),
             nodes=await self.nodes.read() if needs_nodes(cluster) else [],

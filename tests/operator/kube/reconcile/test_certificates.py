@@ -23,10 +23,15 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import Environment, GroupForm, group_set
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
-from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
+from orderlymq_operator.kube.reconcile.certificates import (
+    SET_KEPT_AT_WORK,
+    Certificates,
+    in_use,
+)
 from orderlymq_operator.kube.resources import (
     CONFIG_MAPS,
     CONSUMER_GROUPS,
+    PODS,
     SECRETS,
     STATEFUL_SETS,
     Json,
@@ -409,6 +414,29 @@ async def test_a_secret_of_somebody_else_is_never_taken_for_ours(world: World) -
     assert text(world.secret("demo-0-2-internal-tls"), "ca.crt") != forged.certificate
 
 
+async def test_a_set_that_somebody_deletes_is_followed_by_the_next_one(world: World) -> None:
+    """Law: a pod that starts again could not mount what is gone; those that run are replaced before they must start again."""
+    await world.rest()
+    world.server.drop(SECRETS, NAMESPACE, "demo-0-1-internal-tls")
+    world.now[0] += SET_KEPT_AT_WORK
+
+    await world.settle(paused=True)
+    paused = world.roll()
+    while True:
+        assert not await world.settle()
+        if not world.roll():
+            break
+    world.check()
+
+    assert not paused
+    every = [world.said(name) for name in sorted(world.live.pods)]
+    assert facts(every) == {("enforcing", 2, 1, frozenset({1}))}
+    assert world.rolled == 3
+    world.server.asked.clear()
+    await world.settle()
+    assert world.server.asked == []
+
+
 async def test_a_lost_authority_is_reported_and_breaks_nothing(world: World) -> None:
     """Another one with its number would be trusted by nobody."""
     await world.rest()
@@ -469,6 +497,32 @@ async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_i
         settings = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
         assert settings is not None
         assert any('"mode": "permissive"' in text for text in settings["data"].values())
+
+
+async def test_no_pod_is_replaced_by_one_without_certificates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: where all Secrets of a Cluster were deleted nobody can sign a next set, and its pods run on with theirs."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        while await small.reconciler.reconcile(KEY) is not None:
+            pass
+        runs = small.server.find(PODS, NAMESPACE, "demo-0-0")
+        assert runs is not None
+        small.change(security={"internalTls": "Enabled"})
+        await small.reconciler.reconcile(KEY)
+        small.shown(PODS, small.server.put(PODS, runs), gone=False)
+        for name in ("demo-1-ca", "demo-0-1-internal-tls"):
+            small.server.drop(SECRETS, NAMESPACE, name)
+        small.server.writes()
+
+        for _ in range(3):
+            await small.reconciler.reconcile(KEY)
+
+        evicted = [path for _, path, *_ in small.server.writes() if path.endswith("/eviction")]
+        assert "/api/v1/namespaces/shop/pods/demo-0-0/eviction" not in evicted
+        ready = small.condition("Ready")
+        assert ready["reason"] == "SecretMissing"
+        assert "'demo-1-ca' is gone" in ready["message"]
 
 
 async def test_a_new_group_without_certificates_holds_up_nothing_of_the_others(
