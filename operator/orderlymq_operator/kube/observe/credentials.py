@@ -3,7 +3,8 @@ Connections to brokers and the secrets of Users: signatures and certificates by 
 
 Rules: secrets of Users are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and
 the operator's own secret of a Cluster, are made once and never change. They are in Secrets of the Cluster, read twice an hour.
-One that somebody deleted is made again as it was. Never is another one made for processes that run: they have read the first.
+One that somebody deleted is made again as it was, and one that somebody changed counts for nothing. Never is another one made for
+processes that run: they have read the first.
 """
 
 import asyncio
@@ -91,6 +92,8 @@ class Credentials:
         self._clients: dict[tuple[str | None, str] | None, _Client] = {}
         # By namespace and name of a Cluster: its own Secrets by name, and when they were read.
         self._kept: dict[tuple[str, str], dict[str, tuple[float, Json]]] = {}
+        # Likewise, what is to be done about one that was changed.
+        self._changed: dict[tuple[str, str], dict[str, str]] = {}
         self._clock = clock
 
     async def admin(
@@ -232,6 +235,14 @@ class Credentials:
     def forget(self, key: tuple[str, str]) -> None:
         """Drop what is kept of the Cluster with this namespace and name: it is gone."""
         self._kept.pop(key, None)
+        self._changed.pop(key, None)
+
+    def changed_secret(self, key: tuple[str, str]) -> str:
+        """Return which Secret of the Cluster's own somebody has changed, as `admin` has found it; empty for none.
+
+        Pods that start with it would be strangers to those that run.
+        """
+        return next(iter(self._changed.get(key, {}).values()), "")
 
     async def _pair(self, cluster: Cluster, form: Access) -> Json | None:
         """Return the Secret of the key pair of processes; where it was deleted already, that of their successors."""
@@ -268,7 +279,7 @@ class Credentials:
     ) -> Json | None:
         """Return a Secret that was made for *cluster* itself and never changes; its text is under *key*.
 
-        Where nothing may change by it one that was read OWN_KEPT_S ago is good enough.
+        Where nothing may change by it one that was read OWN_KEPT_S ago is good enough, unless that was changed since.
 
         Raises:
             RetryLaterError: it is of a former Cluster of the name, which is about to go with all that it had.
@@ -278,7 +289,8 @@ class Credentials:
         now = self._clock()
         secrets_of = self._kept.setdefault((meta.namespace or "", meta.name), {})
         read_at, kept = secrets_of.get(name, (0.0, None))
-        is_recent = now - read_at < OWN_KEPT_S and not may_change()
+        changed = self._changed.setdefault((meta.namespace or "", meta.name), {})
+        is_recent = now - read_at < OWN_KEPT_S and not may_change() and name not in changed
         if kept is not None and is_recent and is_of(cluster, kept):
             return kept
         text = _value(kept, key) if kept is not None and is_of(cluster, kept) else None
@@ -293,6 +305,12 @@ class Credentials:
             found = await self._made_once(meta.namespace, name, make, text)
         if found is not None and is_former(meta, found):
             raise RetryLaterError(f"Secret {name} of a former Cluster of the name goes first", 0)
+        changed.pop(name, None)
+        if runs and text is not None and _value(found, key) != text:
+            changed[name] = (
+                f"Secret {name!r} was changed, and processes of the Cluster run with what it had: restore its key {key!r}"
+            )
+            return kept  # and look again next time
         if found is not None:
             secrets_of[name] = (now, found)
         return found

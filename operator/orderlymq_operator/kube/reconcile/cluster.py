@@ -458,6 +458,7 @@ class ClusterReconciler:
         missing = await self._credentials.missing_secret(cluster)
         runs = bool(live.stateful_sets())
         admin = await self._credentials.admin(cluster, live.pods.values(), runs=runs)
+        missing = missing or self._credentials.changed_secret(item.key)
         found_secrets = await self._credentials.secrets(state)
         backend = KubeBackend(
             self._api,

@@ -110,7 +110,7 @@ REASONS: Final = (
         READY,
         "False",
         "The Secret, its key, or a usable value in it is missing: of a Cluster that of tls.secretName, without which "
-        "no pod starts, or of security.internalIssuer, without which no new group does; or one that the operator made and somebody deleted. "
+        "no pod starts, or of security.internalIssuer, without which no new group does; or one that the operator made and somebody deleted or changed. "
         "No pod that runs is replaced meanwhile.",
         "Create the Secret: tls.crt, tls.key and ca.crt for a Cluster; for a User a secret key of six characters to 3,000 bytes, in a Secret whose name is not kept for Clusters. Restore CLUSTER-identity or CLUSTER-operator as it was.",
     ),

@@ -1,5 +1,6 @@
 """A Secret that new pods need and that is not there: no pod that runs gives way to one that could not start."""
 
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,32 @@ async def test_no_pod_is_replaced_before_its_successor_can_start(
 
     assert early == set()
     assert (said["reason"], right in said["message"]) == ("SecretMissing", True)
+    assert delay_s is not None
+    assert "demo-nameserver-0" in late
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("demo-identity", "secret"), ("demo-operator", "secretKey")]
+)
+async def test_a_secret_of_its_own_that_somebody_changes_replaces_no_pod(
+    monkeypatch: pytest.MonkeyPatch, name: str, key: str
+) -> None:
+    """Law: processes run with what they have read, and a pod with another text would be a stranger to them."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        while await small.reconciler.reconcile(KEY) is not None:
+            pass
+        before = small.server.find(SECRETS, NAMESPACE, name)
+        assert before is not None
+        small.server.put(SECRETS, {**before, "data": {key: b64encode(b"another").decode()}})
+        small.change(config={"logLevel": "DEBUG"})
+
+        early, delay_s = await evicted(small)
+        said = small.condition("Ready")
+        small.server.put(SECRETS, before)
+        late, _ = await evicted(small)
+
+    assert early == set()
+    assert (said["reason"], repr(name) in said["message"]) == ("SecretMissing", True)
     assert delay_s is not None
     assert "demo-nameserver-0" in late
 
