@@ -109,6 +109,7 @@ class ObservedPipeline:
         unknown_fields: what would be written and its definition does not know.
         runs: Jobs that a schedule has made; current means that it would make them in the same form now.
         refused_pod: why a driver's pod that is missing cannot be made; empty where none is, or nobody says.
+        deleted_claim: its own volume claim, where somebody has deleted it: it goes with the last pod that has it.
     """
 
     workloads: tuple[Workload, ...] = ()
@@ -120,6 +121,7 @@ class ObservedPipeline:
     unknown_fields: tuple[str, ...] = ()
     runs: tuple[Workload, ...] = ()
     refused_pod: str = ""
+    deleted_claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,12 @@ def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> Conditio
     if form == "SparkApplication" and seen.unknown_fields:
         text = f"the API server's definition of SparkApplication has no {', '.join(seen.unknown_fields)}"
         return ConditionReport("False", "DefinitionTooOld", text)
+    if seen.deleted_claim:
+        text = (
+            f"{seen.deleted_claim} was deleted: Kubernetes keeps it as long as a driver's pod has it, and the next driver begins "
+            "without a checkpoint"
+        )
+        return ConditionReport("False", "ClaimDeleted", text)
     return None
 
 

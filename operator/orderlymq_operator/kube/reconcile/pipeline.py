@@ -270,6 +270,7 @@ class PipelineReconciler:
             ),
             runs=tuple(run_of(each, seen.workload) for each in live[JOBS] if is_run(each)),
             refused_pod=await self._refused_pod(live),
+            deleted_claim=_deleted_claim(pipeline, live[CLAIMS]),
             pods=tuple(pods),
             stale=len(changes(wanted, seen.everything)) + len(seen.surplus()),
             cluster_found=reference is None or self._cluster_of(pipeline) is not None,
@@ -439,6 +440,18 @@ class PipelineReconciler:
             return
         self._reported_at[key] = now
         await self._writer.write(item, conditions, facts)
+
+
+def _deleted_claim(pipeline: Pipeline, claims: Sequence[Json]) -> str:
+    """Return the name of the Pipeline's volume claim where somebody has deleted it; one of a former Pipeline goes with that."""
+    name = claim_name(pipeline)
+    is_deleted = any(
+        found["metadata"]["name"] == name
+        and "deletionTimestamp" in found["metadata"]
+        and not is_former(pipeline.metadata, found, PIPELINES.kind)
+        for found in claims
+    )
+    return name if is_deleted else ""
 
 
 def _same(found: Json, made: Json) -> bool:

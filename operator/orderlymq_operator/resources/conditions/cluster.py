@@ -165,13 +165,14 @@ REASONS: Final = (
     ),
     Reason(
         "ClaimDeleted",
-        (CLUSTER,),
-        ("StorageReady",),
+        (CLUSTER, PIPELINE),
+        ("Ready", "StorageReady"),
         "False",
-        "Somebody has deleted the volume claim of a replica. Its pod keeps the volume until it ends, and the replica begins "
-        "empty after that. The operator does not restart the only replica of a group meanwhile.",
+        "Somebody has deleted the volume claim of a replica, or of a Pipeline. Its pod keeps the volume until it ends, and what "
+        "follows begins empty. The operator restarts neither the only replica of a group nor a Pipeline's driver meanwhile.",
         "With other replicas: delete the pod while they are healthy, and they fill the new volume. With one: raise "
-        "spec.replicasPerGroup to 3, wait for QuorumHealthy, then delete the pod.",
+        "spec.replicasPerGroup to 3, wait for QuorumHealthy, then delete the pod. Of a Pipeline: save the checkpoint if it is "
+        "needed, then delete the driver's pod.",
     ),
     Reason(
         "GrowthLimitReached",

@@ -233,6 +233,29 @@ async def test_a_volume_that_cannot_grow_keeps_no_driver_from_running(
     assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
 
 
+async def test_no_driver_is_replaced_while_its_checkpoint_would_go(world: World) -> None:
+    """Law: whoever deletes its claim by mistake loses nothing by what the operator does, and hears of it."""
+    await world.hear()
+    claim = world.server.find(CLAIMS, NAMESPACE, OBJECT)
+    assert claim is not None
+    meta = {**claim["metadata"], "deletionTimestamp": "2026-01-02T00:00:00Z"}
+    world.server.put(CLAIMS, {**claim, "metadata": meta})
+    world.want(trigger="60s")
+    world.server.writes()
+
+    await world.settle()
+
+    workload = STATEFUL_SETS.path(NAMESPACE, OBJECT)
+    assert [path for _, path, *_ in world.server.writes() if path.startswith(workload)] == []
+    assert world.reason == ("False", "ClaimDeleted")
+    world.server.drop(PODS, NAMESPACE, f"{OBJECT}-0")
+    world.server.drop(CLAIMS, NAMESPACE, OBJECT)
+    await world.begin_again()
+    await world.settle()
+    assert world.server.find(CLAIMS, NAMESPACE, OBJECT) is not None
+    assert world.reason == ("False", "Progressing")
+
+
 async def test_a_volume_that_nobody_has_used_grows_when_it_is_bound(world: World) -> None:
     """Nobody may change one that is not, and a driver is what binds it."""
     await world.settle()
