@@ -98,7 +98,10 @@ REMARKS: Final = {
         "offsets stay unless `removeOffset` or `cleanOffset`; the topics `%RETRY%group` and `%DLQ%group` always stay, and "
         "`mqadmin deleteSubGroup -c` deletes them with 215; 20517 while a member holds a queue lock or has a lane in hand: stop the consumers first"
     ),
-    RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
+    RequestCode.GET_CONSUME_STATS: (
+        "without topic: all topics with offsets, and the retry topic; `pullOffset` is where the last answer to a pull "
+        "let the group go on, while it has members"
+    ),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online, unless `queueId` names a queue; a body (ours) names exactly the offsets",
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asks the members with 221",
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "retention looks immediately",

@@ -10,6 +10,7 @@ from typing import Final
 from orderlymq_broker.core.bodylimits import SUBSCRIPTIONS_MAX
 from orderlymq_broker.core.clientsessions import SAID_MAX, SAID_OF_CONNECTION_MAX, SAID_SMALL
 from orderlymq_broker.core.entrybuilder import NAMES_MAX
+from orderlymq_broker.core.pullpositions import POSITIONS_MAX
 from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_MAX
 from orderlymq_broker.processors.fetch.pull import HELD_MAX
 from orderlymq_broker.processors.groups.locks import LOCKS_MAX
@@ -158,6 +159,12 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             f"{HELD_MAX:,}",
             "",
             "further ones are answered without a wait",
+        ),
+        (
+            "queues of groups whose pulls are shown as in flight",
+            f"{POSITIONS_MAX:,}",
+            "",
+            "nothing is shown in flight of further ones",
         ),
         (
             "heartbeats of the clients behind one connection",

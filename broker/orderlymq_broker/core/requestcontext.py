@@ -17,6 +17,7 @@ from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.listings import Listings
 from orderlymq_broker.core.livesettings import effective
 from orderlymq_broker.core.messageage import MessageAge
+from orderlymq_broker.core.pullpositions import PullPositions
 from orderlymq_broker.core.quotas import Quotas
 from orderlymq_broker.core.uncommitted import Creation, LeaderView
 from orderlymq_broker.settings import BrokerSettings
@@ -84,6 +85,7 @@ class Context:
         entries: what proposals pass on their way into the log; gives offsets.
         listings: writes long lists bit by bit.
         ages: how old messages are for certain.
+        positions: how far groups have pulled.
         counters: how often things happened, by name; shown in the status and as metrics.
         got: answers with messages and their bytes, by topic and group, since `observe/rates.py` took them last.
         duplicate_clients: client ids used over two live connections, with the older and the newer.
@@ -125,6 +127,7 @@ class Context:
         self.entries = EntryBuilder(self.store_host, state)
         self.listings = Listings()
         self.ages = MessageAge(state)
+        self.positions = PullPositions(state.members)
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
 

@@ -374,6 +374,7 @@ class BrokerCore:
             return []
         context.unparked_groups.clear()
         self.committer.forget()
+        context.positions.clear()
         self.locks.stop()
         self.rebalance.stop()
         context.view = LeaderView()
@@ -434,11 +435,13 @@ class BrokerCore:
                 self.rebalance.freed(self.locks.freed(outcome.queues), now)
                 return []
             case MembersChanged():
+                self.context.positions.left(outcome.groups)
                 self.rebalance.changed(outcome.groups, self.locks.freed(outcome.freed), now)
                 return self.lanes.changed(outcome.lanes, now)
             case LanesGranted() | LanesMoved():
                 return self.lanes.changed(outcome, now)
             case OffsetsMoved(reset=pairs) if pairs:
+                self.context.positions.reset(pairs)
                 return self.lanes.fetcher.moved(pairs, now)
             case SettingsChanged():
                 self.context.refresh_settings()
@@ -460,6 +463,7 @@ class BrokerCore:
         changed = {each.name for each in groups if each.mode_changed}
         if deleted_topics or deleted_groups:
             self.committer.forget_deleted(deleted_topics, deleted_groups)
+            self.context.positions.deleted(deleted_topics, deleted_groups)
             # Requests for a topic or group that is gone would wait for nothing.
             effects += [*self.pulls.wake_orphaned(), *self.lanes.recheck_waiting(now)]
         elif changed:

@@ -352,12 +352,13 @@ class GroupAdministration:
     def _all_progress(self, only_ordered: bool, address: str, now: Now) -> Pieces:
         """Write what RocketMQ calls ConsumeStatsList."""
         state = self._context.state
-        difference = 0
+        difference = in_flight = 0
 
         def queues(group: str, topic: Topic) -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
-            nonlocal difference
+            nonlocal difference, in_flight
             for queue, offsets in self._queues(group, topic):
                 difference += offsets.broker_offset - offsets.consumer_offset
+                in_flight += (offsets.pull_offset or 0) - offsets.consumer_offset
                 yield queue, offsets
 
         start = b'{"consumeStatsList":['
@@ -374,7 +375,11 @@ class GroupAdministration:
             yield b"", 1
         # The last element has no end yet.
         end = b"]}" if start == b"]}," else start
-        more = {"brokerAddr": address, "totalDiff": difference}
+        more = {
+            "brokerAddr": address,
+            "totalDiff": difference,
+            "totalInflightDiff": in_flight,
+        }
         yield end + b"]," + fastjson.dumps(more)[1:], 1
 
     def time_spans(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
@@ -409,6 +414,7 @@ class GroupAdministration:
 
     def _queues(self, group: str, topic: Topic) -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
         offsets = self._context.state.offsets.of_group(group).get(topic.name, {})
+        pulled = self._context.positions.of(group, topic.name)
         for queue_id in range(topic.queue_count):
             queue = topic.queues.get(queue_id)
             committed = offsets.get(queue_id, 0)
@@ -418,7 +424,9 @@ class GroupAdministration:
                 if queue.min_offset < committed <= end:
                     last_ms = self._queries.store_time(queue, committed - 1)
             name = MessageQueue(topic.name, self._context.settings.group, queue_id)
-            yield name, OffsetWrapper(end, committed, last_ms)
+            # Never less: tools of 5.x show the difference as messages in flight.
+            position = max(committed, pulled.get(queue_id, 0))
+            yield name, OffsetWrapper(end, committed, last_ms, position)
 
     def _time_span(self, topic: Topic, group: str, queue_id: int, now: Now) -> QueueTimeSpan:
         name = MessageQueue(topic.name, self._context.settings.group, queue_id)

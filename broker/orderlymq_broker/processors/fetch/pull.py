@@ -325,7 +325,10 @@ class PullProcessor:
         if header.queue_offset > reading.max_offset and self._context.state.members.is_pushing(
             header.consumer_group
         ):
-            return self._restart_beyond_end(header, reading)
+            reading = self._restart_beyond_end(header, reading)
+        self._context.positions.note(
+            header.consumer_group, topic.name, header.queue_id, reading.next_offset
+        )
 
         return reading
 
