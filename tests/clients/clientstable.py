@@ -130,7 +130,7 @@ def row_of(item: pytest.Item) -> Row | None:
 
 def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
     fixtures = getattr(item, "fixturenames", ())
-    if "mqadmin" in item.path.stem:
+    if item.path.parent.name == "mqadmin":
         yield TOOL, ""
     assert isinstance(item, pytest.Function)
     module = item.module
