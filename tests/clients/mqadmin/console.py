@@ -39,7 +39,7 @@ class Scene:
     """The objects of the commands: a Normal topic that is sent to and consumed all the while.
 
     Attributes:
-        g: first number of *version*, for names.
+        g: *version* with other separators, for names.
         typo: almost the name of *group*.
         client: client id of the one member of *group*.
         offset_id, unique_id: of the first message, in queue *queue* at offset *offset*.
@@ -122,7 +122,7 @@ def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scen
         yield Scene(
             console,
             java.version,
-            java.version[0],
+            java.version.replace(".", "-"),
             producers,
             folder,
             ns,
