@@ -22,7 +22,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -106,9 +106,6 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     ok: bool
     reason: str = ""
     damaged: bool = False  # all arrived, and a value does not fit its checksum
-
-
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +267,7 @@ class SnapshotSender:
         target: NodeId,
     ) -> None:
         connection.send(encode_frame(FrameKind.SNAPSHOT_OFFER, offer))
-        wanted = _decode(await frames.next(FrameKind.SNAPSHOT_WANTED), Wanted)
+        wanted = decode_header(await frames.next(FrameKind.SNAPSHOT_WANTED), Wanted)
         files = offer.manifest.files
         if not all(0 <= number < len(files) for number in wanted.files):
             raise FrameCorrupt(f"node {target} wants files that were not offered")
@@ -289,7 +286,7 @@ class SnapshotSender:
         ends = (FrameKind.SNAPSHOT_DONE, FrameKind.SNAPSHOT_VERIFYING)
         while (frame := await frames.next(*ends)).kind is FrameKind.SNAPSHOT_VERIFYING:
             pass
-        verdict = _decode(frame, Verdict)
+        verdict = decode_header(frame, Verdict)
         if verdict.damaged:
             raise SnapshotDamaged(f"node {target} says: {verdict.reason}")
         if not verdict.ok:
@@ -376,7 +373,7 @@ class SnapshotReceiver:
         try:
             if former is not None:
                 await asyncio.gather(former, return_exceptions=True)
-            offer = _decode(await frames.next(FrameKind.SNAPSHOT_OFFER), Offer)
+            offer = decode_header(await frames.next(FrameKind.SNAPSHOT_OFFER), Offer)
             message = self._message(sender, offer)
             self.takes_in = message.meta.index
             await self._take(connection, frames, offer)
@@ -424,7 +421,7 @@ class SnapshotReceiver:
             frame = await frames.next(FrameKind.SNAPSHOT_CHUNK, FrameKind.SNAPSHOT_DONE)
             if frame.kind is FrameKind.SNAPSHOT_DONE:
                 break
-            chunk = _decode(frame, Chunk)
+            chunk = decode_header(frame, Chunk)
             if not 0 <= chunk.file < len(manifest.files):
                 raise SnapshotRefused("a chunk of a file that was not announced")
             path = self.directory / manifest.files[chunk.file].name
@@ -518,7 +515,7 @@ class _Frames:
         if self._queue.qsize() < CHUNKS_WAITING_MAX:
             self._connection.resume_reading()
         if frame.kind is FrameKind.SNAPSHOT_DONE and FrameKind.SNAPSHOT_DONE not in kinds:
-            raise SnapshotRefused(_decode(frame, Verdict).reason)
+            raise SnapshotRefused(decode_header(frame, Verdict).reason)
         if frame.kind not in kinds:
             raise FrameCorrupt(f"{frame.kind.name} where {kinds[0].name} was due")
         return frame
@@ -553,10 +550,6 @@ class _Progress:
             self._logged_at = now
             percent = 100 * self._done // max(self._total, 1)
             _log.info("%s: %d of %d bytes (%d %%)", self._what, self._done, self._total, percent)
-
-
-def _decode(frame: Frame, kind: type[_Struct]) -> _Struct:
-    return decode_header(frame, kind)
 
 
 def _pulse(connection: FrameConnection) -> Callable[[], None]:
