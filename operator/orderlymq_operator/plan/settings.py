@@ -171,7 +171,7 @@ def revision(cluster: Cluster) -> str:
     return revision_of(facts)
 
 
-def revision_of(facts: object) -> str:
+def revision_of(facts: object, length: int = REVISION_LENGTH) -> str:
     """Return a short text that differs when *facts*, of which JSON can be made, do."""
     text = json.dumps(facts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

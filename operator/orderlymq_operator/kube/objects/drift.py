@@ -6,13 +6,12 @@ desired field. Fields that others added (defaults, injected containers) are left
 """
 
 import copy
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects.names import ANNOTATION_APPLIED
 from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.settings import revision_of
 from orderlymq_operator.resources.quantities import quantity
 
 _FINGERPRINT_LENGTH: Final = 16
@@ -27,8 +26,7 @@ def stamped(made: Json) -> Json:
 
 def fingerprint(made: Any) -> str:
     """Return a text that differs when *made* does."""
-    text = json.dumps(made, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
+    return revision_of(made, _FINGERPRINT_LENGTH)
 
 
 def changes(wanted: Iterable[Json], live: Iterable[Json]) -> list[Json]:
