@@ -124,9 +124,11 @@ class AdminCalls:
                 return answer.body
         raise failure or BrokerError(ResponseCode.CONSUMER_NOT_ONLINE, "there is no broker")
 
-    async def _tell_name_servers(self, code: RequestCode, ext: dict[str, str]) -> None:
+    async def _tell_name_servers(
+        self, code: RequestCode, ext: dict[str, str], body: bytes = b""
+    ) -> None:
         for address in self._instance.name_servers:
-            await self._instance.call(address, code, ext)
+            await self._instance.call(address, code, ext, body)
 
 
 async def unless_foreign(asked: Awaitable[T], otherwise: T) -> T:

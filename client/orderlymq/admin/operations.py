@@ -219,9 +219,8 @@ class Operations(AdminCalls):
 
     async def update_name_server_config(self, values: Mapping[str, str]) -> None:
         """Change settings of every name server."""
-        body = _written_config(values)
-        for address in self._instance.name_servers:
-            await self._instance.call(address, RequestCode.UPDATE_NAMESRV_CONFIG, {}, body)
+        code = RequestCode.UPDATE_NAMESRV_CONFIG
+        await self._tell_name_servers(code, {}, _written_config(values))
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
         """Return the figures of a broker as mqadmin's brokerStatus shows them."""
