@@ -108,7 +108,7 @@ async def agreed_list(
 
 
 def check_present(named: Iterable[str], known: Iterable[str]) -> None:
-    """Let no change pass a broker group by that is away.
+    """Refuse a change that a broker group which is away would miss.
 
     Raises:
         BrokerUnreachable: One that is named is not known.

@@ -20,11 +20,7 @@ from orderlymq.consumer.group.requests import (
     send_back_request,
 )
 from orderlymq.consumer.group.subscriptions import Subscription
-from orderlymq.consumer.settings import (
-    ConsumeFrom,
-    ConsumerSettings,
-    parse_consume_timestamp,
-)
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_timestamp
 from orderlymq.errors import BrokerUnreachable, OrderlyMQError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body import fastjson
@@ -32,9 +28,7 @@ from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, CheckClientReque
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_protocol.header.catalogue import (
-    ConsumerGroupHeader,
-)
+from orderlymq_protocol.header.catalogue import ConsumerGroupHeader
 from orderlymq_protocol.names import is_retry_topic, retry_topic
 from orderlymq_runtime.remoting.client import RemotingError
 from orderlymq_runtime.wallclock import machine_ms

@@ -24,7 +24,7 @@ from orderlymq.consumer.group.subscriptions import Subscription, make_subscripti
 from orderlymq.consumer.pull.groupreader import SUSPEND_MS, SUSPENDED_TIMEOUT_S, GroupReader
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.durations import Duration, seconds
-from orderlymq.errors import BodyUnreadable, BrokerError, OrderlyMQError, SettingError, StateError
+from orderlymq.errors import BodyUnreadable, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.ownedtasks import RESTART_S, OwnedTasks, wait_for
 from orderlymq.settings import ClientSettings
@@ -405,7 +405,7 @@ class LitePullConsumer(GroupReader):
         for topic in self._subscriptions:
             try:
                 route = await self._instance.route(topic)
-            except (OrderlyMQError, BrokerError):
+            except OrderlyMQError:
                 return False
             members = await self._calls.members(topic)
             if members is None or self._instance.client_id not in members:

@@ -51,10 +51,7 @@ from orderlymq.consumer.group.requests import (
 )
 from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.listeners.pool import left_behind
-from orderlymq.consumer.settings import (
-    ConsumerSettings,
-    MessageModel,
-)
+from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import BrokerError
