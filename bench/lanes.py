@@ -416,7 +416,7 @@ def state(bench: Bench) -> None:
     held = [granted for _ in range(4) for granted in world.fetch(scan=batch, ready=0)]
     gc.collect()
     tracemalloc.start()
-    table = LaneTable.load(world.replica.store)
+    table = LaneTable(world.replica.store)
     gc.collect()
     memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -49,19 +49,19 @@ class BrokerState:
 
     def __init__(self, reader: Reader) -> None:
         """Read the state as it was when the store was last written."""
-        self.topics = TopicTable.load(reader)
-        self.groups = GroupTable.load(reader)
-        self.locks = LockTable.load(reader)
-        self.offsets = OffsetTable.load(reader)
-        self.members = MemberTable.load(reader)
-        self.dedup = DedupWindow.load(reader)
-        self.access = AccessTable.load(reader)
-        self.overrides = OverrideTable.load(reader)
-        self.transactions = TransactionTable.load(reader)
-        self.expansions = ExpansionTable.load(reader)
-        self.assignments = AssignmentTable.load(reader)
-        self.parked = ParkedTable.load(reader)
-        self.lanes = LaneTable.load(reader)
+        self.topics = TopicTable(reader)
+        self.groups = GroupTable(reader)
+        self.locks = LockTable(reader)
+        self.offsets = OffsetTable(reader)
+        self.members = MemberTable(reader)
+        self.dedup = DedupWindow(reader)
+        self.access = AccessTable(reader)
+        self.overrides = OverrideTable(reader)
+        self.transactions = TransactionTable(reader)
+        self.expansions = ExpansionTable(reader)
+        self.assignments = AssignmentTable(reader)
+        self.parked = ParkedTable(reader)
+        self.lanes = LaneTable(reader)
         self.timers = TimerTable.load(reader)
         for name, expanding in self.expansions.by_topic.items():
             self.topics.by_name[name].expansion = expanding

@@ -288,7 +288,8 @@ class _CountedIdentity(bytes):
 
 def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
     """A group set back costs its own copies from that topic, once, however many sends are known; also after a start."""
-    store, batch, window = MemoryStore(), Batch(), DedupWindow()
+    store, batch = MemoryStore(), Batch()
+    window = DedupWindow(store)
 
     def known(number: int, topic_id: int, *origin: str) -> bytes:
         identity = with_origin(send_identity(topic_id, f"U{number}", 1, 5, {}, 0), *origin)
@@ -309,7 +310,7 @@ def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
     assert list(window.sends) == [*sends, *others, *elsewhere]
     window.check()
     store.write(batch, sync=True)
-    again = DedupWindow.load(store)
+    again = DedupWindow(store)
     assert again.sends == window.sends
     again.forget_copies({2: {""}}, batch)
     again.trim(1, batch)
@@ -487,7 +488,7 @@ def test_a_range_that_goes_takes_its_rows_and_no_neighbour() -> None:
 def test_a_topic_goes_from_all_groups_and_from_nothing_else() -> None:
     """Law: groups of many queues lose a range, those of few a row for each, in one turn; what stands beside stays."""
     store, writes = MemoryStore(), TableWrites()
-    offsets = OffsetTable()
+    offsets = OffsetTable(MemoryStore())
     rows = [
         (f"g{group}", topic, queue)
         for group in range(3)

@@ -35,22 +35,15 @@ class _Globals(msgspec.Struct, frozen=True, array_like=True):
 class AccessTable:
     """Accounts by access key, and the white addresses of all; ``processors/admin/accounts.py`` bounds both."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.accounts: dict[str, AccountSet] = {}
         self.white_addresses: tuple[str, ...] = ()
         self.version = Versioned()
-
-    @classmethod
-    def load(cls, reader: Reader) -> "AccessTable":
-        """Read the table."""
-        table = cls()
         for account in read_as(reader, Table.ACCOUNTS, AccountSet):
-            table.accounts[account.access_key] = account
+            self.accounts[account.access_key] = account
         for found in read_as(reader, Table.ACCESS, _Globals):
-            table.white_addresses = found.addresses
-            table.version = Versioned(found.counter, found.timestamp)
-
-        return table
+            self.white_addresses = found.addresses
+            self.version = Versioned(found.counter, found.timestamp)
 
     def set(self, account: AccountSet, wall_ms: int, writes: TableWrites) -> AccessChanged:
         """Create or replace an account."""

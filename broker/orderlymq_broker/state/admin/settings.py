@@ -31,19 +31,12 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 class OverrideTable:
     """By RocketMQ's name: the value, and the manifest's value that it replaced; as many as there are live keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.values: dict[str, tuple[str, str]] = {}
         self.version = Versioned()
-
-    @classmethod
-    def load(cls, reader: Reader) -> "OverrideTable":
-        """Read the table."""
-        table = cls()
         for row in read_as(reader, Table.SETTINGS, _Row):
-            table.values = row.values
-            table.version = Versioned(row.counter, row.timestamp)
-
-        return table
+            self.values = row.values
+            self.version = Versioned(row.counter, row.timestamp)
 
     def set(
         self, values: dict[str, tuple[str, str]], wall_ms: int, writes: TableWrites

@@ -32,17 +32,9 @@ class AssignmentTable:
     groups alone, so a bound keeps out the rest.
     """
 
-    def __init__(self) -> None:
-        self._divisions: dict[tuple[str, str], AssignmentSet] = {}
-
-    @classmethod
-    def load(cls, reader: Reader) -> "AssignmentTable":
-        """Read the table."""
-        table = cls()
-        for found in read_as(reader, Table.ASSIGNMENTS, AssignmentSet):
-            table._divisions[found.group, found.topic] = found
-
-        return table
+    def __init__(self, reader: Reader) -> None:
+        rows = read_as(reader, Table.ASSIGNMENTS, AssignmentSet)
+        self._divisions = {(found.group, found.topic): found for found in rows}
 
     def get(self, group: str, topic: str) -> Mapping[QueuePlace, str] | None:
         """Return the owners by queue; None when nobody has decided."""

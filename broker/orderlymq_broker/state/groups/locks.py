@@ -77,27 +77,19 @@ class LockTable:
         held_of: how many of each group; others are not in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._groups: dict[str, dict[str, dict[int, Lock]]] = {}
         self._holders: dict[str, dict[str, dict[QueueRef, None]]] = {}
         self._ordered: set[str] = set()
-        self._floor = 0
+        self._floor = read_counter(reader, _FLOOR, int, 0)
         self.count = 0
         self.held_count = 0
         self.held_of: Counter[str] = Counter()
-
-    @classmethod
-    def load(cls, reader: Reader) -> "LockTable":
-        """Read the table."""
-        table = cls()
         for lock in read_as(reader, Table.LOCKS, Lock):
             if lock.topic == _GROUP_MARK:
-                table._ordered.add(lock.group)
+                self._ordered.add(lock.group)
             else:
-                table._put(lock)
-        table._floor = read_counter(reader, _FLOOR, int, 0)
-
-        return table
+                self._put(lock)
 
     # -- questions ---------------------------------------------------------------------------------
 

@@ -31,19 +31,13 @@ class MemberTable:
     all but the last (``processors/groups/members.py``).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._groups: dict[str, dict[str, MemberSeen]] = {}
         self._groups_of: dict[str, set[str]] = {}
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self.size = 0
-
-    @classmethod
-    def load(cls, reader: Reader) -> "MemberTable":
-        """Read the table."""
-        table = cls()
         for member in read_as(reader, Table.MEMBERS, MemberSeen):
-            table._add(member)
-        return table
+            self._add(member)
 
     def of_group(self, group: str) -> Mapping[str, MemberSeen]:
         """Return the members of a group by client id."""

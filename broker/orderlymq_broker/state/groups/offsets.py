@@ -26,17 +26,11 @@ class OffsetTable:
     its topic is passed over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._groups: dict[str, dict[str, dict[int, int]]] = {}
         self.count = 0
-
-    @classmethod
-    def load(cls, reader: Reader) -> "OffsetTable":
-        """Read the table."""
-        table = cls()
         for commit in read_as(reader, Table.OFFSETS, Commit):
-            table._put(table._queues(commit), commit)
-        return table
+            self._put(self._queues(commit), commit)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset, None when the group never committed there."""

@@ -49,13 +49,11 @@ Row = TypeVar("Row", ParkedKey, ReleasedKey)
 class _Rows(Generic[Row]):
     """Rows of one table by group, there by topic and queue, and there by key."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, reader: Reader, table: Table, kind: type[Row]) -> None:
         self._table = table
         self.groups: dict[str, dict[_Queue, dict[str, Row]]] = {}
         self.counts: Counter[str] = Counter()
-
-    def load(self, reader: Reader, kind: type[Row]) -> None:
-        for row in read_as(reader, self._table, kind):
+        for row in read_as(reader, table, kind):
             self._add(row)
 
     def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, Row]:
@@ -115,18 +113,9 @@ class ParkedTable:
     can ask for it any more; all rows go with their topic or group.
     """
 
-    def __init__(self) -> None:
-        self._held = _Rows[ParkedKey](Table.HELD_KEYS)
-        self._released = _Rows[ReleasedKey](Table.LET_GO_KEYS)
-
-    @classmethod
-    def load(cls, reader: Reader) -> "ParkedTable":
-        """Read the table."""
-        table = cls()
-        table._held.load(reader, ParkedKey)
-        table._released.load(reader, ReleasedKey)
-
-        return table
+    def __init__(self, reader: Reader) -> None:
+        self._held = _Rows(reader, Table.HELD_KEYS, ParkedKey)
+        self._released = _Rows(reader, Table.LET_GO_KEYS, ReleasedKey)
 
     def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, ParkedKey]:
         """Return what is held in a queue, by key."""

@@ -70,31 +70,23 @@ class LaneTable:
         having: the queues that have parked lanes, and lanes that wait for their dead letter.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._groups: dict[str, dict[str, dict[int, LaneQueue]]] = {}
         # The same by topic and group, for what concerns one topic of tens of thousands of groups.
         self._topics: dict[str, dict[str, dict[int, LaneQueue]]] = {}
         # Who has what in hand: client, group, topic, (queue, lane).
         self._holders: dict[str, dict[str, dict[str, dict[tuple[int, int], None]]]] = {}
-        self._floor = 0
+        self._floor = read_counter(reader, _FLOOR, int, 0)
         self.having: Having = {LaneState.PARKED: {}, LaneState.DYING: {}}
-
-    @classmethod
-    def load(cls, reader: Reader) -> "LaneTable":
-        """Read the table."""
-        table = cls()
         for row in read_as(reader, Table.LANE_QUEUES, QueueRow):
             place = (row.group, row.topic, row.queue_id)
-            table._put(LaneQueue(place, row.scanned, row.serial, table.having))
+            self._put(LaneQueue(place, row.scanned, row.serial, self.having))
         rows = read_as(reader, Table.LANES, LaneRow)
         for found in sorted(rows, key=lambda row: row.lane.since_ms):
-            table._groups[found.group][found.topic][found.queue_id].load(found.lane)
+            self._groups[found.group][found.topic][found.queue_id].load(found.lane)
             if found.lane.state == LaneState.IN_HAND:
                 place = (found.group, found.topic, found.queue_id)
-                table._note(found.lane.holder, place, found.lane.number)
-        table._floor = read_counter(reader, _FLOOR, int, 0)
-
-        return table
+                self._note(found.lane.holder, place, found.lane.number)
 
     # -- questions ---------------------------------------------------------------------------------
 

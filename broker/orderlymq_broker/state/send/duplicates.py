@@ -126,27 +126,21 @@ class DedupWindow:
         sends: the first send of each identity.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.sends: dict[bytes, FirstSend] = {}
         self._order: dict[int, bytes] = {}  # identities by physical offset, the oldest first
         # Physical offsets of copies by topic and origin, so that what forgets them looks at no other send.
         self._copies: dict[bytes, dict[bytes, dict[int, None]]] = {}
-
-    def __len__(self) -> int:
-        return len(self.sends)
-
-    @classmethod
-    def load(cls, reader: Reader) -> "DedupWindow":
-        """Read the window."""
-        window = cls()
         for key, value in read_pairs(reader, Family.DEDUP, b"", _END):
             physical = decode_u64(key)
             queue_id, number, store_timestamp = _VALUE.unpack_from(value)
             first = FirstSend(queue_id, number, physical, store_timestamp)
             if queue_id == _CANCELLED:
                 first = FirstSend(_CANCELLED, 0, physical, store_timestamp, number)
-            window._enter(value[_VALUE.size :], first)
-        return window
+            self._enter(value[_VALUE.size :], first)
+
+    def __len__(self) -> int:
+        return len(self.sends)
 
     def add(self, record: Append, batch: Batch) -> None:
         """Remember a send; a second one of the same identity changes nothing, unless the first was cancelled."""

@@ -57,18 +57,11 @@ class ExpansionTable:
         under_way: topics that are in another phase than OPEN. An operator lets a few grow at a time; rows stay.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.by_topic: dict[str, Expansion] = {}
         self.under_way: dict[str, None] = {}
-
-    @classmethod
-    def load(cls, reader: Reader) -> "ExpansionTable":
-        """Read the table."""
-        table = cls()
         for expansion in read_as(reader, Table.EXPANSIONS, Expansion):
-            table._put(expansion)
-
-        return table
+            self._put(expansion)
 
     def put(self, expansion: Expansion, writes: TableWrites) -> None:
         """Replace a row."""

@@ -111,30 +111,21 @@ class Versioned:
 
 
 class TopicTable:
-    """All topics, by name and by id; a row and its queues go when the topic is deleted.
+    """All topics, by name and by id; a row and its queues go when the topic is deleted. Who makes it adds the queues.
 
     Attributes:
         names_size: bytes of all names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self.names_size = 0
-        self.version = Versioned()
-        self.next_id = 1
-
-    @classmethod
-    def load(cls, reader: Reader) -> "TopicTable":
-        """Read the table; queues are added by the caller."""
-        table = cls()
-        for row in read_as(reader, Table.TOPICS, TopicRow):
-            table._add(Topic(row.id, row.config))
         counters = read_counter(reader, _TOPIC_COUNTERS, tuple[int, int, int], (0, 0, 1))
-        *version, table.next_id = counters
-        table.version = Versioned(*version)
-
-        return table
+        *version, self.next_id = counters
+        self.version = Versioned(*version)
+        for row in read_as(reader, Table.TOPICS, TopicRow):
+            self._add(Topic(row.id, row.config))
 
     def get(self, name: str) -> Topic | None:
         """Return the topic or None."""
@@ -210,19 +201,9 @@ class TopicTable:
 class GroupTable:
     """Configuration of the consumer groups; a row goes when the group is deleted."""
 
-    def __init__(self) -> None:
-        self.by_name: dict[str, GroupSet] = {}
-        self.version = Versioned()
-
-    @classmethod
-    def load(cls, reader: Reader) -> "GroupTable":
-        """Read the table."""
-        table = cls()
-        for config in read_as(reader, Table.GROUPS, GroupSet):
-            table.by_name[config.name] = config
-        table.version = Versioned(*read_counter(reader, _GROUP_COUNTERS, tuple[int, int], (0, 0)))
-
-        return table
+    def __init__(self, reader: Reader) -> None:
+        self.by_name = {config.name: config for config in read_as(reader, Table.GROUPS, GroupSet)}
+        self.version = Versioned(*read_counter(reader, _GROUP_COUNTERS, tuple[int, int], (0, 0)))
 
     def get(self, name: str) -> GroupSet | None:
         """Return the group's configuration or None."""

@@ -90,7 +90,7 @@ class TransactionTable:
     ``OPEN_MAX`` bounds both together; retention takes all whose messages it has taken.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: Reader) -> None:
         self.open: dict[int, Half] = {}
         self.given_up: dict[int, Half] = {}
         self.open_by_group: Counter[str] = Counter()
@@ -98,15 +98,8 @@ class TransactionTable:
         self._by_topic: Counter[str] = Counter()
         self._oldest_open = Oldest(self.open)
         self._oldest_given_up = Oldest(self.given_up)
-
-    @classmethod
-    def load(cls, reader: Reader) -> "TransactionTable":
-        """Read the table."""
-        table = cls()
         for half in read_as(reader, Table.TRANSACTIONS, Half):
-            table._add(half)
-
-        return table
+            self._add(half)
 
     def get(self, offset: int) -> Half | None:
         """Return a half that has not ended, given up or not."""

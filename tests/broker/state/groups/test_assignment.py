@@ -17,13 +17,14 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.tables import TableWrites
 from tests.broker.state.entries import Replica
+from tests.broker.store.memory import MemoryStore
 
 OWNERS = (("broker-a", 0, "c1"), ("broker-a", 1, "c2"))
 
 
 def test_beyond_the_bound_only_what_is_there_may_change() -> None:
     """Law: a new assignment is refused, one that is there can be replaced and ended."""
-    table, writes = AssignmentTable(), TableWrites()
+    table, writes = AssignmentTable(MemoryStore()), TableWrites()
     for number in range(ASSIGNMENTS_MAX):
         table.set(AssignmentSet(f"g{number}", "t", OWNERS), writes)
 

@@ -14,6 +14,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.tables import TableWrites
 from tests.broker.state.entries import Replica
+from tests.broker.store.memory import MemoryStore
 
 TOPICS = (TopicSet("t", 4, 4), TopicSet("u", 4, 4))
 
@@ -111,7 +112,7 @@ def test_all_that_moves_is_counted(replica: Replica) -> None:
 
 def test_the_offset_of_a_queue_by_key_only_rises() -> None:
     """Law: what its lanes have completed is not owed again."""
-    offsets, seen = OffsetTable(), list[int | None]()
+    offsets, seen = OffsetTable(MemoryStore()), list[int | None]()
 
     for offset in (0, 5, 3, 7):
         offsets.advance(Commit("g", "t", 0, offset), TableWrites())

@@ -11,6 +11,7 @@ from orderlymq_broker.state.send.duplicates import (
 from orderlymq_broker.state.send.firstsend import FirstSend
 from orderlymq_broker.store.kv import Batch, Family
 from tests.broker.state.entries import WALL_MS, Replica
+from tests.broker.store.memory import MemoryStore
 
 
 def filled(replica: Replica, *times: int) -> list[int]:
@@ -66,7 +67,7 @@ def test_the_window_is_bounded_by_number_and_by_age(
 
 def test_an_empty_window_has_no_floor() -> None:
     """There is nothing that should leave."""
-    assert DedupWindow().floor(count_max=0, oldest_ms=WALL_MS) == 0
+    assert DedupWindow(MemoryStore()).floor(count_max=0, oldest_ms=WALL_MS) == 0
 
 
 def test_an_identity_that_was_forgotten_may_come_again(replica: Replica) -> None:

@@ -17,6 +17,7 @@ from orderlymq_broker.state.transactions.halfrecords import (
 from orderlymq_broker.state.transactions.halves import Half, TransactionTable
 from orderlymq_broker.store.kv import Batch
 from tests.broker.state.entries import WALL_MS, Replica
+from tests.broker.store.memory import MemoryStore
 
 
 def opening(offset: int, group: str = "g") -> HalfOpened:
@@ -121,7 +122,7 @@ def test_halves_come_and_go_in_any_order_at_the_same_price() -> None:
     With a price that grows with the table this takes minutes, and the time-out of the test ends it.
     """
     count = 40_000
-    table, writes = TransactionTable(), TableWrites()
+    table, writes = TransactionTable(MemoryStore()), TableWrites()
     for offset in range(count):
         table.begin(opening(offset, f"g{offset % 2}"), writes)
 
@@ -145,7 +146,7 @@ def test_a_half_that_was_never_asked_about_is_not_resumed(replica: Replica) -> N
 
 def test_who_ends_nothing_for_long_leaves_no_trail(replica: Replica) -> None:
     """One half stays open while thousands come and go: what says which is the oldest stays small."""
-    table, writes = TransactionTable(), TableWrites()
+    table, writes = TransactionTable(MemoryStore()), TableWrites()
     table.begin(opening(0), writes)
     for offset in range(1, 20_000):
         table.begin(opening(offset), writes)
