@@ -11,6 +11,7 @@ import asyncio
 import copy
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -81,6 +82,12 @@ class ForbiddenError(ApiError):
     """The service account may not do this: somebody has to grant it."""
 
     condition = "Forbidden"
+
+
+class DeniedError(ForbiddenError):
+    """A quota or an admission rule forbids it, and no right lacks: the API server's sentence says which."""
+
+    condition = "ApiRefused"
 
 
 class NameTakenError(ApiError):
@@ -483,6 +490,10 @@ _REFUSALS: Final[Mapping[int, type[ApiError]]] = {
     404: NotFoundError,
     409: ConflictError,
 }
+# How the API server words a missing right, also one to hand on; quotas and admission rules have words of their own.
+_NO_RIGHT: Final = re.compile(
+    r"\buser .* (cannot|is attempting to grant) ", re.IGNORECASE | re.DOTALL
+)
 # What the API server names as the cause where a disruption budget, and not its own load, refuses.
 _BUDGET: Final = "DisruptionBudget"
 # What it says with 500 of a pod that several budgets select, as long as they do.
@@ -531,4 +542,7 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
         if _BUDGET in causes and more:
             sentence = f"{sentence.rstrip('.')}: {more}"
         return RetryLaterError(sentence, status, reason, pause_s, causes)
-    return _REFUSALS.get(status, ApiError)(sentence, status, reason, causes=causes)
+    kind = _REFUSALS.get(status, ApiError)
+    if status == 403 and not _NO_RIGHT.search(sentence):
+        kind = DeniedError
+    return kind(sentence, status, reason, causes=causes)

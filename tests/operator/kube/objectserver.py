@@ -218,7 +218,8 @@ class ObjectServer:
             text = "unable to create new content in namespace shop because it is being terminated"
             return web.json_response({"message": text, "details": {"causes": causes}}, status=403)
         if right not in self.rights:
-            return web.json_response({"message": f"the chart grants no {right}"}, status=403)
+            text = f'the chart grants no {right}: User "operator" cannot do that'
+            return web.json_response({"message": text}, status=403)
         for begin, (status, message) in self.refused.items():
             if f"{method} {path}".startswith(begin) or path.startswith(begin):
                 return web.json_response({"message": message}, status=status)

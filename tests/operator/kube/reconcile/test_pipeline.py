@@ -313,7 +313,8 @@ async def test_what_is_paused_or_goes_is_left_alone(world: World, how: str) -> N
 
 async def test_what_the_api_server_refuses_is_reported_and_tried_again(world: World) -> None:
     """Missing rights have their own reason; figures of before stay."""
-    world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 403, "statefulsets is forbidden"
+    text = 'statefulsets is forbidden: User "operator" cannot list resource "statefulsets"'
+    world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 403, text
     with pytest.raises(ForbiddenError):
         await world.look()
     assert world.reason == ("False", "Forbidden")
