@@ -39,11 +39,11 @@ class Resource:
 
 
 _OWN: Final = f"{GROUP}/{VERSION}"
-CLUSTERS: Final = Resource(_OWN, "Cluster", "clusters")
-TOPICS: Final = Resource(_OWN, "Topic", "topics")
-CONSUMER_GROUPS: Final = Resource(_OWN, "ConsumerGroup", "consumergroups")
-USERS: Final = Resource(_OWN, "User", "users")
-# Where somebody else keeps the definitions they may be those of a previous version.
+# Definitions of a previous version lack some kinds, and somebody may take all of them away while finalizers are to go.
+CLUSTERS: Final = Resource(_OWN, "Cluster", "clusters", optional=True)
+TOPICS: Final = Resource(_OWN, "Topic", "topics", optional=True)
+CONSUMER_GROUPS: Final = Resource(_OWN, "ConsumerGroup", "consumergroups", optional=True)
+USERS: Final = Resource(_OWN, "User", "users", optional=True)
 PIPELINES: Final = Resource(_OWN, "Pipeline", "pipelines", optional=True)
 BACKUPS: Final = Resource(_OWN, "Backup", "backups", optional=True)
 SCHEDULED_BACKUPS: Final = Resource(_OWN, "ScheduledBackup", "scheduledbackups", optional=True)

@@ -247,7 +247,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.inactivity_timeout = SILENT_S
     for resource in LABELLED:
         settings.watching.label_selectors[_place(resource)] = LABEL_CLUSTER
-    # Neither namespaces nor definitions are looked for, which would need rights that nothing else needs. An operator
-    # that begins before its definitions are there fails to read them, and is started again by its liveness probe.
+    # Neither namespaces nor definitions are looked for, which would need rights that nothing else needs. Watches of what
+    # is not defined fail and begin again.
     settings.scanning.disabled = True
     return settings

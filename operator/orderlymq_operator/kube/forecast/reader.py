@@ -17,7 +17,7 @@ from orderlymq_operator.kube.observe.desired import subject_of
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, cluster_of
 from orderlymq_operator.kube.observe.lister import Lister
-from orderlymq_operator.kube.resources import resource_of
+from orderlymq_operator.kube.resources import CLUSTERS, resource_of
 from orderlymq_operator.plan.actions import Refuse
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.cluster.cluster import ANY_NAMESPACE
@@ -47,6 +47,9 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
     resources = [each.resource for each in manifests if not isinstance(each.resource, Using)]
     if not resources:
         return Forecast()  # of no namespace an inventory reads all, which few may
+    if not await api.serves(CLUSTERS):
+        text = f"the API server has no definition of {CLUSTERS.kind} ({CLUSTERS.api_version}); the chart installs it"
+        raise ApiError(text, 404)
     places = {each.metadata.namespace or namespace for each in resources}
     places |= {
         each.spec.cluster_ref.namespace

@@ -27,6 +27,7 @@ from orderlymq_operator.kube.resources import (
 )
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.manifests.reader import parse
+from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.reconcile.test_listeners import node
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
@@ -82,6 +83,13 @@ async def test_a_plan_says_that_the_only_replica_is_not_restarted_while_its_volu
     after = await _forecast(small, edit)
 
     assert (before.targets("Waits"), after.targets("Waits")) == ((), ("demo-0/1",))
+
+
+async def test_a_plan_where_nothing_is_defined_says_so() -> None:
+    """Law: nothing that is planned there could be applied."""
+    async with serving_api() as api:
+        with pytest.raises(ApiError, match="no definition of Cluster"):
+            await forecast_with(api, parse(_cluster(), "new.yaml"), NAMESPACE)
 
 
 def _said(said: Forecast) -> set[str]:

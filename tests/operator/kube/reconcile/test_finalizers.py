@@ -130,6 +130,15 @@ async def test_what_is_deleted_waits_for_a_cluster_that_cannot_be_carried_out_on
     assert user["metadata"]["finalizers"] == [FINALIZER]
 
 
+async def test_the_last_job_succeeds_where_the_definitions_have_gone_before() -> None:
+    """Law: whoever deletes them first can uninstall the chart all the same."""
+    server = ObjectServer()
+    server.put(USERS, custom("User", "held", finalizers=[FINALIZER]))
+    server.refused[TOPICS.path()] = (404, "404 page not found")
+    async with server.serving() as api:
+        assert await release_everything(api, ()) == 1
+
+
 async def test_a_namespace_that_cannot_be_read_keeps_no_other_from_letting_go() -> None:
     """It is gone, with everything in it."""
     server = ObjectServer()

@@ -136,3 +136,16 @@ async def test_a_cluster_that_cannot_be_looked_at_keeps_no_namespace(
 
     assert early == {"Topic", "ConsumerGroup", "User"}
     assert held(server) == (early if is_paused else {"User"})
+
+
+async def test_what_is_deleted_goes_when_the_definition_of_clusters_has_gone() -> None:
+    """Law: whoever deletes all definitions waits for their objects, and the operator has nothing to wait for."""
+    server = ObjectServer()
+    for resource in (TOPICS, CONSUMER_GROUPS, USERS):
+        server.put(resource, custom(resource.kind, "held", **LEAVING))
+    server.refused[CLUSTERS.path(NAMESPACE)] = (404, "404 page not found")
+
+    async with reconciling(server, [0.0]) as reconciler:
+        await reconciler.reconcile(KEY)
+
+    assert held(server) == set()
