@@ -25,6 +25,8 @@ _IMAGE_REASONS: Final = {
 _BEGINNING: Final = ("initContainerStatuses", "containerStatuses")
 _HELPERS: Final = ("initContainerStatuses", "ephemeralContainerStatuses")
 IMAGE_UNAVAILABLE: Final = "ImageUnavailable"
+# Of a claim: drivers that grow no volume in use wait for its pod to start again, and some growths fail.
+_GROWTH_WAITS: Final = {"FileSystemResizePending", "ControllerResizeError", "NodeResizeError"}
 _STARTING: Final = {"ContainerCreating", "PodInitializing"}
 
 
@@ -192,6 +194,7 @@ class ClaimFacts:
 
     Attributes:
         goes_with: UIDs of StatefulSets; when they are gone it is deleted.
+        waits_for: what Kubernetes says of a growth that does not end by itself; empty where it says nothing.
     """
 
     name: str
@@ -202,6 +205,7 @@ class ClaimFacts:
     class_name: str
     deleting: bool
     goes_with: frozenset[str] = frozenset()
+    waits_for: str = ""
 
 
 def claim_facts(claim: Json) -> ClaimFacts:
@@ -216,4 +220,12 @@ def claim_facts(claim: Json) -> ClaimFacts:
         class_name=spec.get("storageClassName", ""),
         deleting="deletionTimestamp" in claim["metadata"],
         goes_with=frozenset(owners(claim, "StatefulSet")),
+        waits_for=next(
+            (
+                each.get("message", "")
+                for each in status.get("conditions") or []
+                if each["type"] in _GROWTH_WAITS and each["status"] == "True"
+            ),
+            "",
+        ),
     )

@@ -54,8 +54,11 @@ async def _settle_sizes(backend: KubeBackend, found: Findings) -> int:
     ]
     if not small:
         if pending:
-            text = f"{pending[0].name} has {pending[0].capacity} of {pending[0].requested}"
-            found.storage = ConditionReport("False", "Resizing", text)
+            # What waits for a person comes before what goes on by itself.
+            first = next((claim for claim in pending if claim.waits_for), pending[0])
+            text = f"{first.name} has {first.capacity} of {first.requested}"
+            text += f": {first.waits_for}" if first.waits_for else ""
+            found.storage = ConditionReport("False", "Resizing", text[:MESSAGE_MAX])
         elif found.storage is None:
             found.storage = await _never_grows(backend)
         return count

@@ -161,7 +161,8 @@ REASONS: Final = (
         (CLUSTER,),
         ("StorageReady",),
         "False",
-        "Volumes grow, to spec.storage.size or by storage.autoGrow.",
+        "Volumes grow, to spec.storage.size or by storage.autoGrow. Where that does not end by itself the message has Kubernetes' "
+        "own words: some drivers grow no volume that is in use, and wait for its pod to start again.",
     ),
     Reason(
         "ClaimDeleted",

@@ -129,6 +129,26 @@ async def test_a_volume_that_may_not_grow_keeps_nothing_else_from_being_done(
     assert asked(growing) == "30Gi"
 
 
+async def test_a_growth_that_waits_for_a_pod_says_so(growing: SmallCluster) -> None:
+    """Law: a disk fills meanwhile, and a person must know what the volume's driver waits for."""
+    growing.serve(disk={"ratio": 0.75})
+    await settle(growing)
+    claim = growing.server.find(CLAIMS, NAMESPACE, _NAME)
+    assert claim is not None
+    waits = {
+        "type": "FileSystemResizePending",
+        "status": "True",
+        "message": "Waiting for user to (re-)start a pod to finish file system resize of volume on node.",
+    }
+    status = {**claim["status"], "conditions": [waits]}
+    growing.shown(CLAIMS, growing.server.put(CLAIMS, {**claim, "status": status}), gone=False)
+    await settle(growing)
+
+    told = growing.condition("StorageReady")
+    assert told["reason"] == "Resizing"
+    assert told["message"] == f"{_NAME} has 20Gi of 30Gi: {waits['message']}"
+
+
 async def test_a_volume_that_is_not_bound_yet_is_left_alone(growing: SmallCluster) -> None:
     """The API server lets nobody change what it asks for."""
     claim = growing.server.find(CLAIMS, NAMESPACE, _NAME)
