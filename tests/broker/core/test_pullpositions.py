@@ -21,6 +21,7 @@ from tests.broker.processors.requests import (
     pull_ext,
     send,
 )
+from tests.broker.store.memory import MemoryStore
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_a_position_goes_with_its_group_topic_and_leader(
 
 def test_no_more_queues_are_noted_than_there_is_room_for() -> None:
     """Those that are known are kept; what goes makes room."""
-    members = MemberTable()
+    members = MemberTable(MemoryStore())
     members.see(MemberSeen("billing", "alice", "192.0.2.1:1"), TableWrites())
     positions = PullPositions(members)
     for queue in range(POSITIONS_MAX):
