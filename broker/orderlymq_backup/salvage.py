@@ -136,7 +136,7 @@ def look(data_dir: Path) -> Survivor:
             log.term(last),
             last,
             log.initial_state()[0].commit,
-            Recovery.load(store).active,
+            Recovery(store).active,
         )
 
 

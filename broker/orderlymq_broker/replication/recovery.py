@@ -24,13 +24,8 @@ from orderlymq_raft.types import Index
 class Recovery:
     """Whether this replica may vote; *active* from an empty start until it has caught up."""
 
-    def __init__(self, *, active: bool) -> None:
-        self.active = active
-
-    @classmethod
-    def load(cls, reader: Reader) -> "Recovery":
-        """Read the mark."""
-        return cls(active=reader.get(Family.META, META_RECOVERY) is not None)
+    def __init__(self, reader: Reader) -> None:
+        self.active = reader.get(Family.META, META_RECOVERY) is not None
 
     @staticmethod
     def begin(batch: Batch) -> None:

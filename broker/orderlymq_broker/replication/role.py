@@ -43,7 +43,7 @@ class ReplicaRole:
         self.is_leaving = False
         self.was_confirmed = False
         self.lease = LeaderLease(parts.node)
-        self.recovery = Recovery.load(parts.store)
+        self.recovery = Recovery(parts.store)
         parts.node.set_recovering(recovering=self.recovery.active)
         self._parts = parts
         self._node = parts.node

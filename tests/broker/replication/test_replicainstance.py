@@ -43,7 +43,7 @@ def started(settings: BrokerSettings) -> tuple[Membership, bool]:
     """Return membership and recovery mode of a replica that starts with an empty disk."""
     store = MemoryStore()
     bootstrap(settings, store, RaftLogStore(store, 0))
-    return RaftLogStore(store, 0).initial_state()[1], Recovery.load(store).active
+    return RaftLogStore(store, 0).initial_state()[1], Recovery(store).active
 
 
 def test_a_founder_begins_with_all_voters_and_without_a_memory() -> None:

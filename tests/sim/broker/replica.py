@@ -248,7 +248,7 @@ class Replica(ServerProcess):
             return True
         if not self.alive:
             # One that went before the group had begun has never had it.
-            return self.wiped or Recovery.load(self.store).active
+            return self.wiped or Recovery(self.store).active
         return self.loop.is_recovering
 
     # -- time
