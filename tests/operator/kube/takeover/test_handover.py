@@ -19,7 +19,10 @@ from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.process.supervisor import end_tasks
+from orderlymq_runtime.remoting import connection
 from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.remoting.server import RemotingServer
+from orderlymq_runtime.sockets.addresses import join_address
 from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, killing, pod, started
@@ -104,6 +107,19 @@ class Survivor:
         return request.reply()
 
 
+class Silent:
+    """A leader of a lost node: connections to it stand, and nothing comes back."""
+
+    def connection_made(self, conn: connection.Connection) -> None:
+        pass
+
+    def connection_lost(self, conn: connection.Connection) -> None:
+        pass
+
+    def received(self, conn: connection.Connection, command: RemotingCommand) -> None:
+        pass
+
+
 @pytest.fixture
 async def lost() -> AsyncIterator[Api]:
     """An API server whose node is out of service while its pods still stand there as running."""
@@ -145,13 +161,9 @@ async def test_leaders_that_do_not_answer_keep_no_queue_of_another_cluster(lost:
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
 
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
     client = RemotingClient()
-    silent = [await asyncio.start_server(say_nothing, "127.0.0.1", 0) for _ in range(4)]
-    lost_ones = [f"127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in silent]
+    silent = [RemotingServer(Silent()) for _ in range(4)]
+    lost_ones = [join_address(*await each.listen("127.0.0.1", 0)) for each in silent]
     async with serving(answers) as (_, address):
         places = {"one": tuple(lost_ones[:2]), "two": tuple(lost_ones[2:]), "demo": (address,)}
         targets = [
@@ -168,7 +180,7 @@ async def test_leaders_that_do_not_answer_keep_no_queue_of_another_cluster(lost:
         await end_tasks(takeover._checks.values())
     await client.close()
     for each in silent:
-        each.close()
+        await each.close()
 
     assert leader.buried[0] == CLIENT
     assert took_s < 1
