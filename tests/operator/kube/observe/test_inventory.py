@@ -351,7 +351,7 @@ async def test_a_namespace_that_cannot_be_read_holds_no_other_up_and_keeps_what_
 async def test_who_can_read_no_namespace_says_so() -> None:
     """An operator without any rights must not look as one without any Clusters."""
     server = ObjectServer()
-    server.refused[OTHER] = (404, "there is no such kind")
+    server.refused[OTHER] = (403, "not granted")
     async with server.serving() as api:
-        with pytest.raises(ApiError, match="no such kind"):
+        with pytest.raises(ApiError, match="not granted"):
             await Inventory(api, ("other",)).refresh()
