@@ -1,7 +1,6 @@
 """Reconciles of Backups against a small API server: Jobs are made, heard and not made again."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +10,6 @@ from orderlymq_operator.kube.api import ApiError, ForbiddenError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
-from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backups.backup import (
     ENDING_S,
     LOOKING_S,
@@ -20,7 +18,7 @@ from orderlymq_operator.kube.reconcile.backups.backup import (
 )
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, JOBS, PODS, Json
-from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.reconcile.backups.backupworld import SERVES, SPEC, World, backing_up
 from tests.operator.kube.reconcile.backups.jobs import (
     ID,
     end_job,
@@ -34,52 +32,11 @@ from tests.operator.kube.rights import of_file
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 from tests.operator.kube.smallcluster import DEFAULTS, KEY, small_cluster
 
-SPEC: Json = {
-    "clusterRef": {"name": "demo"},
-    "destination": {"pvc": {"claimName": "backups"}},
-}
-SERVES: Json = {
-    "conditions": [{"type": "Available", "status": "True", "reason": "AllGroupsAvailable"}],
-    "groups": [{"name": "demo-0", "draining": False}],
-}
-
-
-@dataclass
-class World:
-    """An API server with the Cluster `demo`, and the operator's part that makes Backups."""
-
-    server: ObjectServer
-    inventory: Inventory
-    backups: BackupReconciler
-
-    def put(self, name: str, **facts: Any) -> None:
-        spec = {**SPEC, **facts.pop("spec", {})}
-        self.server.put(BACKUPS, {**custom("Backup", name, **facts), "spec": spec})
-        self.inventory.invalidate()
-
-    async def look(self, name: str) -> float | None:
-        self.inventory.invalidate()
-        return await self.backups.reconcile((NAMESPACE, name))
-
-    def status(self, name: str) -> Json:
-        found = self.server.find(BACKUPS, NAMESPACE, name)
-        assert found is not None
-        return dict(found["status"])
-
-    def reason(self, name: str) -> str:
-        ready = condition_of(self.status(name), "Ready")
-        assert ready is not None
-        return str(ready["reason"])
-
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    server, metrics = ObjectServer(), OperatorMetrics()
-    server.put(CLUSTERS, custom("Cluster", "demo", status=SERVES))
-    async with server.serving() as api:
-        inventory = Inventory(api, (NAMESPACE,))
-        defaults = Defaults(IMAGE, "IfNotPresent")
-        yield World(server, inventory, BackupReconciler(api, inventory, metrics, defaults))
+    async with backing_up() as found:
+        yield found
 
 
 def put_deleted(world: World, at: str = "2026-01-01T00:00:00Z") -> None:

@@ -1,0 +1,65 @@
+"""A small API server with a Cluster that can be backed up, and the operator's part that makes Backups."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.backups.backup import (
+    BackupReconciler,
+)
+from orderlymq_operator.kube.reconcile.status import condition_of
+from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, Json
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
+
+SPEC: Json = {
+    "clusterRef": {"name": "demo"},
+    "destination": {"pvc": {"claimName": "backups"}},
+}
+SERVES: Json = {
+    "conditions": [{"type": "Available", "status": "True", "reason": "AllGroupsAvailable"}],
+    "groups": [{"name": "demo-0", "draining": False}],
+}
+
+
+@dataclass
+class World:
+    """An API server with the Cluster `demo`, and the operator's part that makes Backups."""
+
+    server: ObjectServer
+    inventory: Inventory
+    backups: BackupReconciler
+
+    def put(self, name: str, **facts: Any) -> None:
+        spec = {**SPEC, **facts.pop("spec", {})}
+        self.server.put(BACKUPS, {**custom("Backup", name, **facts), "spec": spec})
+        self.inventory.invalidate()
+
+    async def look(self, name: str) -> float | None:
+        self.inventory.invalidate()
+        return await self.backups.reconcile((NAMESPACE, name))
+
+    def status(self, name: str) -> Json:
+        found = self.server.find(BACKUPS, NAMESPACE, name)
+        assert found is not None
+        return dict(found["status"])
+
+    def reason(self, name: str) -> str:
+        ready = condition_of(self.status(name), "Ready")
+        assert ready is not None
+        return str(ready["reason"])
+
+
+@asynccontextmanager
+async def backing_up() -> AsyncIterator[World]:
+    """Serve the API with the Cluster, which can be backed up."""
+    server, metrics = ObjectServer(), OperatorMetrics()
+    server.put(CLUSTERS, custom("Cluster", "demo", status=SERVES))
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        defaults = Defaults(IMAGE, "IfNotPresent")
+        yield World(server, inventory, BackupReconciler(api, inventory, metrics, defaults))
