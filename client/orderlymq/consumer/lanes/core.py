@@ -217,8 +217,9 @@ class LaneCore:
                 pass  # a reset is the broker's: lanes in hand end with their attempts
             case _:
                 raise AssertionError(f"no event of a consumer by key: {event}")
-        self._look(now_ms)
+        # Before leases are looked at: a lane for which there is a worker does not wait in vain.
         self._dispatch(now_ms)
+        self._look(now_ms)
         self._out += self._sources.completes(now_ms)
         self._fetch(now_ms)
 
@@ -322,8 +323,8 @@ class LaneCore:
             return
         while self._ready and self._working < self._rules.workers:
             hand = self._hands.get(self._ready.popleft())
-            if hand is None or hand.phase is not Phase.WAITING:
-                continue  # lost or released meanwhile
+            if hand is None or hand.phase is not Phase.WAITING or now_ms >= hand.until_ms:
+                continue  # lost or released meanwhile, or about to be
             if hand.lane_id in self._busy:
                 self._behind[hand.lane_id] = hand.id
                 continue

@@ -439,6 +439,19 @@ def test_a_lane_that_waits_for_its_former_listener_keeps_no_worker_from_other_la
     assert [each.lanes_max for each in fetches(found)] == [1]
 
 
+def test_a_lane_that_comes_late_is_worked_on_where_a_worker_is_free() -> None:
+    """The answer took most of the lease: what is left is enough to ask for more."""
+    script = Script(LaneRules(workers=1))
+
+    found = script.give(10_500, ("a", (0,)), asked_at_ms=0)
+
+    assert works(found) == [(1, (0,))]
+    renewal = completes(script.tell(10_502, Tick()))
+    assert renewal.reports == (LaneReport(0, 0, 1, "renew", -1),)
+    script.verdict(10_600, renewal, "renewed")
+    assert script.core.holds(HandId(PLACE, 0, 1), 20_000)
+
+
 def test_a_lane_that_waits_in_vain_for_a_worker_goes_back() -> None:
     """Another member may have one."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
@@ -563,17 +576,6 @@ def test_nothing_is_fetched_while_half_of_what_may_wait_does_so() -> None:
     assert [(place, each) for place, each in enumerate(asked, 1) if each] == [
         (10, [Fetch(PLACE, 4, 10)])
     ]
-
-
-def test_a_place_that_is_gone_gets_its_lanes_back() -> None:
-    """The topic is unsubscribed: what waits goes back, what comes late, too."""
-    script = Script(LaneRules(workers=1))
-    script.give(1, ("a", (0,)), ("b", (1,)))
-
-    found = script.tell(2, Assigned(frozenset()))
-    released = completes(found + script.tell(4, Tick()))
-
-    assert released.reports == (LaneReport(0, 1, 2, "release", -1),)
 
 
 @pytest.mark.parametrize("event", [Paused(), Closing()])

@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from orderlymq.consumer.core.events import Tick
+from orderlymq.consumer.core.events import Assigned, Tick
 from orderlymq.consumer.lanes.core import AHEAD_MS, LaneRules
 from orderlymq.consumer.lanes.events import (
     Answered,
@@ -17,8 +17,8 @@ from orderlymq.consumer.lanes.events import (
     Listened,
 )
 from orderlymq.consumer.lanes.sources import REPORTED_MAX
-from orderlymq_protocol.body.lanes import Lane, LaneVerdicts
-from tests.client.consumer.lanes.test_core import LEASE_MS, OTHER, Script, fetches
+from orderlymq_protocol.body.lanes import Lane, LaneReport, LaneVerdicts
+from tests.client.consumer.lanes.test_core import LEASE_MS, OTHER, Script, completes, fetches
 from tests.client.consumer.lanes.world import PLACE
 from tests.client.messages import message
 
@@ -81,3 +81,14 @@ def test_a_place_that_answers_no_reports_keeps_the_others_from_nothing() -> None
         waiting += requests(found)
         again += fetches(found)
     assert [each.place for each in again] == [OTHER]
+
+
+def test_a_place_that_is_gone_gets_its_lanes_back() -> None:
+    """The topic is unsubscribed: what waits goes back, what comes late, too."""
+    script = Script(LaneRules(workers=1))
+    script.give(1, ("a", (0,)), ("b", (1,)))
+
+    found = script.tell(2, Assigned(frozenset()))
+    released = completes(found + script.tell(4, Tick()))
+
+    assert released.reports == (LaneReport(0, 1, 2, "release", -1),)
