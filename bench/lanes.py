@@ -11,7 +11,6 @@ import asyncio
 import gc
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import Final
 import msgspec
 import psutil
 import uvloop
+from bench.handled import Done, messages, p99_ms, per_second, read, whole
 from bench.lanerows import rows_per_message
 from bench.laneworker import POISON
 from bench.report.figures import shown
@@ -64,20 +64,6 @@ FULL: Final = Scale(40_000, 600, 30_000, 30.0, 1_000_000, 1_000_000)
 QUICK: Final = Scale(4_000, 200, 4_000, 5.0, 20_000, 50_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """One message that a worker has finished; times in ns of the machine's monotonic clock."""
-
-    key: str
-    offset: int
-    sent: int
-    done: int
-
-    @property
-    def delay_ms(self) -> float:
-        return (self.done - self.sent) / 1e6
-
-
 @dataclass(slots=True)
 class Worker:
     """A consumer process and what it has written."""
@@ -87,17 +73,11 @@ class Worker:
 
     def lines(self) -> list[str]:
         """Return its lines that are whole."""
-        text = self.log.read_text() if self.log.exists() else ""
-        return text[: text.rfind("\n") + 1].splitlines()
+        return whole(self.log.read_text()) if self.log.exists() else []
 
     def done(self) -> list[Done]:
         """Return what it has finished so far."""
-        found = []
-        for line in self.lines():
-            if not line.startswith("#"):
-                key, offset, sent, done = line.split(" ")
-                found.append(Done(key, int(offset), int(sent), int(done)))
-        return found
+        return list(read(self.lines()))
 
     def end(self) -> None:
         """Ask it to end, and wait."""
@@ -152,7 +132,7 @@ class Bench:
                 noise = log.with_suffix(".err").open("wb")
                 started.append(Worker(subprocess.Popen(command, stderr=noise), log))
                 noise.close()
-            _until(lambda: all(each.lines() for each in started), "the workers have joined")
+            until(lambda: all(each.lines() for each in started), "the workers have joined")
             yield started
         finally:
             for each in started:
@@ -171,7 +151,7 @@ class Bench:
         print(f"{work}: {figure} (to reach: {reach})", flush=True)
 
 
-def _until(holds: Callable[[], bool], what: str) -> None:
+def until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _WAIT_S
     while not holds():
         if time.monotonic() > deadline:
@@ -179,7 +159,7 @@ def _until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-async def _store(name_server: str, topic: str, keys: Sequence[str]) -> None:
+async def store(name_server: str, topic: str, keys: Sequence[str]) -> None:
     """Send one message per key, as fast as it goes, in order per key."""
     async with Producer("bench-lanes", name_server) as producer:
         window = asyncio.Semaphore(_IN_FLIGHT)
@@ -207,7 +187,7 @@ async def _store_deep(name_server: str, topic: str, key: str, number: int) -> No
             )
 
 
-async def _pace(
+async def pace(
     name_server: str, topic: str, keys: Iterator[str], rate: float, seconds: float
 ) -> int:
     """Send *rate* messages per second, whatever the answers take; return how many."""
@@ -231,21 +211,11 @@ def _all(workers: Sequence[Worker]) -> list[Done]:
 
 def _wait_for(workers: Sequence[Worker], messages: int) -> list[Done]:
     """Wait until so many messages are done, poison left out."""
-    _until(
+    until(
         lambda: sum(len(each.lines()) - 1 for each in workers) >= messages,
         f"{messages} messages are done",
     )
     return _all(workers)
-
-
-def _rate(done: Sequence[Done]) -> float:
-    """Return messages per second between the first and the last that was done."""
-    times = sorted(each.done for each in done)
-    return (len(times) - 1) / ((times[-1] - times[0]) / 1e9)
-
-
-def _p99(done: Sequence[Done]) -> float:
-    return statistics.quantiles([each.delay_ms for each in done], n=100)[98]
 
 
 def empty_handlers(bench: Bench) -> None:
@@ -253,12 +223,12 @@ def empty_handlers(bench: Bench) -> None:
     number = bench.scale.empty
     topic = bench.topic()
     keys = [f"key-{each % (number // 4)}" for each in range(number)]
-    uvloop.run(_store(bench.cluster.name_server_address, topic, keys))
+    uvloop.run(store(bench.cluster.name_server_address, topic, keys))
     rates, spent = {}, {}
     for by, mode in (("queue", BY_QUEUE), ("key", BY_KEY)):
         with bench.workers(topic, bench.group(mode), by=by, workers=20) as workers:
             before = bench.cpu_s(workers)
-            rates[by] = _rate(_wait_for(workers, number))
+            rates[by] = per_second(_wait_for(workers, number))
             spent[by] = (bench.cpu_s(workers) - before) / number * 1e6
     bench.row(
         "Empty handlers, one consumer, stored messages: lanes against queue locks",
@@ -281,10 +251,10 @@ def one_queue(bench: Bench) -> None:
     ):
         topic = bench.topic(queues=1)
         keys = [f"key-{each}" for each in range(number)]
-        uvloop.run(_store(bench.cluster.name_server_address, topic, keys))
+        uvloop.run(store(bench.cluster.name_server_address, topic, keys))
         given = (topic, bench.group(mode), processes)
         with bench.workers(*given, by=by, workers=workers, handler_ms=10) as running:
-            rates[by] = _rate(_wait_for(running, number))
+            rates[by] = per_second(_wait_for(running, number))
     bench.row(
         "One queue, handlers of 10 ms: 64 workers in four processes against one worker",
         f"{shown(rates['key'])} against {shown(rates['queue'])} messages/s, {rates['key'] / rates['queue']:.0f}x",
@@ -305,10 +275,10 @@ def poison(bench: Bench) -> None:
 
         with bench.workers(topic, group, by="key", workers=64, slow_every=100) as workers:
             sent = uvloop.run(
-                _pace(bench.cluster.name_server_address, topic, keys(), 500.0, bench.scale.seconds)
+                pace(bench.cluster.name_server_address, topic, keys(), 500.0, bench.scale.seconds)
             )
             healthy = sent - (-(-sent // 50) if poisoned else 0)
-            p99[poisoned] = _p99(_wait_for(workers, healthy))
+            p99[poisoned] = p99_ms(_wait_for(workers, healthy))
     bench.row(
         "100,000 keys, 1 % of the handlers 100 ms, 500 messages/s: p99 of healthy keys with ten poison keys, without",
         f"{p99[True]:.1f} against {p99[False]:.1f} ms, {p99[True] / p99[False]:.2f}x",
@@ -327,18 +297,18 @@ def deep_backlog(bench: Bench) -> None:
             uvloop.run(_store_deep(address, topic, f"{POISON}-deep", bench.scale.deep))
         with bench.workers(topic, group, by="key", workers=64) as workers:
             # The scan passes the backlog once; what comes first waits for that.
-            uvloop.run(_store(address, topic, ["first"]))
+            uvloop.run(store(address, topic, ["first"]))
             _wait_for(workers, 1)
             names = (f"key-{each * 7919 % 10_000}" for each in count())
-            sent = uvloop.run(_pace(address, topic, names, 500.0, bench.scale.seconds))
+            sent = uvloop.run(pace(address, topic, names, 500.0, bench.scale.seconds))
             done = _wait_for(workers, 1 + sent)
-            p99[deep] = _p99([each for each in done if each.key != "first"])
+            p99[deep] = p99_ms([each for each in done if each.key != "first"])
             before = len(done)
             begin_s = bench.cpu_s(workers)
-            uvloop.run(_store(address, topic, [f"burst-{each}" for each in range(burst)]))
+            uvloop.run(store(address, topic, [f"burst-{each}" for each in range(burst)]))
             done = _wait_for(workers, before + burst)
             spent[deep] = (bench.cpu_s(workers) - begin_s) / burst * 1e6
-            rate[deep] = _rate([each for each in done if each.key.startswith("burst")])
+            rate[deep] = per_second([each for each in done if each.key.startswith("burst")])
     bench.row(
         f"One key parked with {bench.scale.deep:,} messages: p99 of others at 500 messages/s, with and without",
         f"{p99[True]:.1f} against {p99[False]:.1f} ms, {p99[True] / p99[False]:.2f}x",
@@ -366,10 +336,6 @@ def deep_rows(bench: Bench) -> None:
     )
 
 
-def _messages(done: Sequence[Done]) -> set[tuple[str, int]]:
-    return {(each.key, each.offset) for each in done}
-
-
 def killed_consumer(bench: Bench) -> None:
     """One of four consumers is killed: when its lanes go on, and what comes twice elsewhere."""
     topic, group = bench.topic(), bench.group()
@@ -378,7 +344,7 @@ def killed_consumer(bench: Bench) -> None:
         async def load() -> tuple[int, int]:
             names = (f"key-{each * 7919 % 2_000}" for each in count())
             loading = asyncio.create_task(
-                _pace(bench.cluster.name_server_address, topic, names, 800.0, bench.scale.seconds)
+                pace(bench.cluster.name_server_address, topic, names, 800.0, bench.scale.seconds)
             )
             await asyncio.sleep(bench.scale.seconds / 2)
             at = time.monotonic_ns()
@@ -386,14 +352,14 @@ def killed_consumer(bench: Bench) -> None:
             return at, await loading
 
         killed, sent = uvloop.run(load())
-        _until(lambda: len(_messages(_all(workers))) >= sent, "all messages are done")
+        until(lambda: len(messages(_all(workers))) >= sent, "all messages are done")
         victim, others = workers[0].done(), [each.done() for each in workers[1:]]
     survivors = [each for found in others for each in found]
     # Sent before the kill and done by others only well after it: the killed consumer had them in hand.
     taken = [each for each in survivors if each.sent < killed < each.done - 20_000_000]
     late = max((each.done for each in taken), default=killed) - killed
-    twice = len(survivors) - len(_messages(survivors))
-    again = len(_messages(victim) & _messages(survivors))
+    twice = len(survivors) - len(messages(survivors))
+    again = len(messages(victim) & messages(survivors))
     bench.row(
         "One of four consumers is killed at 800 messages/s: until all that it had in hand is done elsewhere",
         f"{late / 1e9:.2f} s; {again} of its own and {twice} of others' messages came twice",

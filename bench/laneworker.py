@@ -1,8 +1,7 @@
 """
 A consumer for ``bench/lanes.py``: it waits for each message, then writes one line about it to a file.
 
-A line is `key offset stored_ns done_ns`: the body of a message is the time at which its send began, and both times are of
-the clock that all processes of one machine share (`time.monotonic_ns`). A message whose key begins with "poison" fails always.
+A line is as `bench/handled.py` reads it: the body of a message is the time at which its send began, and the offset that of its queue. A message whose key begins with "poison" fails always.
 Lines reach the file one by one, so that those of a killed process are there.
 """
 
@@ -28,12 +27,13 @@ async def work(given: argparse.Namespace, log: TextIO) -> None:
             key = message.key or ""
             if key.startswith(POISON):
                 raise ValueError("this message cannot be handled")
+            begun = time.monotonic_ns()
             slow = given.slow_every and message.queue_offset % given.slow_every == 0
             pause_ms = given.slow_ms if slow else given.handler_ms
             if pause_ms:
                 await asyncio.sleep(pause_ms / 1e3)
             sent = message.body.decode()
-            log.write(f"{key} {message.queue_offset} {sent} {time.monotonic_ns()}\n")
+            log.write(f"{key} {message.queue_offset} {sent} {begun} {time.monotonic_ns()}\n")
 
     async with Consumer(
         given.group,
