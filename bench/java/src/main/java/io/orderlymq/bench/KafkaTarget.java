@@ -1,5 +1,9 @@
 package io.orderlymq.bench;
 
+import io.confluent.parallelconsumer.ParallelConsumerOptions;
+import io.confluent.parallelconsumer.ParallelConsumerOptions.ProcessingOrder;
+import io.confluent.parallelconsumer.ParallelStreamProcessor;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -21,6 +25,7 @@ import org.apache.kafka.common.TopicPartitionInfo;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.serialization.StringDeserializer;
 
 /** Kafka through its own Java client. */
 final class KafkaTarget implements Target {
@@ -105,6 +110,34 @@ final class KafkaTarget implements Target {
         return consuming;
     }
 
+    private Properties member(String group) {
+        Properties properties = new Properties();
+        properties.put("bootstrap.servers", servers);
+        properties.put("group.id", group);
+        properties.put("auto.offset.reset", "earliest");
+        properties.put("enable.auto.commit", "false");
+        return properties;
+    }
+
+    @Override
+    public void sendByKey(String topic, String key, byte[] body) throws Exception {
+        producer.send(new ProducerRecord<>(topic, key.getBytes(StandardCharsets.UTF_8), body)).get();
+    }
+
+    /** Confluent's parallel consumer: it commits every 5 s and tries a failed record again after 1 s, by default. */
+    @Override
+    public AutoCloseable consumeByKey(KeyGroup group, Handler handler) {
+        // Keys are compared by equals(), which arrays of bytes do not have.
+        KafkaConsumer<String, byte[]> consumer = new KafkaConsumer<>(member(group.group()),
+                new StringDeserializer(), new ByteArrayDeserializer());
+        ParallelStreamProcessor<String, byte[]> processor = ParallelStreamProcessor.createEosStreamProcessor(
+                ParallelConsumerOptions.<String, byte[]>builder().consumer(consumer)
+                        .ordering(ProcessingOrder.KEY).maxConcurrency(group.workers()).build());
+        processor.subscribe(List.of(group.topic()));
+        processor.poll(context -> handler.handle(context.key(), context.value()));
+        return processor::closeDontDrainFirst;
+    }
+
     private final class Consuming extends Thread implements AutoCloseable {
         private final Membership membership;
         private final Gate gate;
@@ -117,12 +150,7 @@ final class KafkaTarget implements Target {
 
         @Override
         public void run() {
-            Properties properties = new Properties();
-            properties.put("bootstrap.servers", servers);
-            properties.put("group.id", membership.group());
-            properties.put("auto.offset.reset", "earliest");
-            properties.put("enable.auto.commit", "false");
-            try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(properties,
+            try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(member(membership.group()),
                     new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
                 consumer.subscribe(List.of(membership.topic()));
                 while (!closed) {

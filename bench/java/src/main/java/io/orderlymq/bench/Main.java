@@ -15,10 +15,12 @@ import java.util.Map;
 public final class Main {
     private final Target target;
     private final Map<String, Members> groups = new HashMap<>();
+    private final ByKey byKey;
     private Retrying retrying;
 
     private Main(Target target) {
         this.target = target;
+        byKey = new ByKey(target);
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -70,6 +72,7 @@ public final class Main {
                 retrying.close();
                 Out.event("done", "counts", retrying.counts());
             }
+            case "key-topic", "key-send", "key-join", "key-leave" -> byKey.obey(words);
             default -> group(words);
         }
     }

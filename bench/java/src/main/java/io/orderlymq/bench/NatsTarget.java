@@ -1,14 +1,19 @@
 package io.orderlymq.bench;
 
 import io.nats.client.Connection;
+import io.nats.client.ConsumerContext;
+import io.nats.client.Dispatcher;
 import io.nats.client.ErrorListener;
 import io.nats.client.JetStream;
 import io.nats.client.JetStreamManagement;
+import io.nats.client.JetStreamOptions;
 import io.nats.client.JetStreamSubscription;
 import io.nats.client.Message;
+import io.nats.client.MessageConsumer;
 import io.nats.client.Nats;
 import io.nats.client.Options;
 import io.nats.client.PullSubscribeOptions;
+import io.nats.client.StreamContext;
 import io.nats.client.api.AckPolicy;
 import io.nats.client.api.ConsumerConfiguration;
 import io.nats.client.api.PublishAck;
@@ -18,12 +23,26 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 
 /** NATS JetStream through its own Java client: a stream per topic, a subject per queue, three replicas on files. */
 final class NatsTarget implements Target {
     /** How many messages one request may bring; an acknowledgement of the last covers all. */
     private static final int FETCHED = 256;
+
+    /** When a message that failed comes again: JetStream has no time of its own; that of RocketMQ and Kafka's. */
+    private static final Duration RETRY = Duration.ofSeconds(1);
+
+    /** By itself a server (since 2.15) lets a stream have 1,000. */
+    private static final int CONSUMERS_MAX = 100_000;
+
+    /** A thousand consumers, each a raft group, are asked for together. */
+    private static final JetStreamOptions PATIENT =
+            JetStreamOptions.builder().requestTimeout(Duration.ofSeconds(60)).build();
 
     private final Options options;
     private Connection connection;
@@ -44,15 +63,19 @@ final class NatsTarget implements Target {
 
     @Override
     public void createTopic(String topic, int queues) throws Exception {
-        JetStreamManagement management = connection().jetStreamManagement();
-        if (management.getStreamNames().contains(topic)) {
-            return;
-        }
         List<String> subjects = new ArrayList<>();
         for (int queue = 0; queue < queues; queue++) {
             subjects.add(topic + "." + queue);
         }
-        management.addStream(StreamConfiguration.builder().name(topic).subjects(subjects).replicas(3)
+        create(topic, subjects, -1);
+    }
+
+    private void create(String topic, List<String> subjects, int consumers) throws Exception {
+        JetStreamManagement management = connection().jetStreamManagement();
+        if (management.getStreamNames().contains(topic)) {
+            return;
+        }
+        management.addStream(StreamConfiguration.builder().name(topic).subjects(subjects).replicas(3).maxConsumers(consumers)
                 .storageType(StorageType.File).build());
     }
 
@@ -124,6 +147,51 @@ final class NatsTarget implements Target {
                 }
             }
         });
+    }
+
+    @Override
+    public void createTopicByKey(String topic) throws Exception {
+        create(topic, List.of(topic + ".>"), CONSUMERS_MAX);
+    }
+
+    @Override
+    public void sendByKey(String topic, String key, byte[] body) throws Exception {
+        connection();
+        stream.publish(topic + "." + key, body);
+    }
+
+    /** A durable consumer per key with one message in flight, and one pool of workers for the messages of all. */
+    @Override
+    public AutoCloseable consumeByKey(KeyGroup group, Handler handler) throws Exception {
+        ExecutorService workers = Executors.newFixedThreadPool(group.workers());
+        StreamContext context = connection().getStreamContext(group.topic(), PATIENT);
+        List<Callable<ConsumerContext>> creations = new ArrayList<>();
+        for (String key : group.keys()) {
+            ConsumerConfiguration configuration = ConsumerConfiguration.builder().durable(group.group() + "-" + key)
+                    .filterSubject(group.topic() + "." + key).ackPolicy(AckPolicy.Explicit).maxAckPending(1).build();
+            creations.add(() -> context.createOrUpdateConsumer(configuration));
+        }
+        List<Future<ConsumerContext>> created = workers.invokeAll(creations);
+        Dispatcher dispatcher = connection().createDispatcher();
+        List<MessageConsumer> consumers = new ArrayList<>();
+        for (Future<ConsumerContext> each : created) {
+            consumers.add(each.get().consume(dispatcher, message -> workers.execute(() -> handle(message, handler))));
+        }
+        return () -> {
+            consumers.forEach(MessageConsumer::stop);
+            workers.shutdown();
+            connection().jetStreamManagement(PATIENT).deleteStream(group.topic()); // its consumers go with it
+        };
+    }
+
+    private static void handle(Message message, Handler handler) {
+        String subject = message.getSubject();
+        try {
+            handler.handle(subject.substring(subject.indexOf('.') + 1), message.getData());
+            message.ack();
+        } catch (RuntimeException error) {
+            message.nakWithDelay(RETRY);
+        }
     }
 
     @Override

@@ -126,6 +126,34 @@ class RocketTarget implements Target {
     }
 
     @Override
+    public void sendByKey(String topic, String key, byte[] body) throws Exception {
+        check(producer.send(new Message(topic, "bench", key, body), (queues, sent, arg) -> queues.get(0), key));
+    }
+
+    /** Orderly: the client takes one message of a queue at a time, however many threads it has. */
+    @Override
+    public AutoCloseable consumeByKey(KeyGroup group, Handler handler) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group.group());
+        consumer.setNamesrvAddr(servers);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeThreadMax(group.workers());
+        consumer.setConsumeThreadMin(group.workers());
+        consumer.subscribe(group.topic(), "*");
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            try {
+                for (MessageExt message : messages) {
+                    handler.handle(message.getKeys(), message.getBody());
+                }
+            } catch (RuntimeException error) {
+                return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT; // for 1 s, and without an end, by default
+            }
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        consumer.start();
+        return consumer::shutdown;
+    }
+
+    @Override
     public List<String> leaders(String topic, int queues) throws Exception {
         List<String> found = new ArrayList<>();
         for (MessageQueue queue : producer.fetchPublishMessageQueues(topic).stream().sorted().toList()) {

@@ -13,6 +13,21 @@ interface Target extends AutoCloseable {
     /** Starts one member of an ordered consumer group over these queues of a topic. */
     AutoCloseable consume(Membership membership, Gate gate) throws Exception;
 
+    /** Makes a topic of one queue, or of what this system has in place of it, for messages of many keys. */
+    default void createTopicByKey(String topic) throws Exception {
+        createTopic(topic, 1);
+    }
+
+    /** Sends to a topic of one queue and comes back when the message is acknowledged; throws when it is not. */
+    default void sendByKey(String topic, String key, byte[] body) throws Exception {
+        throw new UnsupportedOperationException("not compared by key");
+    }
+
+    /** Starts the consumer of a group whose workers share the one queue of a topic, in order per key. */
+    default AutoCloseable consumeByKey(KeyGroup group, Handler handler) throws Exception {
+        throw new UnsupportedOperationException("not compared by key");
+    }
+
     /** Returns the name, id or port of the node that leads each queue; the driver knows what it means. */
     List<String> leaders(String topic, int queues) throws Exception;
 
@@ -26,6 +41,19 @@ interface Target extends AutoCloseable {
         @Override
         default void close() throws Exception {}
     }
+
+    /** Handles one message, or throws: then the message is to come again, a second later. */
+    interface Handler {
+        void handle(String key, byte[] body);
+    }
+
+    /**
+     * Who consumes by key.
+     *
+     * @param workers how many messages may be in hand together
+     * @param keys all keys that may come, for a system that must know them
+     */
+    record KeyGroup(String topic, String group, int workers, List<String> keys) {}
 
     /**
      * Who consumes what.
