@@ -157,6 +157,10 @@ profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer unde
 bench-lanes: $(VENV)/.dev compiled ## Measure what key lanes promise, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.lanes $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
+.PHONY: bench-by-key
+bench-by-key: $(VENV)/.dev compiled ## Compare key lanes with RocketMQ, Kafka's parallel consumer and NATS, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.bykey $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
+
 .PHONY: bench-tls
 bench-tls: $(VENV)/.dev ## Measure what TLS between replicas costs, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.tlsprice $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
