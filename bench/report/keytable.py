@@ -57,6 +57,7 @@ class Row:
     """What one system came to.
 
     Attributes:
+        durability: the class of its acknowledgement, disk or memory.
         first_s: from the start of the consumers to the end of the first handling.
         stored: messages that waited in the queue.
         handled: how many of these in the time that there was.
@@ -65,6 +66,7 @@ class Row:
         repeats: healthy messages handled once more, in all works.
     """
 
+    durability: str
     title: str
     first_s: float
     stored: int
@@ -120,13 +122,14 @@ def behind(ours: Row, others: Sequence[Row]) -> Iterator[str]:
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the lines of the table."""
     yield (
-        "| system | messages/s | CPU per message, µs | consumers to the first message, s | out of order | delivered again"
+        "| class | system | messages/s | CPU per message, µs | consumers to the first message, s | out of order | delivered again"
         " | p99 without poison | p99 with ten poison keys | longest pause of the healthy keys, s |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         pause = max(row.poisoned.pause_s, 0.0 if row.poisoned.is_whole else row.poisoned.still_s)
         cells = (
+            row.durability,
             row.title,
             shown(row.rate),
             f"{row.cpu_us:.0f}" if row.handled == row.stored else "-",

@@ -7,7 +7,7 @@ from bench.report.keytable import Row, Steady, behind, table
 
 SECOND = 1_000_000_000
 CALM = Steady(sent=100, handled=100, p99_ms=12.0, pause_s=0.1, still_s=0.0)
-OURS = Row("Ours", 1.0, 1_000, 1_000, 5_000.0, 60.0, 0, 0, CALM, CALM)
+OURS = Row("disk", "Ours", 1.0, 1_000, 1_000, 5_000.0, 60.0, 0, 0, CALM, CALM)
 
 
 def handled(number: int) -> list[Done]:
@@ -60,8 +60,8 @@ def test_a_row_says_how_long_healthy_keys_waited() -> None:
 
     *_, calm, bad = table([OURS, replace(OURS, title="Theirs", handled=5, poisoned=stuck)])
 
-    assert calm == "| Ours | 5,000 | 60 | 1.00 | 0 | 0 | 12.0 ms | 12.0 ms | 0.10 |"
+    assert calm == "| disk | Ours | 5,000 | 60 | 1.00 | 0 | 0 | 12.0 ms | 12.0 ms | 0.10 |"
     assert bad == (
-        "| Theirs | 5,000 | - | 1.00 | 0 | 0 | 12.0 ms | stands still: 3 of 100 handled"
+        "| disk | Theirs | 5,000 | - | 1.00 | 0 | 0 | 12.0 ms | stands still: 3 of 100 handled"
         " | 12.0, to the end |"
     )
