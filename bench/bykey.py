@@ -52,6 +52,8 @@ STRIDE: Final = 7919
 POISON_KEYS: Final = 10
 #: One message in so many is of a poison key.
 POISON_EVERY: Final = 50
+#: The same load before the measured one: what a client does at its first messages is no delay of a steady load.
+WARM_S: Final = 1.0
 #: How long what was sent may still be waited for.
 GRACE_S: Final = 10.0
 #: The members of a group settle, and a thousand consumers are made.
@@ -219,11 +221,13 @@ def steady(clients: Clients, seconds: float, *, poisoned: bool) -> tuple[list[Do
     with clients.consumers(topic) as consumers:
         clients.store(topic, 1)
         consumers.wait(1, JOIN_S)
+        before = 1 + clients.pace(topic, WARM_S, poisoned=False)
+        consumers.wait(before, JOIN_S)
         begin = time.monotonic_ns()
         sent = clients.pace(topic, seconds, poisoned=poisoned)
         names = itertools.islice(keys(poisoned=poisoned), sent)
         healthy = sum(not name.startswith(POISON) for name in names)
-        consumers.wait(1 + healthy, GRACE_S)
+        consumers.wait(before + healthy, GRACE_S)
         end = time.monotonic_ns()
         done = [each for each in consumers.done() if each.sent >= begin]
     return done, Steady.of(done, healthy, begin, end)
@@ -300,7 +304,7 @@ def section(rows: Sequence[Row], names: Sequence[str], seconds: float) -> str:
             f" {WORKERS * 1000 // HANDLER_MS:,}. The CPU is that of all nodes and consumers."
         ),
         (
-            f"* p99: {RATE} messages/s for {seconds:g} s, from the call of a send to the end of the handler's call, of healthy keys. With"
+            f"* p99: {RATE} messages/s for {seconds:g} s, after {WARM_S:g} s that is not counted, from the call of a send to the end of the handler's call, of healthy keys. With"
             f" poison, one message in {POISON_EVERY} is of one of ten keys whose handler fails always. *Falls behind*: not all is handled"
             f" {GRACE_S:g} s after the last send. *Stands still*: nothing has been handled in the last five seconds of that."
         ),

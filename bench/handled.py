@@ -1,7 +1,7 @@
 """
 What consumers by key have handled: the lines that they write, and the counts and times that these come to. Pure.
 
-A line is `key offset sent_ns begun_ns done_ns`: the offset is a number that no other message of the topic has, and all times are of the
+A line is `key offset sent_ns begun_ns done_ns`: the offset is a number that no other message of the same load has, and all times are of the
 clock that the processes of one machine share. A line that begins with `#` says something else.
 """
 

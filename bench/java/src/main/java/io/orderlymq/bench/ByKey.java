@@ -27,6 +27,8 @@ final class ByKey {
     /** A key's messages come from one thread, which waits for each acknowledgement: order without a client's help. */
     private static final int SENDERS = 64;
 
+    private static final long TOPIC_KNOWN_NS = 30_000_000_000L;
+
     private final Target target;
     private AutoCloseable consumer;
 
@@ -37,7 +39,7 @@ final class ByKey {
     void obey(Words words) throws Exception {
         String topic = words.text("topic");
         switch (words.verb) {
-            case "key-topic" -> target.createTopicByKey(topic);
+            case "key-topic" -> create(topic);
             case "key-send" -> send(topic, words);
             case "key-join" -> {
                 Handling handling = new Handling(Path.of(words.text("log")), words.number("handler"));
@@ -48,6 +50,22 @@ final class ByKey {
             default -> throw new IllegalArgumentException("no command " + words.verb);
         }
         Out.event("done");
+    }
+
+    /** Tries again for a while: not every node of a cluster that has just started need be known to the others. */
+    private void create(String topic) throws Exception {
+        long deadline = System.nanoTime() + TOPIC_KNOWN_NS;
+        while (true) {
+            try {
+                target.createTopicByKey(topic);
+                return;
+            } catch (Exception error) {
+                if (System.nanoTime() > deadline) {
+                    throw error;
+                }
+                Out.sleep(100);
+            }
+        }
     }
 
     /** Sends in order per key, at a rate or, with rate=0, as fast as acknowledgements come. */
