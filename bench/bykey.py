@@ -301,7 +301,7 @@ def section(rows: Sequence[Row], names: Sequence[str], seconds: float) -> str:
     lines += [
         (
             f"* Messages/s: {rows[0].stored:,} stored messages are handled, for {seconds:g} s at most. The handlers allow"
-            f" {WORKERS * 1000 // HANDLER_MS:,}. The CPU is that of all nodes and consumers."
+            f" {WORKERS * 1000 // HANDLER_MS:,}. The CPU is that of all nodes and consumers in that time, at rest too."
         ),
         (
             f"* p99: {RATE} messages/s for {seconds:g} s, after {WARM_S:g} s that is not counted, from the call of a send to the end of the handler's call, of healthy keys. With"

@@ -79,14 +79,10 @@ class Row:
     poisoned: Steady
 
 
-#: Title, figure, and whether more is better. Who did not handle everything has no figure to compare but its rate.
+#: Title, figure, and whether more is better. Who did not handle everything has no delay to compare.
 _FIGURES: Final[Sequence[tuple[str, Callable[[Row], float | None], bool]]] = (
     ("messages/s", lambda row: row.rate, True),
-    (
-        "CPU per message, µs",
-        lambda row: row.cpu_us if row.handled == row.stored else None,
-        False,
-    ),
+    ("CPU per message, µs", lambda row: row.cpu_us, False),
     ("consumers to the first message, s", lambda row: row.first_s, False),
     (
         "p99 without poison, ms",
@@ -131,8 +127,10 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         cells = (
             row.durability,
             row.title,
-            shown(row.rate),
-            f"{row.cpu_us:.0f}" if row.handled == row.stored else "-",
+            shown(row.rate)
+            if row.handled == row.stored
+            else f"{shown(row.rate)} ({row.handled:,} handled)",
+            f"{row.cpu_us:.0f}",
             shown(row.first_s),
             f"{row.violations}",
             f"{row.repeats}",

@@ -42,9 +42,9 @@ def test_lines_in_which_another_is_ahead_come_widest_gap_first() -> None:
     ]
 
 
-def test_who_did_not_handle_everything_is_compared_by_its_rate_alone() -> None:
+def test_who_did_not_handle_everything_has_no_delay_to_compare() -> None:
     stuck = replace(CALM, handled=3, p99_ms=1.0)
-    theirs = replace(OURS, handled=90, rate=96.0, cpu_us=1.0, healthy=stuck, poisoned=stuck)
+    theirs = replace(OURS, handled=90, rate=96.0, cpu_us=900.0, healthy=stuck, poisoned=stuck)
 
     assert list(behind(OURS, [theirs])) == []
 
@@ -62,6 +62,6 @@ def test_a_row_says_how_long_healthy_keys_waited() -> None:
 
     assert calm == "| disk | Ours | 5,000 | 60 | 1.00 | 0 | 0 | 12.0 ms | 12.0 ms | 0.10 |"
     assert bad == (
-        "| disk | Theirs | 5,000 | - | 1.00 | 0 | 0 | 12.0 ms | stands still: 3 of 100 handled"
+        "| disk | Theirs | 5,000 (5 handled) | 60 | 1.00 | 0 | 0 | 12.0 ms | stands still: 3 of 100 handled"
         " | 12.0, to the end |"
     )
