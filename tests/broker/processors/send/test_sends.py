@@ -582,6 +582,7 @@ def test_whatever_happens_one_identity_has_one_copy_and_acknowledged_sends_are_k
     shell.restart()
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("code", [310, 320, 325])
 def test_properties_that_no_message_may_have_are_refused_unread(shell: Shell, code: int) -> None:
     """To read those of a header of a megabyte takes 50 ms, for nothing."""
