@@ -203,10 +203,10 @@ def test_transactions_without_asyncio(group: Group) -> None:
     assert (result.state, result.reported) == (COMMIT, True)
 
 
-async def test_a_delayed_message_cannot_be_transactional(group: Group, topic: str) -> None:
-    """Its delay would begin with a commit that nobody can foresee."""
+async def test_a_transactional_message_takes_no_delay_level(group: Group, topic: str) -> None:
+    """A transaction drops it, as RocketMQ does; a delay and a time begin with the commit."""
     async with TransactionProducer("tx", group.name_server_address, check=nobody) as producer:
-        with pytest.raises(SettingError, match="delayed"):
+        with pytest.raises(SettingError, match="give delay or deliver_at"):
             await producer.send_in_transaction(
                 Message(topic=topic, body=b"A", delay_level=1), execute=lambda _: COMMIT
             )
