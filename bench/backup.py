@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 from tests.clients.localcluster import LocalCluster
 
+from bench import lanes
 from bench.report import sections
 from orderlymq import Consumer, Message, MessageQueue, Producer, SendResult, split_batch
 
@@ -194,7 +195,7 @@ def main() -> None:
     print(table)
     if given.write is not None:
         about = (
-            f"`make bench-backup`: a group of three, the load and the backup on {os.cpu_count()} CPUs and one disk; "
+            f"`make bench-backup`: a group of three, {lanes.form()}, the load and the backup on {os.cpu_count()} CPUs and one disk; "
             f"{time.strftime('%Y-%m-%d', time.gmtime())}. The backup lies in a folder and is read back before it counts."
         )
         sections.put(given.write, "backup", f"## Backups and restores\n\n{about}\n\n{table}")

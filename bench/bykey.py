@@ -33,7 +33,6 @@ from bench.report.keytable import Row, Steady, behind, table
 from bench.works import QUICK
 from tests.cluster.processes import Group
 
-import orderlymq_raft
 from bench import fetch, lanes
 from bench.report import sections
 from orderlymq.blocking import AdminClient
@@ -261,10 +260,7 @@ def measure(name: str, clients: Clients, stored: int, seconds: float) -> Row:
 def title_of(name: str) -> str:
     """Return what the table calls a system."""
     title = PEERS[name].title
-    if name in OURS:
-        compiled = any(Path(orderlymq_raft.__path__[0]).glob("*.so"))
-        return f"{title}, compiled as in the image" if compiled else f"{title}, not compiled"
-    return title
+    return f"{title}, {lanes.form()}" if name in OURS else title
 
 
 @contextmanager
@@ -359,9 +355,8 @@ def main() -> None:
                 with started(name, Path(folder), given.ports) as clients:
                     rows.append(measure(name, clients, stored, seconds))
                 names.append(name)
-            except (
-                Exception
-            ) as error:  # whatever it was, the other systems are still to be measured
+            # Whatever it was, the other systems are still to be measured.
+            except Exception as error:
                 failed.append(f"{name} failed: {error}")
                 print(failed[-1], file=sys.stderr)
     if rows:

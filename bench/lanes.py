@@ -33,6 +33,7 @@ from bench.report.figures import shown
 from tests.broker.state.lanes.world import LaneWorld
 from tests.cluster.processes import Group
 
+import orderlymq_raft
 from bench.report import sections
 from orderlymq import Message, Producer, SendResult
 from orderlymq.blocking import AdminClient
@@ -400,6 +401,12 @@ WORKS: Final[dict[str, Callable[[Bench], None]]] = {
 }
 
 
+def form() -> str:
+    """Return which modules processes run that this one starts: those of the image, or the sources."""
+    compiled = any(Path(orderlymq_raft.__path__[0]).glob("*.so"))
+    return "compiled as in the image" if compiled else "not compiled"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute, with small numbers")
@@ -420,7 +427,7 @@ def main() -> None:
     if given.write is not None:
         rows = "\n".join(f"| {work} | {figure} | {reach} |" for work, figure, reach in bench.rows)
         about = (
-            f"`make bench-lanes`: three replicas, compiled as in the image, and the consumers on {os.cpu_count()} CPUs;"
+            f"`make bench-lanes`: three replicas, {form()}, and the consumers on {os.cpu_count()} CPUs;"
             f" {time.strftime('%Y-%m-%d', time.gmtime())}. A delay is from the call of a send to the end of the listener's call."
         )
         text = f"## Key lanes\n\n{about}\n\n| work | measured | aim |\n|---|---|---|\n{rows}"

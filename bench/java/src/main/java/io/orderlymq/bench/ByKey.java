@@ -4,9 +4,7 @@ import java.io.IOException;
 import java.io.PrintWriter;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Stream;
 
 /**
@@ -76,32 +74,15 @@ final class ByKey {
         boolean poisoned = words.text("poisoned", "false").equals("true");
         long begin = System.nanoTime();
         Body body = new Body(Body.SMALLEST);
-        AtomicReference<Throwable> failure = new AtomicReference<>();
-        List<Thread> threads = new ArrayList<>();
-        for (int number = 0; number < SENDERS; number++) {
-            int me = number;
-            Thread thread = new Thread(() -> {
-                try {
-                    for (int each = 0; each < count && failure.get() == null; each++) {
-                        String key = key(each, keys, poisoned);
-                        if (Math.floorMod(key.hashCode(), SENDERS) == me) {
-                            await(begin + (rate == 0 ? 0 : each * 1_000_000_000L / rate));
-                            target.sendByKey(topic, key, body.of(me, each));
-                        }
-                    }
-                } catch (Throwable error) {
-                    failure.compareAndSet(null, error);
+        new Senders(SENDERS, (me, goesOn) -> {
+            for (int each = 0; each < count && goesOn.getAsBoolean(); each++) {
+                String key = key(each, keys, poisoned);
+                if (Math.floorMod(key.hashCode(), SENDERS) == me) {
+                    await(begin + (rate == 0 ? 0 : each * 1_000_000_000L / rate));
+                    target.sendByKey(topic, key, body.of(me, each));
                 }
-            });
-            thread.start();
-            threads.add(thread);
-        }
-        for (Thread thread : threads) {
-            thread.join();
-        }
-        if (failure.get() != null) {
-            throw new IllegalStateException("a send failed: " + failure.get(), failure.get());
-        }
+            }
+        }).join();
     }
 
     private static void await(long due) {

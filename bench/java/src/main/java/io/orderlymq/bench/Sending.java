@@ -1,6 +1,7 @@
 package io.orderlymq.bench;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
@@ -30,54 +31,40 @@ final class Sending {
         long start = System.nanoTime() + (long) (warm * 1e9);
         long end = start + (long) (seconds * 1e9);
         Latencies[] latencies = new Latencies[senders];
+        Arrays.setAll(latencies, each -> new Latencies());
         long[] acknowledged = new long[senders];
-        List<Thread> threads = new ArrayList<>();
-        AtomicReference<Throwable> failure = new AtomicReference<>();
         AtomicInteger refused = new AtomicInteger();
         AtomicReference<String> reason = new AtomicReference<>("");
-        for (int number = 0; number < senders; number++) {
-            int me = number;
-            latencies[me] = new Latencies();
-            Thread thread = new Thread(() -> {
-                try (Target.Sender sender = open(me)) {
-                    long sequence = 0;
-                    long began = System.nanoTime();
-                    while (began < end && failure.get() == null) {
-                        try {
-                            sequence = once(sender, me, sequence);
-                        } catch (Exception error) {
-                            refused.incrementAndGet();
-                            reason.set(error.toString());
-                            Out.sleep(RETRY_MS);
-                            began = System.nanoTime();
-                            continue;
-                        }
-                        long now = System.nanoTime();
-                        if (began >= start && now <= end) {
-                            latencies[me].add(now - began);
-                            acknowledged[me] += batch;
-                        }
-                        began = now;
+        Senders running = new Senders(senders, (me, goesOn) -> {
+            try (Target.Sender sender = open(me)) {
+                long sequence = 0;
+                long began = System.nanoTime();
+                while (began < end && goesOn.getAsBoolean()) {
+                    try {
+                        sequence = once(sender, me, sequence);
+                    } catch (Exception error) {
+                        refused.incrementAndGet();
+                        reason.set(error.toString());
+                        Out.sleep(RETRY_MS);
+                        began = System.nanoTime();
+                        continue;
                     }
-                } catch (Throwable error) {
-                    failure.compareAndSet(null, error);
+                    long now = System.nanoTime();
+                    if (began >= start && now <= end) {
+                        latencies[me].add(now - began);
+                        acknowledged[me] += batch;
+                    }
+                    began = now;
                 }
-            });
-            thread.start();
-            threads.add(thread);
-        }
+            }
+        });
         Out.sleep(Math.max(0, (start - System.nanoTime()) / 1_000_000));
         tally.restart();
         Out.event("begin");
         Out.sleep(Math.max(0, (end - System.nanoTime()) / 1_000_000));
         Out.event("end");
         long consumed = tally.count();
-        for (Thread thread : threads) {
-            thread.join();
-        }
-        if (failure.get() != null) {
-            throw new IllegalStateException("a send failed: " + failure.get(), failure.get());
-        }
+        running.join();
         Latencies all = new Latencies();
         long total = 0;
         for (int each = 0; each < senders; each++) {
@@ -91,31 +78,16 @@ final class Sending {
 
     /** Sends a number of messages, each until it is acknowledged. */
     void fill(int senders, long count) throws Exception {
-        List<Thread> threads = new ArrayList<>();
-        AtomicReference<Throwable> failure = new AtomicReference<>();
         long each = count / senders;
         Out.event("begin");
-        for (int number = 0; number < senders; number++) {
-            int me = number;
-            Thread thread = new Thread(() -> {
-                try (Target.Sender sender = open(me)) {
-                    long sequence = 0;
-                    while (sequence < each && failure.get() == null) {
-                        sequence = until(sender, me, sequence);
-                    }
-                } catch (Throwable error) {
-                    failure.compareAndSet(null, error);
+        new Senders(senders, (me, goesOn) -> {
+            try (Target.Sender sender = open(me)) {
+                long sequence = 0;
+                while (sequence < each && goesOn.getAsBoolean()) {
+                    sequence = until(sender, me, sequence);
                 }
-            });
-            thread.start();
-            threads.add(thread);
-        }
-        for (Thread thread : threads) {
-            thread.join();
-        }
-        if (failure.get() != null) {
-            throw new IllegalStateException("filling failed: " + failure.get(), failure.get());
-        }
+            }
+        }).join();
         Out.event("end");
         Out.event("done", "count", each * senders);
     }
