@@ -348,7 +348,7 @@ class ReplicationLoop:
                 break
         if self._stopped:
             return
-        if self._may_propose() and not self._refused and self._linger_s() <= 0:
+        if self._may_propose() and not self._refused and not self._lingers():
             self._wake()
         topics_version = self._parts.machine.state.topics_version
         if topics_version != self._topics_version:
@@ -440,17 +440,16 @@ class ReplicationLoop:
     def _may_propose(self) -> bool:
         return len(self._waiting) > 0 and self._tickets < TICKETS_MAX
 
-    def _linger_s(self) -> float:
-        return self._waiting.linger_s(on_its_way=self._tickets > 0 or len(self._pending) > 0)
+    def _lingers(self) -> bool:
+        """Return whether proposals wait for others; the loop wakes when that ends."""
+        return self._waiting.linger(on_its_way=self._tickets > 0 or len(self._pending) > 0)
 
     def _propose(self) -> None:
         """Propose one entry. What does not fit into it waits for the next turn."""
         self._refused = False
         if not self._may_propose():
             return
-        linger_s = self._linger_s()
-        if linger_s > 0:
-            self._waiting.end_after(linger_s)
+        if self._lingers():
             return
         if not self._role.serving:
             self._proposer.lose(self._waiting.take_all())

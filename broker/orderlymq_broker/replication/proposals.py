@@ -158,17 +158,17 @@ class WaitingProposals:
         taken, self._queue = self._queue, deque()
         return taken
 
-    def linger_s(self, *, on_its_way: bool) -> float:
-        """Return how long they wait for others from now on, 0 or less for not at all."""
-        return self.group_commit.linger_s(len(self._queue), on_its_way=on_its_way)
-
-    def end_after(self, linger_s: float) -> None:
-        """Wake the loop then, in case that no proposal, write or commit does so before."""
+    def linger(self, *, on_its_way: bool) -> bool:
+        """Return whether they wait for others; the loop wakes when that ends, if no proposal, write or commit wakes it before."""
+        linger_s = self.group_commit.linger_s(len(self._queue), on_its_way=on_its_way)
+        if linger_s <= 0:
+            return False
         linger_s = max(linger_s, TIMER_MIN_S)
         due = self._seconds() + linger_s
         if due < self._wakes_at:
             self._wakes_at = due
             self._call_later(linger_s, self._end)
+        return True
 
     def _end(self) -> None:
         self._wakes_at = math.inf

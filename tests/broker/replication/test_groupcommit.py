@@ -41,6 +41,14 @@ class Leader:
             self.now += returns
             self.arrive(clients)
 
+    @classmethod
+    def that_answered(cls, clients: int, takes: float, returns: float) -> "Leader":
+        """Return a leader that has just answered clients which usually come back after *returns* seconds."""
+        leader = cls()
+        leader.settle(takes, returns, clients)
+        leader.entry(takes, clients)
+        return leader
+
     def lingers(self, collected: int) -> bool:
         return self.group_commit.linger_s(collected, on_its_way=False) > 0
 
@@ -72,9 +80,7 @@ def test_few_wait_from_the_beginning_of_an_entry_to_the_limit(
 
 
 def test_many_do_not_wait() -> None:
-    leader = Leader()
-    leader.settle(0.004, 0.001, LINGER_COUNT_MAX)
-    leader.entry(0.004, LINGER_COUNT_MAX)
+    leader = Leader.that_answered(LINGER_COUNT_MAX, 0.004, 0.001)
     for on_its_way in (False, True):
         leader.group_commit.began()
         wait = leader.group_commit.linger_s
@@ -86,9 +92,7 @@ def test_many_do_not_wait() -> None:
 def test_who_waits_behind_an_entry_waits_for_most_of_those_it_answered(
     clients: int, takes: float, part: float
 ) -> None:
-    leader = Leader()
-    leader.settle(takes, part * takes, clients)
-    leader.entry(takes, clients)
+    leader = Leader.that_answered(clients, takes, part * takes)
     assert leader.lingers(1)
     leader.arrive(clients // 2)
     assert leader.lingers(1 + clients // 2) == (clients // 2 + 1 < LINGER_COUNT_MAX)
@@ -100,9 +104,7 @@ def test_who_waits_behind_an_entry_waits_for_most_of_those_it_answered(
 def test_nobody_waits_longer_for_them_than_a_part_of_an_entry(
     clients: int, takes: float, part: float
 ) -> None:
-    leader = Leader()
-    leader.settle(takes, part * takes, clients)
-    leader.entry(takes, clients)
+    leader = Leader.that_answered(clients, takes, part * takes)
     leader.now += takes * LINGER_PART * 1.01
     assert not leader.lingers(1)
 
@@ -111,16 +113,13 @@ def test_nobody_waits_longer_for_them_than_a_part_of_an_entry(
 def test_nobody_waits_for_clients_that_usually_return_late(
     clients: int, takes: float, part: float
 ) -> None:
-    leader = Leader()
-    leader.settle(takes, part * takes, clients)
-    leader.entry(takes, clients)
+    leader = Leader.that_answered(clients, takes, part * takes)
     assert not leader.lingers(1)
 
 
 @given(st.integers(1, 64), st.floats(0.001, ENTRY_MAX_S))
 def test_nobody_waits_for_clients_that_never_return(clients: int, takes: float) -> None:
-    leader = Leader()
-    leader.settle(takes, 0.0, clients)
+    leader = Leader.that_answered(clients, takes, 0.0)
     for _ in range(20):
         leader.entry(takes, clients)
     assert not leader.lingers(1)
@@ -128,9 +127,7 @@ def test_nobody_waits_for_clients_that_never_return(clients: int, takes: float) 
 
 @given(st.floats(0.001, ENTRY_MAX_S), st.floats(0.0, 0.6))
 def test_a_single_sender_never_waits(takes: float, part: float) -> None:
-    leader = Leader()
-    leader.settle(takes, part * takes, 1)
-    leader.entry(takes, 1)
+    leader = Leader.that_answered(1, takes, part * takes)
     leader.now += part * takes
     leader.arrive(1)
     assert not leader.lingers(1)

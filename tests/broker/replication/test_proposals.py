@@ -1,8 +1,10 @@
 """A proposal is answered when its fate is certain, and not before."""
 
+from collections.abc import Callable
+
 from orderlymq_broker.core.effects import Effect, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
-from orderlymq_broker.replication.proposals import Committed, PendingProposals
+from orderlymq_broker.replication.proposals import Committed, PendingProposals, WaitingProposals
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.message.record import pack_host
 from tests.broker.replication.simulation import Proposal, SimulatedGroup
@@ -93,3 +95,34 @@ def test_copies_that_do_not_follow_are_refused_alone() -> None:
     assert leader.node.last_index == index
     assert leader.core.context.entries.uncommitted == 0
     group.check()
+
+
+def test_the_linger_that_ends_first_wakes_the_loop() -> None:
+    """An entry may be answered before half of the time has passed that proposals would linger while it is on its way."""
+    now, timers, woken = [0.0], dict[float, Callable[[], None]](), list[float]()
+    waiting = WaitingProposals(
+        lambda: now[0],
+        lambda seconds, call: timers.update({now[0] + seconds: call}),
+        lambda: woken.append(now[0]),
+    )
+    for _ in range(60):
+        waiting.group_commit.began()
+        now[0] += 0.0005
+        waiting.group_commit.ended(0.0005, 2)
+        now[0] += 0.0001
+        waiting.add(A)
+        waiting.add(B)
+        waiting.take_all()
+    waiting.group_commit.began()
+    waiting.add(C)
+    assert waiting.linger(on_its_way=True)
+    now[0] += 0.0005
+    waiting.group_commit.ended(0.0005, 2)
+    assert waiting.linger(on_its_way=False)
+
+    now[0] = min(timers)
+    timers[now[0]]()
+
+    assert woken == [now[0]]
+    assert not waiting.linger(on_its_way=False)
+    assert len(timers) == 2
