@@ -137,20 +137,19 @@ def _never_over(bed: Bed) -> None:
 
 @LANES.defect("forget what members have in hand at a restart", "replicas agree", _MEMBERS)
 def _forget_at_load(bed: Bed) -> None:
-    real = LaneTable.__dict__["load"].__func__
+    real = LaneTable.__init__
 
-    def load(cls: type[LaneTable], reader: Any) -> LaneTable:
-        table: LaneTable = real(cls, reader)
-        for queue in table.all():
+    def read(self: LaneTable, reader: Any) -> None:
+        real(self, reader)
+        for queue in self.all():
             for lane in list(queue.in_state(LaneState.IN_HAND)):
                 lane.state = LaneState.READY
                 lane.taken = 0
                 del queue.by_state[LaneState.IN_HAND][lane.number]
                 queue.by_state[LaneState.READY][lane.number] = None
-        table._holders.clear()
-        return table
+        self._holders.clear()
 
-    bed.put(LaneTable, "load", classmethod(load))
+    bed.put(LaneTable, "__init__", read)
 
 
 @LANES.defect("count no try when a member dies", "all is delivered in the end", _DEADLY)

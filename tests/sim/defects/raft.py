@@ -247,4 +247,5 @@ def _snapshot_without_locks(bed: Bed) -> None:
 
 @LOOP.defect("keep the locks out of the store", "locks survive the leader")
 def _volatile_locks(bed: Bed) -> None:
-    bed.put(LockTable, "load", classmethod(lambda cls, reader: cls()))
+    real = LockTable.__init__
+    bed.put(LockTable, "__init__", lambda self, reader: real(self, MemoryStore()))
