@@ -48,6 +48,7 @@ class BrokerKey:
         effect: what it does here; for a refused key the reason and what to do instead.
         unit: of the number; empty for counts and for what is no number.
         low, high: smallest and largest number, both accepted.
+        step: how far apart the numbers are that are accepted.
         ours: our default where it is another one, with the reason in *effect*.
     """
 
@@ -60,10 +61,13 @@ class BrokerKey:
     low: int = 0
     high: int = 0
     ours: str | None = None
+    step: int = 1
 
     @property
     def range(self) -> str:
         """The values that are accepted, in words."""
+        if self.kind is Kind.INTEGER and self.step > 1:
+            return ", ".join(map(str, range(self.low, self.high + 1, self.step)))
         if self.kind is Kind.INTEGER:
             return f"{self.low} to {self.high}"
 
@@ -97,8 +101,10 @@ def parse_integer(key: BrokerKey, text: str) -> int:
         number = read_integer(text)
     except ValueError as error:
         raise KeyValueError(f"write a whole number{unit}, {key.range}") from error
-    if not key.low <= number <= key.high:
+    if number not in range(key.low, key.high + 1):
         raise KeyValueError(f"write a number{unit} from {key.low} to {key.high}")
+    if number not in range(key.low, key.high + 1, key.step):
+        raise KeyValueError(f"write one of {key.range}: {key.effect}")
 
     return number
 
@@ -148,13 +154,15 @@ _SERVED: Final = (
         1,
         1024,
     ),
-    _integer(
+    BrokerKey(
         "brokerPermission",
-        6,
+        "6",
         Use.LIVE,
         "6 read and write, 4 read only (sends answer 16), 2 write only (pulls answer 16)",
-        2,
-        6,
+        Kind.INTEGER,
+        low=2,
+        high=6,
+        step=2,
     ),
     _boolean(
         "rejectTransactionMessage",

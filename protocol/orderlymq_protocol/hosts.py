@@ -13,3 +13,9 @@ def ip_of(host: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether *host* is this machine by its text alone."""
+    address = ip_of(host)
+    return host == "localhost" or (address is not None and address.is_loopback)

@@ -64,9 +64,12 @@ UNSENDABLE_TOPICS: Final = frozenset(
     }
 )
 
+# The group of whoever only looks: every broker knows it, and it never holds a lock.
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+
 SYSTEM_GROUPS: Final = frozenset(
     {
-        "TOOLS_CONSUMER",
+        TOOLS_GROUP,
         "FILTERSRV_CONSUMER",
         "SELF_TEST_C_GROUP",
         "CID_ONS-HTTP-PROXY",
@@ -121,16 +124,6 @@ def redrive_key(letter: tuple[str, str, int], offset: int, *, message_id: str, t
     """
     place = "\x00".join(map(str, (*letter, offset, message_id, target)))
     return blake2b(place.encode(), digest_size=16).hexdigest().upper()
-
-
-def former_redrive_key(letter: tuple[str, str, int], offset: int) -> str:
-    """Return the unique key that consoles from before 0.1.0 redrove a dead letter as; it is asked for and never sent.
-
-    Letters of two lives of a topic share it: only a copy that is younger than the letter is its own. It goes with 0.2.0, when
-    no topic keeps such copies any more.
-    """
-    place = "\x00".join(map(str, (*letter, offset)))
-    return blake2b(place.encode(), digest_size=16, person=b"console").hexdigest().upper()
 
 
 def reply_topic(cluster: str) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 _NEVER_SENT: Final = "no client or tool of RocketMQ sends it"
 _FILTER_SERVER: Final = "class filters are gone since RocketMQ 4.3.0; subscribe by tags or SQL92"
 _POP: Final = "POP consumption is not served; consume by push, pull or lite pull"
+_LITE: Final = "lite topics, for POP alone, are not served; use topics and sharding keys"
 _CONTROLLER: Final = "replication is raft's and needs no controller; see orderlymq status"
 _STORE: Final = "messages are kept in RocksDB, not in commit log files"
 _AUTH: Final = (
@@ -84,6 +85,7 @@ REASONS: Final[Mapping[int, str]] = {
     200_055: _POP,
     200_056: _POP,
     200_057: _POP,
+    **dict.fromkeys(range(200_070, 200_080), _LITE),  # since 5.5.0
     200_151: _POP,
 }
 

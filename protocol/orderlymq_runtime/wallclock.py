@@ -1,4 +1,4 @@
-"""The time of day of this machine, as messages, signatures and backups carry it."""
+"""The clocks of this machine in milliseconds: the time of day, as messages, signatures and backups carry it, and one for durations."""
 
 import time
 
@@ -6,3 +6,8 @@ import time
 def machine_ms() -> int:
     """Return the time of day in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Return milliseconds since some moment; no change of the time of day moves them."""
+    return time.monotonic_ns() // 1_000_000

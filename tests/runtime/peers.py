@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
 
@@ -111,3 +112,17 @@ async def listening(server: RemotingServer) -> AsyncIterator[int]:
             await server.close()
         assert server.connections == []
         assert server.traffic.connections == 0
+
+
+@asynccontextmanager
+async def pair(
+    serve: Serve, client: RemotingClient | None = None
+) -> AsyncIterator[tuple[RemotingClient, str, Recorder, RemotingServer]]:
+    """A client, and a server with its address; at the end neither has anything open."""
+    client = RemotingClient() if client is None else client
+    handler = Recorder(serve)
+    server = RemotingServer(handler)
+    async with listening(server) as port:
+        yield client, f"127.0.0.1:{port}", handler, server
+        await client.close()
+    assert client.traffic.connections == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cluster.processes import Group
 
 
-def wait_until_open(group: Group, timeout_s: float = 10.0) -> None:
+def wait_until_open(group: Group, timeout_s: float = 30.0) -> None:
     """Wait until somebody listens at the group's address: a leader serves first and binds then."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -7,7 +7,7 @@ from typing import Self
 
 import psutil
 
-from orderlymq_protocol.frame.codec import FrameDecoder, encode
+from orderlymq_protocol.frame.codec import ANSWER_HEADER_SIZE_MAX, FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import LINGER_RESET
 
@@ -35,7 +35,7 @@ class RawSocket:
         except OSError:
             self._socket.close()
             raise
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(header_size_max=ANSWER_HEADER_SIZE_MAX)
         self._received: list[RemotingCommand] = []
         self._opaque = 0
 

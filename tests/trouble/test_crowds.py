@@ -133,7 +133,7 @@ async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
     try:
         body = bytes(MEBIBYTE)
         for _ in range(100):
-            reply = await client.invoke(group.address, send_command("orders", 0, body), 5.0)
+            reply = await client.invoke(group.address, send_command("orders", 0, body), 30.0)
             assert reply.code == ResponseCode.SUCCESS
         assert crowd[-1].call(request(9_999)) is not None
         assert crowd[0].is_hung_up()

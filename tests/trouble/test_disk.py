@@ -17,12 +17,12 @@ from tests.cluster.processes import Group
 from tests.trouble.inspection import assert_clean
 from tests.trouble.smalldisk import fill, free, mounted
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 MEBIBYTE = 1 << 20
 
-# The disk is looked at once a second.
-NOTICE_TIMEOUT_S = 10.0
+# The broker looks at the disk once a second, and RocksDB each 5 s whether there is space again.
+NOTICE_TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def group(make_group: Callable[..., Group], small_disk: Path) -> Iterator[Group]
 
 
 async def call(
-    client: RemotingClient, group: Group, command: RemotingCommand, timeout_s: float = 2.0
+    client: RemotingClient, group: Group, command: RemotingCommand, timeout_s: float = 15.0
 ) -> RemotingCommand | None:
     """Return the answer, None when there is none in time."""
     try:
@@ -52,16 +52,18 @@ async def call(
 
 async def send_until(
     client: RemotingClient, group: Group, code: int, body: bytes = b"try"
-) -> tuple[RemotingCommand, list[int]]:
-    """Send until *code* is the answer; return it and the offsets that were acknowledged before."""
+) -> tuple[RemotingCommand, list[int], int]:
+    """Send until *code* is the answer; return it, the offsets that were acknowledged, and how many sends had no answer."""
     offsets: list[int] = []
+    unknown = 0
     deadline = time.monotonic() + NOTICE_TIMEOUT_S
     while time.monotonic() < deadline:
         answer = await call(client, group, send_command("orders", 0, body))
+        unknown += answer is None
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             offsets.append(int(answer.ext["queueOffset"]))
         if answer is not None and answer.code == code:
-            return answer, offsets
+            return answer, offsets, unknown
         await asyncio.sleep(0.05)
     raise AssertionError(f"no answer {code} within {NOTICE_TIMEOUT_S} s\n{group.logs()}")
 
@@ -74,12 +76,14 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
     await sender.send(20)
 
     ballast = fill(small_disk, leave=3 * MEBIBYTE)
-    refused, while_filling = await send_until(client, group, ResponseCode.SERVICE_NOT_AVAILABLE)
+    refused, while_filling, lost = await send_until(
+        client, group, ResponseCode.SERVICE_NOT_AVAILABLE
+    )
     async with aiohttp.request("GET", f"http://127.0.0.1:{group.http_ports[1]}/readyz") as page:
         readiness = await page.text()
     stored = await pull_all(client, group.address, "orders", 0)
     ballast.unlink()
-    _, while_waiting = await send_until(client, group, ResponseCode.SUCCESS)
+    _, (after,), lost_later = await send_until(client, group, ResponseCode.SUCCESS)
 
     assert refused.remark is not None
     assert "disk is full" in refused.remark
@@ -88,8 +92,9 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
     assert [body for _, body in stored[:20]] == [
         f"{sender.name}:{number}".encode() for number in range(20)
     ]
-    # A refused message was not stored: the next offset is the next one.
-    assert while_waiting == [20 + len(while_filling)]
+    # A refused message was not stored: the next offset is the next one. One without an answer may be stored.
+    stored_min = 20 + len(while_filling)
+    assert stored_min <= after <= stored_min + lost + lost_later
     group.brokers[1].signal(signal.SIGTERM)
     assert await asyncio.to_thread(group.brokers[1].wait) == 0
 
@@ -103,7 +108,7 @@ async def test_a_disk_without_a_byte_left_loses_nothing_and_recovers(
     body = b"full:" + bytes(256 * 1024)
 
     ballast = fill(small_disk, leave=MEBIBYTE)
-    refused, while_filling = await send_until(
+    refused, while_filling, _ = await send_until(
         client, group, ResponseCode.SERVICE_NOT_AVAILABLE, body
     )
     was_full = free(small_disk)
@@ -113,7 +118,7 @@ async def test_a_disk_without_a_byte_left_loses_nothing_and_recovers(
         # A store that failed ends its process; its supervisor starts it again.
         report(f"the process ended with {await asyncio.to_thread(group.brokers[1].wait)}")
         group.brokers[1].start()
-    _, after = await send_until(client, group, ResponseCode.SUCCESS, b"after:0")
+    _, after, _ = await send_until(client, group, ResponseCode.SUCCESS, b"after:0")
     report(f"{was_full} bytes were left, sends again {time.monotonic() - began:.1f} s after")
 
     stored = await pull_all(client, group.address, "orders", 0)

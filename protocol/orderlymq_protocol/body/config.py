@@ -17,6 +17,9 @@ PERM_WRITE: Final = 0x2
 PERM_READ: Final = 0x4
 # A bit that RocketMQ names and no client reads.
 PERM_PRIORITY: Final = 0x8
+# Bits of a topic's system flag, RocketMQ TopicSysFlag.
+UNIT: Final = 0x1
+UNIT_SUBSCRIPTION: Final = 0x2
 SINGLE_TAG: Final = "SINGLE_TAG"
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
 # A topic with it that is not ordered still answers repeated sends from the window.

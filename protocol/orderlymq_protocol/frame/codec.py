@@ -4,8 +4,9 @@ Frames: the byte stream of a connection cut into commands, and commands turned i
 A frame is `int32 total | int32 (serialize type << 24 | header length) | header | body`, all big-endian;
 `total` does not count itself. Rules kept here: whatever bytes arrive, `FrameDecoder` raises `FrameError`
 and nothing else; it holds no more than one frame limit plus the last chunk; nothing is allocated because
-a peer announced a length. What is in the header stands in `command`, typed in the package `header`;
-the binary form of the header is in `binaryheader`.
+a peer announced a length. What `encode` writes is read: a request by a server, an answer by who asked.
+What is in the header stands in `command`, typed in the package `header`; the binary form of the header is
+in `binaryheader`.
 """
 
 import struct
@@ -18,7 +19,7 @@ import orjson
 from orderlymq_protocol.codes import LanguageCode, SerializeType
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_protocol.frame import binaryheader
-from orderlymq_protocol.frame.binaryheader import HeaderFormatError
+from orderlymq_protocol.frame.binaryheader import FIELDS_MAX, HeaderFormatError, too_many
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.frame.jsonheader import UsualHeader
 from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
@@ -31,8 +32,13 @@ _EVERY_COMMAND: Final = 1 << 62
 
 _PREFIX: Final = Struct(">II")
 _PREFIX_SIZE: Final = 8
-# Handlers may go through a field more than once. RocketMQ's largest holds the properties of a message, 32 KiB.
-HEADER_SIZE_MAX: Final = 1 << 20
+# Handlers may go through a field more than once. RocketMQ's largest holds the properties of a message, 32 KiB; with each
+# character escaped these are 192 KiB. The rights of an account, of 1,000 topics and 1,000 groups with long names, take 400 KB.
+# To read as much in small fields takes some 10 ms.
+HEADER_SIZE_MAX: Final = 512 << 10
+# Of an answer, which only a peer of one's own choice sends. A batch of BATCH_COUNT_MAX messages is answered with as many ids, of
+# 57 bytes at an IPv6 address, and as many places, of 26.
+ANSWER_HEADER_SIZE_MAX: Final = 2 << 20
 _HEADER_SIZE_MASK: Final = 0xFFFFFF
 _MARK_MAX: Final = SerializeType.ROCKETMQ << 24 | _HEADER_SIZE_MASK
 # How a TLS handshake begins, by its versions: no length of a frame.
@@ -60,13 +66,17 @@ class FrameError(ValueError):
 class FrameDecoder:
     """Cut the bytes of one connection into commands; one decoder per connection and direction.
 
+    *header_size_max* is `ANSWER_HEADER_SIZE_MAX` where answers are read.
     After a `FrameError` the decoder stays broken and raises again: there is no way to find the next frame.
     """
 
-    __slots__ = ("_broken", "_buffer", "_frame_size_max", "_needed")
+    __slots__ = ("_broken", "_buffer", "_frame_size_max", "_header_size_max", "_needed")
 
-    def __init__(self, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+    def __init__(
+        self, frame_size_max: int = FRAME_SIZE_MAX, header_size_max: int = HEADER_SIZE_MAX
+    ) -> None:
         self._frame_size_max = frame_size_max
+        self._header_size_max = header_size_max
         self._buffer = bytearray()
         # Bytes that must be there before looking at the buffer again pays: a large frame that arrives
         # in small pieces is then looked at twice, not once per piece.
@@ -132,10 +142,10 @@ class FrameDecoder:
             if (
                 end - position > self._frame_size_max
                 or body_at > end
-                or body_at - header_at > HEADER_SIZE_MAX
+                or body_at - header_at > self._header_size_max
                 or mark > _MARK_MAX
             ):
-                raise self._break(_refusal(total, mark, self._frame_size_max), commands)
+                raise self._break(self._refusal(total, mark), commands)
             if end > size:
                 self._needed = end - position
                 return position
@@ -151,6 +161,16 @@ class FrameDecoder:
         self._needed = _PREFIX_SIZE
         return position
 
+    def _refusal(self, total: int, mark: int) -> str:
+        if total + 4 > self._frame_size_max:
+            return oversize(total, total + 4, self._frame_size_max)
+        if mark > _MARK_MAX:
+            return f"unknown header serialize type {mark >> 24}"
+        header_size, limit = mark & _HEADER_SIZE_MASK, self._header_size_max
+        if header_size > limit:
+            return f"a header of {header_size} bytes is announced, the limit is {limit}"
+        return f"a header of {header_size} bytes does not fit a frame of {total + 4}"
+
     def _break(self, message: str, commands: list[RemotingCommand]) -> FrameError:
         self._broken = message
         self._buffer = bytearray()
@@ -162,17 +182,6 @@ def oversize(word: int, size: int, size_max: int) -> str:
     if word >> 8 in _TLS_HANDSHAKES:
         return "a TLS connection where TLS is off"
     return f"a frame of {size} bytes is announced, the limit is {size_max}"
-
-
-def _refusal(total: int, mark: int, frame_size_max: int) -> str:
-    if total + 4 > frame_size_max:
-        return oversize(total, total + 4, frame_size_max)
-    if mark > _MARK_MAX:
-        return f"unknown header serialize type {mark >> 24}"
-    header_size = mark & _HEADER_SIZE_MASK
-    if header_size > HEADER_SIZE_MAX:
-        return f"a header of {header_size} bytes is announced, the limit is {HEADER_SIZE_MAX}"
-    return f"a header of {header_size} bytes does not fit a frame of {total + 4}"
 
 
 def encode(command: RemotingCommand) -> bytes:
@@ -196,9 +205,14 @@ def encode_parts(command: RemotingCommand) -> list[bytes]:
     total = 4 + header_size + len(body)
     # Refused here because the peer would answer by closing the connection, which fails every other
     # request on it as well.
-    if total + 4 > FRAME_SIZE_MAX or header_size > _HEADER_SIZE_MASK:
+    if total + 4 > FRAME_SIZE_MAX:
         raise FrameError(
             f"a frame of {total + 4} bytes cannot be sent, the limit is {FRAME_SIZE_MAX}"
+        )
+    header_size_max = ANSWER_HEADER_SIZE_MAX if command.is_response else HEADER_SIZE_MAX
+    if header_size > header_size_max:
+        raise FrameError(
+            f"a header of {header_size} bytes cannot be sent, the limit is {header_size_max}"
         )
     head = _PREFIX.pack(total, command.serialize_type << 24 | header_size) + header
     return [head, body] if body else [head]
@@ -206,6 +220,8 @@ def encode_parts(command: RemotingCommand) -> list[bytes]:
 
 def _encode_header(command: RemotingCommand) -> bytes:
     try:
+        if len(command.ext) > FIELDS_MAX:
+            raise too_many(len(command.ext))
         if command.serialize_type is SerializeType.ROCKETMQ:
             return binaryheader.encode(command)
         header: dict[str, object] = {
@@ -234,11 +250,16 @@ def _decode_header(
         usual = _decode_usual(header)
     except UNREADABLE:
         return _decode_unusual(header, body)
+    ext = usual.extFields
+    if ext is None:
+        ext = {}
+    elif len(ext) > FIELDS_MAX:
+        raise too_many(len(ext))
     return RemotingCommand(
         usual.code,
         usual.opaque,
         usual.flag,
-        {} if usual.extFields is None else usual.extFields,
+        ext,
         bytes(body),
         usual.remark,
         LanguageCode.OTHER
@@ -275,6 +296,8 @@ def _decode_unusual(header: bytes | memoryview, body: bytes | memoryview) -> Rem
         ext = {}
     elif type(ext) is not dict:
         raise HeaderFormatError("extFields is not a JSON object")
+    elif len(ext) > FIELDS_MAX:
+        raise too_many(len(ext))
     remark = get("remark")
     return RemotingCommand(
         code,

@@ -46,6 +46,7 @@ from orderlymq_protocol.header.lanes import (
     LanesHeader,
 )
 from orderlymq_protocol.header.messages import (
+    AppendCopiesHeader,
     OffsetResponseHeader,
     QueryConsumerOffsetHeader,
     QueryMessageHeader,
@@ -74,6 +75,7 @@ from orderlymq_protocol.header.send import SendMessageHeader, SendMessageRespons
 __all__ = [
     "REQUEST_HEADERS",
     "RESPONSE_HEADERS",
+    "AppendCopiesHeader",
     "BrokerHeader",
     "BrokerNameHeader",
     "CheckTransactionStateHeader",

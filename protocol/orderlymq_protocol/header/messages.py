@@ -28,14 +28,22 @@ class QueryMessageHeader(Header):
     RequestCode.GET_MAX_OFFSET,
     RequestCode.GET_MIN_OFFSET,
     RequestCode.GET_EARLIEST_MSG_STORETIME,
-    RequestCode.ORDERLYMQ_APPEND_COPIES,
 )
 class QueueHeader(Header):
-    """A queue and nothing else: 31, 32, 20515; 30 may also say which end it means."""
+    """A queue and nothing else: 31, 32; 30 may also say which end it means."""
 
     topic: str
     queue_id: Int
     committed: bool | None = None
+
+
+@request_header(RequestCode.ORDERLYMQ_APPEND_COPIES)
+class AppendCopiesHeader(Header):
+    """The queue of copies (20515); with `begins` one that never had a message begins at the first of them, else at 0."""
+
+    topic: str
+    queue_id: Int
+    begins: bool = False
 
 
 @request_header(RequestCode.QUERY_CONSUMER_OFFSET)

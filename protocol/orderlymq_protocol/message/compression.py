@@ -50,15 +50,18 @@ def compress(
             return zlib.compress(body, level)
 
 
-def decompress(body: bytes, sys_flag: int, size_max: int) -> bytes:
+def decompress(body: bytes, sys_flag: int, size_max: int, *, cut: bool = False) -> bytes:
     """Return the body as its producer had it; one that is not marked as compressed comes back as it is.
+
+    With *cut* the first *size_max* bytes of a longer one come back, marked or not; no more is inflated, and what is behind
+    them may be broken.
 
     Raises:
         CompressionError: The body is broken, of an unknown type, longer than *size_max* inflated, or
             needs the library of Zstandard, which is not installed.
     """
     if not sys_flag & sysflag.COMPRESSED:
-        return body
+        return body[:size_max] if cut else body
     number = sysflag.compression_type(sys_flag)
     try:
         kind = CompressionType(number)
@@ -71,9 +74,11 @@ def decompress(body: bytes, sys_flag: int, size_max: int) -> bytes:
             inflated = _unzstd(body, size_max)
         case CompressionType.ZLIB | CompressionType.ZLIB_UNMARKED:
             inflated = _unzlib(body, size_max)
-    if len(inflated) > size_max:
-        raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
-    return inflated
+    if len(inflated) <= size_max:
+        return inflated
+    if cut:
+        return inflated[:size_max]
+    raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
 
 
 # One byte more than allowed is asked for, which distinguishes "exactly the limit" from "more than it".
@@ -114,14 +119,17 @@ def _unzstd(body: bytes, size_max: int) -> bytes:
     zstandard = _zstandard()
     inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
     size = 0
+    parts: list[bytes] = []
     try:
         # Only the reader can be stopped at a size and only the object knows whether the frame was
         # whole, hence two passes; producers use Zstandard only if they are configured to.
         with inflater.stream_reader(body) as reader:
             while size <= size_max and (part := reader.read(size_max + 1 - size)):
                 size += len(part)
+                parts.append(part)
         if size > size_max:
-            raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
+            return b"".join(parts)
+        parts.clear()
         whole = inflater.decompressobj()
         inflated: bytes = whole.decompress(body)
     except zstandard.ZstdError as error:

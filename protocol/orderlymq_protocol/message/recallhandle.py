@@ -49,7 +49,9 @@ class RecallHandle:
                 raise ValueError(text[:20])
             # Java's decoder does without the padding that its encoder writes.
             padded = text + "=" * (-len(text) % 4)
-            parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
+            decoded = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+            # A program chooses its unique keys, and some have blanks.
+            parts = decoded.split(" ", _PARTS - 1)
             if len(parts) < _PARTS or parts[0] != _VERSION:
                 raise ValueError(parts[0])
             return cls(parts[1], parts[2], read_integer(parts[3]), parts[4])

@@ -1,7 +1,7 @@
 """
 The HTTP pages of every process: `/healthz`, `/readyz`, `/metrics` and `/status`.
 
-`/healthz` answers as long as the event loop turns (and what a process adds to that is well); `/readyz` says whether the process does its work, and
+`/healthz` answers while the event loop turns and the checks that a process has added pass; `/readyz` says whether the process does its work, and
 why not; `/metrics` is Prometheus text; `/status` is JSON for people and the operator. Rules: a request
 reads and never changes anything; one metric, or one page that may be long, is made in an iteration of the loop,
 however many are asked for; `/healthz` and `/readyz`, which are short, wait for no other page.
@@ -51,12 +51,13 @@ class HealthServer:
         ready: whether the process is ready, and a sentence that says why (not).
         alive: likewise whether it should live on; without it, it should while it answers.
         status: what `/status` shows; values are JSON types.
+        brief: what `/status?brief` shows, of which no client chooses a text; by default the same.
         registry: the metrics of the process, to which those of its event loop are added.
         guard: who may ask, and how; by default everybody without TLS.
         budget: what connections are drawn from; the oldest gives way.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each page has what it shows
         self,
         host: str,
         port: int,
@@ -64,6 +65,7 @@ class HealthServer:
         ready: Callable[[], tuple[bool, str]],
         status: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
+        brief: Callable[[], Mapping[str, object]] | None = None,
         alive: Callable[[], tuple[bool, str]] | None = None,
         guard: PageGuard | None = None,
         budget: InputBudget | None = None,
@@ -75,6 +77,7 @@ class HealthServer:
         self._port = port
         self._ready = ready
         self._status = status
+        self._brief = brief or status
         self._registry = registry
         self._stall = LoopStall(registry)
         self._alive = alive
@@ -183,7 +186,8 @@ class HealthServer:
         return web.Response(body=b"".join(parts), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _get_status(self, request: web.Request) -> web.Response:
-        body = orjson.dumps(self._status(), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
+        status = self._brief() if "brief" in request.query else self._status()
+        body = orjson.dumps(status, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
         return web.Response(body=body + b"\n", content_type="application/json")
 
 

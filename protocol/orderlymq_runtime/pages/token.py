@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orderlymq_runtime.filestamp import file_stamp
+from orderlymq_runtime.followedfiles import FollowedFiles
 from orderlymq_runtime.security.secretfile import read_secret
 from orderlymq_runtime.security.tls import ServerTls
 
@@ -35,7 +35,7 @@ class PageToken:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = file_stamp(path)
+        self._followed = FollowedFiles(path, log=_log, stays="the present token stays effective")
         self._token = _read(path)
 
     def is_in(self, authorization: str) -> bool:
@@ -59,15 +59,10 @@ class PageToken:
         return None
 
     def _follow(self) -> None:
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._token = _read(self._path)
+        token = self._followed.read_changed(lambda: _read(self._path), PageTokenError)
+        if token is not None:
+            self._token = token
             _log.info("the token of the HTTP pages was read again")
-        except PageTokenError as error:
-            _log.error("%s; the present token stays effective", error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 How a process ends: by the signals that ask for it.
 
 The first SIGTERM, SIGINT or SIGHUP cancels the main coroutine once, which then hands over and closes what it
-owns; a second one ends the process immediately, for someone is waiting, and so does a close that takes too
-long, which says what it waited for. Exit codes follow the shell's custom: 0 after an asked-for end,
-128 + signal when it was forced. The end is watched by a thread of its own: a close may hang in a call that
-keeps the event loop, and a thread that does not return keeps the interpreter.
+owns; a second SIGTERM or SIGINT ends the process immediately, for someone is waiting, and so does a close that
+takes too long, which says what it waited for. SIGHUP is nobody who asks again: a terminal that is closed sends it
+twice, by its shell and by the kernel, and systemd may send it right after SIGTERM. Exit codes follow the shell's
+custom: 0 after an asked-for end, 128 + signal when it was forced. The end is watched by a thread of its own: a
+close may hang in a call that keeps the event loop, and a thread that does not return keeps the interpreter.
 """
 
 import asyncio
@@ -16,16 +17,18 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
 _log = logging.getLogger(__name__)
 
+_URGENT: Final = (signal.SIGTERM, signal.SIGINT)
 # A terminal that is closed hangs up on what runs in it; `nohup` lets a process ignore that.
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS: Final = (*_URGENT, signal.SIGHUP)
 
 # Before Kubernetes loses patience, which kills after 30 s and learns nothing.
 CLOSE_MAX_S: Final = 20.0
@@ -126,14 +129,14 @@ class _Ending:
         os.close(self._writer)
 
     def _run(self, cancel: Callable[[], object]) -> None:
-        number = self._next(None)
+        number = self._next(_SIGNALS, None)
         if number is None or self._loop is None:
             return
         self.signalled = True
         faulthandler.dump_traceback_later(self._close_max_s + FORCE_AFTER_S, exit=True)
         _log.info("%s: shutting down", number.name)
         self._loop.call_soon_threadsafe(cancel)
-        again = self._next(self._close_max_s)
+        again = self._next(_URGENT, self._close_max_s)
         if again is None:
             _log.error(
                 "not closed within %g s: leaving immediately; what is under way:%s",
@@ -146,16 +149,20 @@ class _Ending:
         logging.shutdown()
         os._exit(128 + number)
 
-    def _next(self, timeout_s: float | None) -> signal.Signals | None:
-        """Wait for a signal; None when there was none in time, or the watching is over."""
+    def _next(
+        self, numbers: Collection[signal.Signals], timeout_s: float | None
+    ) -> signal.Signals | None:
+        """Wait for one of these signals; None when there was none in time, or the watching is over."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            readable, _, _ = select.select([self._reader], [], [], timeout_s)
+            left_s = None if until is None else max(0.0, until - time.monotonic())
+            readable, _, _ = select.select([self._reader], [], [], left_s)
             if not readable:
                 return None
             byte = os.read(self._reader, 1)[0]
             if byte == 0:
                 return None
-            if byte in _SIGNALS:
+            if byte in numbers:
                 return signal.Signals(byte)
 
 

@@ -1,4 +1,4 @@
-"""What Linux tells of a process in /proc/PID/stat (proc(5)): one line, whose second field may contain anything."""
+"""The facts of a process in /proc/PID/stat of Linux (proc(5)): one line, whose second field may contain anything."""
 
 from pathlib import Path
 from typing import Final

@@ -14,7 +14,8 @@ class Timers:
         self._handles: dict[str, asyncio.TimerHandle] = {}
 
     def arm(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
-        """Make *call* after *delay_s* seconds; replaces the timer of that name, which has fired."""
+        """Make *call* after *delay_s* seconds; a timer of that name that has not fired is cancelled."""
+        self.stop(name)
         self._handles[name] = asyncio.get_running_loop().call_later(delay_s, call)
 
     def stop(self, name: str) -> None:

@@ -16,9 +16,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import encode_parts
-from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand, request
 from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.connectiontable import ConnectionLimits, ConnectionTable
@@ -40,7 +40,6 @@ SILENCE_MAX_S: Final = 3.0
 # How long a server has for that answer. What has arrived while this process stood still is read meanwhile, too.
 _PONG_MAX_S: Final = 1.0
 _OPAQUE_MASK: Final = 0x7FFFFFFF
-_NOT_SUPPORTED: Final = 3
 
 RequestHandler = Callable[[RemotingCommand, Connection], RemotingCommand | None]
 
@@ -76,7 +75,7 @@ class RemotingClient:
 
     Args:
         on_request: gets what servers ask; its result is sent back unless the request was oneway; None
-            leaves the answer to a later `Connection.send`. Without it code 3 is answered.
+            leaves the answer to a later `Connection.send`. Without it REQUEST_CODE_NOT_SUPPORTED is answered.
         tls: returns the context of the next connection, None for a plain one; all are plain without it.
     """
 
@@ -142,13 +141,14 @@ class RemotingClient:
             RequestTimeout: No connection, or no room, within the connect time-out.
             FrameError: The command cannot be written.
         """
-        deadline = asyncio.get_running_loop().time() + CONNECT_TIMEOUT_S
+        timeout_s = self._connect_timeout_s
+        deadline = asyncio.get_running_loop().time() + timeout_s
         link = self._links.get(address)
         if link is None or not link.is_usable:
-            link = await self._connect(address, CONNECT_TIMEOUT_S)
+            link = await self._connect(address, timeout_s)
         opaque = self.next_opaque(link)
         if not link.send(command, opaque, oneway=True):
-            await self._outcome(link, opaque, deadline, CONNECT_TIMEOUT_S)
+            await self._outcome(link, opaque, deadline, timeout_s)
 
     def connection(self, address: str) -> Connection | None:
         """Return the open connection to *address*, if there is one."""
@@ -273,7 +273,8 @@ class RemotingClient:
         reply: RemotingCommand | None
         if self._on_request is None:
             reply = command.reply(
-                _NOT_SUPPORTED, remark=f" request type {command.code} not supported"
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f" request type {command.code} not supported",
             )
         else:
             try:
@@ -303,6 +304,7 @@ class _Link:
 
     __slots__ = (
         "_client",
+        "_ping",
         "_pinged_since",
         "_silent_since",
         "address",
@@ -321,8 +323,9 @@ class _Link:
         self._client = client
         # When the peer had the first call that has expired since it was heard last; void once it is heard again.
         self._silent_since = 0.0
-        # For which silence the peer has been asked whether it is there.
+        # For which silence the peer has been asked whether it is there, and by which opaque.
         self._pinged_since: float | None = None
+        self._ping: int | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -333,7 +336,7 @@ class _Link:
         return self.connection is not None and self.connection.is_closing
 
     def make_connection(self) -> Connection:
-        return Connection(self, self._client._table, on_room=self._send_queued)
+        return Connection(self, self._client._table, called=self.address, on_room=self._send_queued)
 
     def send(self, command: RemotingCommand, opaque: int, *, oneway: bool = False) -> bool:
         """Send a copy of *command* under *opaque*, for the caller's object may be in use elsewhere.
@@ -347,7 +350,7 @@ class _Link:
             RemotingCommand(
                 command.code,
                 opaque,
-                command.flag | 2 if oneway else command.flag,
+                command.flag | FLAG_ONEWAY if oneway else command.flag,
                 command.ext,
                 command.body,
                 command.remark,
@@ -387,7 +390,8 @@ class _Link:
         if loop.time() - since >= silence_max_s and since != self._pinged_since:
             self._pinged_since = since
             # Whatever it answers: RocketMQ's servers do not know the code, and say so.
-            self.send(request(RequestCode.ORDERLYMQ_PING), self._client.next_opaque(self))
+            self._ping = self._client.next_opaque(self)
+            self.send(request(RequestCode.ORDERLYMQ_PING), self._ping)
             loop.call_later(_PONG_MAX_S, self._give_up, conn, since)
 
     def _give_up(self, conn: Connection, silent_since: float) -> None:
@@ -414,14 +418,15 @@ class _Link:
         conn.set_user_timeout(_USER_TIMEOUT_MS)
 
     def received(self, conn: Connection, command: RemotingCommand) -> None:
-        if not command.flag & 1:
+        if not command.flag & FLAG_RESPONSE:
             self._client._serve(conn, command)
             return
         answer = self.waiting.pop(command.opaque, None)
-        if answer is None:
+        if answer is not None:
+            if not answer.done():
+                answer.set_result(command)
+        elif command.opaque != self._ping:
             self._client.traffic.errors["late_response"] += 1
-        elif not answer.done():
-            answer.set_result(command)
 
     def connection_lost(self, conn: Connection) -> None:
         self.fail_all("the connection was lost")

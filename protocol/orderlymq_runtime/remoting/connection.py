@@ -21,7 +21,13 @@ import sys
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode_parts
+from orderlymq_protocol.frame.codec import (
+    ANSWER_HEADER_SIZE_MAX,
+    HEADER_SIZE_MAX,
+    FrameDecoder,
+    FrameError,
+    encode_parts,
+)
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connectiontable import ConnectionTable
 from orderlymq_runtime.remoting.failures import failure_reply, unsendable_reply
@@ -76,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
+        called: "host:port" as the end that opened it names the other one; empty where it was accepted.
         has_spoken: the peer has sent something whole.
 
     Args:
@@ -90,10 +97,12 @@ class Connection(asyncio.BufferedProtocol):
         *,
         linger_reset: bool = False,
         listener: str = "",
+        called: str = "",
         on_room: Callable[[], None] | None = None,
     ) -> None:
         self.id = table.next_id()
         self.listener = listener
+        self.called = called
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] | None = None
         self._handler = handler
@@ -103,7 +112,10 @@ class Connection(asyncio.BufferedProtocol):
         self._linger_reset = linger_reset
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder(table.limits.frame_size_max)
+        self._decoder = FrameDecoder(
+            table.limits.frame_size_max,
+            HEADER_SIZE_MAX if on_room is None else ANSWER_HEADER_SIZE_MAX,
+        )
         self._transport: StreamTransport | None = None
         self._is_tls = False
         self._pending: list[bytes] = []

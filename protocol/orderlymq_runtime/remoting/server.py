@@ -183,8 +183,14 @@ class RemotingServer:
 
         Takes at most the limits' *close_drain_s*, after which the rest is cut off.
         """
-        await self.close_listeners()
-        # What was accepted in this iteration of the loop enters the table in the next.
+        # What asyncio accepts in one iteration of the loop has a transport in the next, and is in the table in the one behind.
+        # Nobody closes the socket of a caller whose listener is closed before it has a transport, so accepting ends first.
+        for sock in [each for listener in self._listeners for each in listener.sockets]:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+        try:
+            await asyncio.sleep(0)
+        finally:
+            await self.close_listeners()
         await asyncio.sleep(0)
         for conn in self._table.connections():
             conn.close(kind="shutdown", reason="this server stops")

@@ -4,6 +4,7 @@ Signed calls: a server that was restarted refuses once and sends its new mark; t
 What is signed stands in `orderlymq_protocol.signature`.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,13 +43,18 @@ async def invoke_signed(
 ) -> RemotingCommand:
     """Call *address* with a signed copy of *command* and return the answer, whatever its code.
 
+    A second try has what is left of *timeout_s* (seconds).
+
     Raises:
         RemotingError: There is no answer, as `RemotingClient.invoke` says.
     """
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
     answer, again = await _signed(client, signer, address, command, timeout_s)
-    if again:
+    left_s = end_s - loop.time()
+    if again and left_s > 0:
         # Refused, so nothing was done. A second refusal is the answer.
-        answer, _ = await _signed(client, signer, address, command, timeout_s)
+        answer, _ = await _signed(client, signer, address, command, left_s)
     return answer
 
 

@@ -9,6 +9,7 @@ import socket
 from ipaddress import ip_address
 from typing import Final
 
+from orderlymq_protocol.hosts import is_loopback
 from orderlymq_runtime.sockets.addresses import split_address
 
 _DISCARD_PORT: Final = 9  # any does: nothing is sent
@@ -31,14 +32,12 @@ def check_protection(address: str, *, is_encrypted: bool, what: str, cure: str) 
 
 def stays_here(host: str) -> bool:
     """Return whether packets to *host* stay on this machine; names are not looked up, for answers can be forged."""
-    if host == "localhost":
+    if is_loopback(host):
         return True
     try:
         address = ip_address(host)
     except ValueError:
         return False
-    if address.is_loopback:
-        return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

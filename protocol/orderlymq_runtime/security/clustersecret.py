@@ -8,9 +8,12 @@ a process of the cluster, so only the cluster's own processes may read the file.
 import hmac
 import os
 import secrets
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from orderlymq_runtime.durablefiles import sync_path
 from orderlymq_runtime.security.secretfile import read_secret
 
 # Shorter ones could be guessed; longer ones come from a wrong file.
@@ -45,18 +48,32 @@ def new_cluster_secret() -> str:
 def make_cluster_secret(path: Path) -> bytes:
     """Return the secret in *path*; one that is missing is made first, readable by its owner alone.
 
+    Of several processes that make it one wins. The file has its whole content from the beginning.
+
     Raises:
         ClusterSecretError: the file holds no secret, or cannot be made.
     """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return read_cluster_secret(path)
-    except OSError as error:
-        raise ClusterSecretError(f"cluster_secret_file {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(new_cluster_secret())
+    if not os.path.lexists(path):
+        try:
+            _make(path)
+        except OSError as error:
+            raise ClusterSecretError(f"cluster_secret_file {path}: {error.strerror}") from error
     return read_cluster_secret(path)
+
+
+def _make(path: Path) -> None:
+    """Write a new secret beside *path*, and give it that name unless another process was first."""
+    descriptor, fresh = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(new_cluster_secret())
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(fresh, path)
+    finally:
+        os.unlink(fresh)
+    sync_path(path.parent)
 
 
 def derived_key(secret: bytes, purpose: str) -> bytes:

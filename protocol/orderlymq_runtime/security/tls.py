@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from orderlymq_runtime.filestamp import file_stamp
+from orderlymq_runtime.followedfiles import FollowedFiles
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 
@@ -65,10 +65,9 @@ class TlsFiles:
     key: Path | None = None
     ca: Path | None = None
 
-    def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Return what changes when a file does; a missing file counts as one, too."""
-        paths = (self.certificate, self.key, self.ca)
-        return tuple((0, 0) if path is None else file_stamp(path) for path in paths)
+    def paths(self) -> list[Path]:
+        """Return those that there are."""
+        return [path for path in (self.certificate, self.key, self.ca) if path is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +167,19 @@ class _Following:
     def __init__(self, files: TlsFiles, make: ContextSource) -> None:
         self._files = files
         self._make = make
-        self._stamp = files.stamp()
+        self._followed = FollowedFiles(
+            *files.paths(), log=_log, stays="the present certificate stays effective"
+        )
         self._context = make()
 
     def context(self) -> ssl.SSLContext:
         """Return the context for the next handshake, read again when a file has changed."""
-        stamp = self._files.stamp()
-        if stamp != self._stamp:
-            self._stamp = stamp
-            try:
-                self._context = self._make()
-                _log.info(
-                    "certificate file %s was read again", self._files.certificate or self._files.ca
-                )
-            except TlsError as error:
-                _log.error("%s; the present certificate stays effective", error)
+        fresh = self._followed.read_changed(self._make, TlsError)
+        if fresh is not None:
+            self._context = fresh
+            _log.info(
+                "certificate file %s was read again", self._files.certificate or self._files.ca
+            )
         return self._context
 
 

@@ -2,7 +2,6 @@
 
 import json
 import string
-import struct
 import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,7 +16,6 @@ from orderlymq_protocol.frame import codec
 from orderlymq_protocol.frame.binaryheader import HeaderFormatError
 from orderlymq_protocol.frame.codec import (
     FRAME_SIZE_MAX,
-    HEADER_SIZE_MAX,
     FrameDecoder,
     FrameError,
     encode,
@@ -578,11 +576,3 @@ def test_a_tls_greeting_is_called_by_its_name(minor: int, *, is_tls: bool) -> No
         FrameDecoder().receive_data(hello)
 
     assert (str(caught.value) == "a TLS connection where TLS is off") is is_tls
-
-
-def test_a_header_beyond_the_limit_is_refused_before_it_is_there() -> None:
-    """A field of 16 MB held the loop of a broker for seconds."""
-    size = HEADER_SIZE_MAX + 1
-
-    with pytest.raises(FrameError, match="a header of 1048577 bytes is announced"):
-        FrameDecoder().receive_data(struct.pack(">II", 4 + size, size))

@@ -71,6 +71,30 @@ def test_a_bomb_does_not_go_off(kind: CompressionType) -> None:
     assert peak < 8 * 1024 * 1024
 
 
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+@pytest.mark.parametrize("kind", CompressionType)
+def test_the_first_bytes_of_a_body_cost_no_more_than_they_are(
+    kind: CompressionType, size: int
+) -> None:
+    """Also of a bomb; a body that is shorter comes back whole, and is refused when it is torn."""
+    bomb = compress(bytes(64 * 1024 * 1024), kind)
+    flag = sysflag.with_compression(0, kind)
+    short = compress(b"short", kind)
+    tracemalloc.start()
+    try:
+        start = decompress(bomb, flag, size, cut=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert start == bytes(size)
+    assert peak < 8 * 1024 * 1024
+    assert decompress(short, flag, 5, cut=True) == b"short"
+    assert decompress(b"unmarked", 0, 2, cut=True) == b"un"
+    with pytest.raises(CompressionError):
+        decompress(short[:-1], flag, LIMIT, cut=True)
+
+
 @pytest.mark.parametrize("kind", CompressionType)
 @pytest.mark.parametrize("cut", [1, 5, 1000])
 def test_a_torn_body_is_refused(kind: CompressionType, cut: int) -> None:

@@ -63,6 +63,26 @@ async def test_the_pages_show_health_readiness_metrics_and_status() -> None:
         await asyncio.open_connection(*address)
 
 
+async def test_a_status_may_have_a_brief_page() -> None:
+    """Law: `/status?brief` is the part whose length clients do not choose; of a process without one, all."""
+    whole, brief = {"role": "leader", "rows": ["x" * 100]}, {"role": "leader"}
+    for given, expected in ((lambda: brief, brief), (None, whole)):
+        server = HealthServer(
+            "127.0.0.1",
+            0,
+            ready=lambda: (True, "ready"),
+            status=lambda: whole,
+            brief=given,
+            registry=CollectorRegistry(),
+        )
+        address = await server.start()
+        try:
+            assert json.loads((await get(address, "/status?brief"))[1]) == expected
+            assert json.loads((await get(address, "/status"))[1]) == whole
+        finally:
+            await server.close()
+
+
 async def test_a_page_that_fails_says_why_and_the_server_goes_on() -> None:
     """Law: a broken status is a 500 with the reason."""
 

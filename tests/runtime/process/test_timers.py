@@ -30,3 +30,16 @@ async def test_closed_timers_make_no_call() -> None:
     await asyncio.sleep(0)
 
     assert calls == []
+
+
+async def test_a_name_has_one_timer() -> None:
+    """Law: one that is armed again makes its call once, and none after it is stopped."""
+    timers = Timers()
+    calls: list[str] = []
+    timers.arm("core", 0, lambda: calls.append("first"))
+    timers.arm("core", 0, lambda: calls.append("second"))
+
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert calls == ["second"]

@@ -10,8 +10,13 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.frame.codec import FrameDecoder
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.codec import (
+    ANSWER_HEADER_SIZE_MAX,
+    HEADER_SIZE_MAX,
+    FrameDecoder,
+    FrameError,
+)
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.client import (
     ConnectFailed,
@@ -20,24 +25,8 @@ from orderlymq_runtime.remoting.client import (
     RequestTimeout,
 )
 from orderlymq_runtime.remoting.connection import LINGER_RESET, Connection
-from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.sockets.addresses import split_address
-from tests.faultyproxy import DOWN, UP, Way, faulty_proxy
-from tests.runtime.peers import PATIENCE_S, Recorder, Serve, echo, ignore, listening
-
-
-@asynccontextmanager
-async def pair(
-    serve: Serve, client: RemotingClient | None = None
-) -> AsyncIterator[tuple[RemotingClient, str, Recorder, RemotingServer]]:
-    """A client, and a server with its address; at the end neither has anything open."""
-    client = RemotingClient() if client is None else client
-    handler = Recorder(serve)
-    server = RemotingServer(handler)
-    async with listening(server) as port:
-        yield client, f"127.0.0.1:{port}", handler, server
-        await client.close()
-    assert client.traffic.connections == 0
+from tests.runtime.peers import PATIENCE_S, echo, ignore, pair
 
 
 async def test_concurrent_calls_share_one_connection_and_each_gets_its_own_answer() -> None:
@@ -92,6 +81,23 @@ async def test_large_requests_with_large_answers_pass_each_other(count: int, siz
         assert not client.traffic.errors
 
 
+async def test_an_answer_with_a_long_header_is_read_and_a_longer_one_is_replaced() -> None:
+    """Law: one answer ends no connection that others share; ids of a large batch take more than a request may have."""
+
+    def answer(conn: Connection, command: RemotingCommand) -> None:
+        conn.send(command.reply(0, {"ids": "x" * command.code}))
+
+    async with pair(answer) as (client, address, handler, _):
+        for size in (HEADER_SIZE_MAX, ANSWER_HEADER_SIZE_MAX - 1_000, ANSWER_HEADER_SIZE_MAX):
+            last = await client.invoke(address, request(size), PATIENCE_S)
+            assert (len(last.ext.get("ids", "")) == size) is (size < ANSWER_HEADER_SIZE_MAX)
+        with pytest.raises(FrameError, match="a header of"):
+            await client.invoke(address, request(1, {"x": "x" * HEADER_SIZE_MAX}), PATIENCE_S)
+
+        assert last.code == ResponseCode.SYSTEM_ERROR
+        assert len(handler.made) == 1
+
+
 @asynccontextmanager
 async def sleepy_peer() -> AsyncIterator[tuple[str, asyncio.Event, list[RemotingCommand]]]:
     """A peer of one connection that reads nothing until the event is set, or the block ends; it lists what it reads."""
@@ -138,6 +144,25 @@ async def test_requests_wait_for_room_and_leave_in_the_order_of_the_calls() -> N
 
     assert is_waiting
     assert [each.code for each in commands] == [1, 2, 3, 4, 6, 7, 8, 9]
+
+
+async def test_a_oneway_request_waits_for_room_as_long_as_for_a_connection() -> None:
+    """Law: one limit of the client, whichever it is given."""
+    async with sleepy_peer() as (address, wakes, commands):
+        client = RemotingClient(connect_timeout_s=0.5)
+        await client.send_oneway(address, request(1, body=_LARGE))
+        (late,) = await asyncio.gather(
+            client.send_oneway(address, request(2)), return_exceptions=True
+        )
+        wakes.set()
+        async with asyncio.timeout(PATIENCE_S):
+            while not commands:  # noqa: ASYNC110 - the peer has no other sign
+                await asyncio.sleep(0.01)
+        await client.close()
+
+    assert isinstance(late, RequestTimeout)
+    assert "within 0.5 s" in str(late)
+    assert [each.code for each in commands] == [1]
 
 
 async def test_a_request_without_room_was_surely_not_sent() -> None:
@@ -294,119 +319,6 @@ async def test_a_call_without_answer_times_out_and_its_late_answer_is_dropped() 
         assert caught.value.maybe_sent
         assert answer.ext == {"echo": "2"}
         assert client.traffic.errors == {"timeout": 1, "late_response": 1}
-        assert len(handler.made) == 1
-
-
-@pytest.mark.parametrize("way", [UP, DOWN])
-@pytest.mark.parametrize("timeout_s", [0.05, 0.4])
-async def test_a_connection_that_says_nothing_any_more_is_followed_by_another(
-    way: Way, timeout_s: float
-) -> None:
-    """Law: a proxy that has lost its other side keeps no client from its server, however short its calls are."""
-    client = RemotingClient(silence_max_s=0.3)
-    async with (
-        pair(echo, client) as (_, address, _handler, _server),
-        faulty_proxy(split_address(address)) as proxy,
-    ):
-        await client.invoke(proxy.address, request(1), PATIENCE_S)
-        proxy.hold(way)
-        held = asyncio.create_task(client.invoke(proxy.address, request(2), 60))
-
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                with suppress(RequestTimeout, ConnectionLost):
-                    await client.invoke(proxy.address, request(3), timeout_s)
-                    break
-
-        with pytest.raises(ConnectionLost) as caught:
-            await held
-        assert caught.value.maybe_sent
-        assert proxy.accepted == 2
-
-
-async def test_a_connection_on_which_something_comes_is_kept_however_late_its_answers_are() -> None:
-    """Law: a slow server is no lost one: a further connection would make it no faster."""
-
-    def speak(conn: Connection, command: RemotingCommand) -> None:
-        conn.send(RemotingCommand(40, flag=2))
-
-    client = RemotingClient(silence_max_s=0.1)
-    async with pair(speak, client) as (_, address, handler, _server):
-        for _ in range(4):
-            with pytest.raises(RequestTimeout):
-                await client.invoke(address, request(1), 0.1)
-
-        assert len(handler.made) == 1
-
-
-async def test_a_connection_is_kept_while_its_server_says_that_it_is_there() -> None:
-    """Law: a server whose disk stands still keeps its clients, as soon as it has answered one question."""
-
-    def answer_pings(conn: Connection, command: RemotingCommand) -> None:
-        if command.code == RequestCode.ORDERLYMQ_PING:
-            conn.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
-
-    client = RemotingClient(silence_max_s=0.1)
-    async with pair(answer_pings, client) as (_, address, handler, _server):
-        waiting = asyncio.create_task(client.invoke(address, request(1), 60))
-        for _ in range(4):
-            with pytest.raises(RequestTimeout):
-                await client.invoke(address, request(2), 0.5)
-
-        assert (len(handler.made), waiting.done()) == (1, False)
-        assert client.traffic.errors["late_response"] >= 1
-        waiting.cancel()
-
-
-async def test_a_connection_is_kept_while_calls_expire_behind_what_it_still_sends() -> None:
-    """Law: a slow way costs no large request; its repetition would be as slow."""
-    client = RemotingClient(silence_max_s=0.3)
-    async with (
-        pair(echo, client) as (_, address, handler, _server),
-        faulty_proxy(split_address(address)) as slow,
-    ):
-        await client.invoke(slow.address, request(1), PATIENCE_S)
-        slow.piece, slow.delays_s[UP] = 1 << 14, 0.002
-        large = request(2, body=bytes(8 << 20))
-        sent = [asyncio.create_task(client.invoke(slow.address, large, 60)) for _ in range(2)]
-        await asyncio.sleep(0)
-        for _ in range(2):
-            with pytest.raises(RequestTimeout):
-                await client.invoke(slow.address, request(3), 0.4)
-        slow.heal()
-        await asyncio.gather(*sent)
-
-        assert len(handler.made) == 1
-
-
-async def test_a_silent_connection_is_given_up_however_much_is_sent_on_it() -> None:
-    """Law: a proxy that takes everything proves nothing about its other side."""
-    client = RemotingClient(silence_max_s=0.3)
-    async with (
-        pair(echo, client) as (_, address, _handler, _server),
-        faulty_proxy(split_address(address)) as proxy,
-    ):
-        proxy.swallows = True
-        large = request(2, body=bytes(8 << 20))
-        async with asyncio.timeout(PATIENCE_S):
-            while proxy.accepted < 2:
-                calls = [client.invoke(proxy.address, large, 0.3) for _ in range(2)]
-                await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def test_a_connection_is_kept_when_this_process_has_stood_still() -> None:
-    """Law: what has arrived meanwhile is read before anything is concluded from its absence."""
-    client = RemotingClient(silence_max_s=0.1)
-    async with pair(echo, client) as (_, address, handler, _server):
-        await client.invoke(address, request(1), PATIENCE_S)
-        call = asyncio.create_task(client.invoke(address, request(2), 0.1))
-        await handler.until(lambda: len(handler.commands) == 2)
-        time.sleep(0.3)  # noqa: ASYNC251 - the loop shall stand still
-        with suppress(RequestTimeout):
-            await call
-        await asyncio.sleep(0.3)
-        await client.invoke(address, request(3), PATIENCE_S)
-
         assert len(handler.made) == 1
 
 

@@ -17,6 +17,7 @@ from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.connectiontable import ConnectionLimits
 from orderlymq_runtime.remoting.server import PortInUseError, RemotingServer
 from tests.runtime.peers import PATIENCE_S, Recorder, bare_peer, echo, ignore, listening
+from tests.waiting import turns
 
 
 @pytest.mark.parametrize(
@@ -196,11 +197,12 @@ async def test_who_calls_while_the_server_closes_cannot_hold_the_close_up() -> N
     async with listening(server) as port, bare_peer(port):
         await handler.until(lambda: len(handler.made) == 1)
         with socket.create_connection(("127.0.0.1", port)):
-            await asyncio.sleep(0)  # accepted, and nobody knows of it yet
+            await turns(2)  # accepted by asyncio, and nobody knows of it yet
             async with asyncio.timeout(PATIENCE_S):
                 await server.close()
 
-    assert len(handler.lost) == len(handler.made)
+    assert len(handler.made) == 2
+    assert handler.lost == handler.made
 
 
 async def test_a_peer_that_does_not_hang_up_cannot_hold_a_close_up() -> None:

@@ -1,6 +1,10 @@
 """The secret of a cluster: made once, read by its owner, refused when it is none."""
 
 import stat
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +28,43 @@ def test_a_secret_that_is_there_stays(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     made = make_cluster_secret(path)
     assert make_cluster_secret(path) == made == read_cluster_secret(path)
+
+
+def test_all_who_make_a_secret_have_the_same(tmp_path: Path) -> None:
+    """Nobody reads one that is not written yet."""
+    count = 8
+    together = threading.Barrier(count)
+
+    def make(_: int) -> list[bytes]:
+        found = []
+        for number in range(50):
+            together.wait(60)
+            found.append(make_cluster_secret(tmp_path / str(number)))
+        return found
+
+    with ThreadPoolExecutor(count) as threads:
+        made = list(threads.map(make, range(count)))
+
+    assert made == [made[0]] * count
+    assert len(list(tmp_path.iterdir())) == 50
+
+
+def test_a_full_disk_leaves_no_secret_behind(tmp_path: Path) -> None:
+    """An empty file would be refused for ever."""
+    path = tmp_path / "secret"
+    program = (
+        "import pathlib, resource, sys\n"
+        "from orderlymq_runtime.security.clustersecret import make_cluster_secret\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+        "make_cluster_secret(pathlib.Path(sys.argv[1]))\n"
+    )
+    failed = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, check=False
+    )
+
+    assert f"ClusterSecretError: cluster_secret_file {path}: File too large" in failed.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert len(make_cluster_secret(path)) == 64
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 31 + b"\n", b"x" * 1025])
