@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from orderlymq_broker.core.capacity import is_nearly_full
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.processors.groups.members import Ends
 from orderlymq_broker.replication.compaction import Compaction
@@ -53,7 +54,7 @@ from orderlymq_raft import (
     RoleChange,
     SnapshotMeta,
 )
-from orderlymq_raft.types import HardState, NodeId, Role
+from orderlymq_raft.types import HardState, Index, NodeId, Role, Term
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
 from orderlymq_runtime.process.timers import Timers
@@ -68,8 +69,11 @@ EXIT_BROKEN_INVARIANT: Final = 71
 CORE_TICK_S: Final = 0.1
 SLOW_TICK_S: Final = 1.0
 
+# What a socket of both families puts before an address of IPv4.
+IPV4_MAPPED: Final = "::ffff:"
+
 # Clients with these requests say who they are.
-_INTRODUCTIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ})
+_IDENTIFYING: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ})
 # And from these it can be known, when they have not said so yet.
 _SIGNS: Final = PULL_CODES | {RequestCode.ORDERLYMQ_FETCH_LANES}
 
@@ -183,7 +187,7 @@ class BrokerProcess:
         self._outbox = Outbox(self._send_frame, self._clock.seconds)
         always_open = settings.bind == "always"
         self._router = Router(self._outbox, always_open=always_open)
-        self._router.watch(_INTRODUCTIONS | _SIGNS, handled=self._handled, lost=self._line_lost)
+        self._router.watch(_IDENTIFYING | _SIGNS, handled=self._handled, lost=self._line_lost)
         self._outbox.router = self._router
         self._inbox = Inbox(self._router, self._send_frame, self._is_slow)
         self._budget = InputBudget()
@@ -225,9 +229,12 @@ class BrokerProcess:
             settings,
             self._server.traffic,
             self._supervisor,
-            self._address,
             self._clock,
+            unreachable=self._complaint,
             swapping_s=self._swapping_s,
+            identified=lambda: self._liveness.identified,
+            offered=lambda: self._receiver.offered,
+            has_failed=self._has_failed,
             is_ending=self._exit.done,
         )
         self._metrics = BrokerMetrics(self._reporter.reading, self._server.traffic, self._budget)
@@ -244,6 +251,7 @@ class BrokerProcess:
             ready=self._reporter.ready,
             alive=self._reporter.alive,
             status=self.status,
+            brief=self._reporter.replica_status,
             registry=self._metrics.registry,
             guard=settings.pages(settings.http.host),
             budget=self._budget,
@@ -298,11 +306,12 @@ class BrokerProcess:
             await asyncio.wait([self._swap])
         await self._sender.close()
         await self._compaction.close()
-        await self._stop_writing(orderly=not self._exit.done())
+        await self._stop_writing(orderly=not self._has_failed())
 
     async def _stop_writing(self, *, orderly: bool) -> bool:
         """Close the instance; False when its disk hangs, and with it the thread that uses the store."""
-        ended = await finish_in_thread(partial(self.instance.close, orderly=orderly))
+        self.instance.stop(orderly=orderly)
+        ended = await finish_in_thread(self.instance.close)
         if not ended:
             self._is_disk_hung = True
             _log.error("the disk does not end a write; the store is left as after a crash")
@@ -314,10 +323,12 @@ class BrokerProcess:
         try:
             self._replica.close()
         except StoreError as error:
-            if not self._exit.done():
-                raise
-            # It has failed before and ends this process for that.
+            # What was promised is in the log; the next start reads it from there.
             _log.error("the store could not be closed: %s", error)
+
+    def _has_failed(self) -> bool:
+        """Return whether this process ends by itself: to be asked for it cancels what waits for the exit code."""
+        return self._exit.done() and not self._exit.cancelled()
 
     def _end(self, code: int) -> None:
         if not self._exit.done():
@@ -353,7 +364,8 @@ class BrokerProcess:
         return 1.0 if self._disk_is_full else self._replica.store.disk_ratio()
 
     def _keep_up(self) -> None:
-        self._backups.step()
+        context = self.instance.core.context
+        self._backups.step(is_disk_full=is_nearly_full(context, self._disk_ratio()))
         if self._file is not None:
             settings = self._file.refresh(self.settings)
             if settings is not self.settings:
@@ -380,7 +392,7 @@ class BrokerProcess:
                 return
         knows, clients_of = self._liveness.knows, self.instance.core.clients_of
         fetches = command.code == RequestCode.ORDERLYMQ_FETCH_LANES and not knows(line.id)
-        if command.code in _INTRODUCTIONS or (fetches and clients_of(line.id)):
+        if command.code in _IDENTIFYING or (fetches and clients_of(line.id)):
             clients = clients_of(line.id)
             said = command.ext.get(EXT_PROCESS, "")
             self._liveness.seen(
@@ -388,8 +400,17 @@ class BrokerProcess:
             )
         elif command.code in PULL_CODES and not self._liveness.knows(line.id):
             # After a change of leader a client pulls immediately and names itself up to 30 s later.
-            members = self.instance.state.members.of_group(command.ext.get("consumerGroup", ""))
-            self._liveness.guess(line.id, list(members), line.peer, forwarded=forwarded)
+            candidates = partial(
+                self._members_at, command.ext.get("consumerGroup", ""), line.peer[0]
+            )
+            self._liveness.guess(line.id, candidates, line.peer, forwarded=forwarded)
+
+    def _members_at(self, group: str, host: str) -> list[str]:
+        """Return the members of a group that were last heard from *host*."""
+        plain = host.removeprefix(IPV4_MAPPED)
+        table = self.instance.state.members
+        hosts = (plain, IPV4_MAPPED + plain)
+        return [each.client_id for one in hosts for each in table.at_host(group, one)]
 
     def _line_lost(self, line: Line) -> None:
         self._liveness.lost(line.id)
@@ -430,7 +451,8 @@ class BrokerProcess:
         if self._node_id not in membership.members:
             _log.warning("this replica is not a member of its group any more; it may be stopped")
         self._peers.call()
-        self._admin_requests.membership_applied(index)
+        at = Index(index)
+        self._admin_requests.membership_applied(at, self.instance.log.term(at))
 
     def topics_changed(self) -> None:
         """Publish the topics."""
@@ -455,6 +477,11 @@ class BrokerProcess:
         self._supervisor.once(
             "hand over", self._transfer.give_up("clients cannot reach this leader")
         )
+
+    def _complaint(self) -> str:
+        """Return why clients cannot reach this leader, "" when they can or it does not lead."""
+        way = self._address or self._label
+        return way.complaint if way is not None else ""
 
     def _swapping_s(self) -> float | None:
         return self._clock.seconds() - self._swapping_since if self._swapping else None
@@ -517,18 +544,20 @@ class BrokerProcess:
 
     # -- admin requests --------------------------------------------------------------------------
 
-    def status(self) -> Mapping[str, object]:
-        """Return what ``/status`` shows."""
-        return self._reporter.status()
+    def status(self, asked: RemotingCommand | None = None) -> Mapping[str, object]:
+        """Return what ``/status`` shows, or who *asked* with a request of its account."""
+        return self._reporter.status(asked)
 
     async def move_leadership(self, target: NodeId | None) -> NodeId:
         """Let *target*, or the best of the others, lead; return who does; raises as `LeadershipTransfer.move`."""
         return await self._transfer.move(target)
 
-    def change_membership(self, change: MembershipChange, address: Address | None) -> int:
-        """Propose a change of the members; *address* is where a new one is called."""
-        index = self.instance.loop.change_membership(change)
+    def change_membership(
+        self, change: MembershipChange, address: Address | None
+    ) -> tuple[Index, Term]:
+        """Propose a change of the members and return its entry; *address* is where a new one is called."""
+        entry = Index(self.instance.loop.change_membership(change)), self.instance.node.term
         if address is not None:
             self._peers.learn(change.node, address)
         self._peers.call()
-        return index
+        return entry

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from orderlymq_protocol.brokerkeys import ELECTION_MS_MAX, LOCK_LEASE_MS_MIN
+from orderlymq_runtime.security.secretfile import read_secret
 from orderlymq_runtime.security.tls import InternalTls, PeerTls, TlsError
 from orderlymq_runtime.settingsfile import (
     Positive,
@@ -31,6 +32,8 @@ BodySize: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=8 << 20)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 # Half of the largest frame that replicas take from each other.
 FramePart: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=32 << 20)]
+# Bytes of the operator's secret; those that the operator and `orderlymq up` make have 43 or 64.
+_SECRET_SIZES: Final = range(16, 1024 + 1)
 Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -225,16 +228,28 @@ def load(path: Path) -> BrokerSettings:
 
 
 def _with_secret(settings: BrokerSettings) -> BrokerSettings:
-    """Return the settings with the operator's secret, which stands in a file of its own."""
-    file = settings.access.operator_secret_file
-    if file is None:
-        return settings
-    try:
-        secret = file.read_text(encoding="utf-8").strip()
-    except OSError as error:
+    """Return the settings with the operator's secret, which stands in a file of its own.
+
+    Raises:
+        SettingsError: there is half an account of the operator: with none the broker serves all administration unsigned.
+    """
+    access = settings.access
+    if access.operator_secret_file is not None:
+        secret = _operator_secret(access.operator_secret_file)
+        access = msgspec.structs.replace(access, operator_secret=secret)
+    if bool(access.operator_key) != bool(access.operator_secret):
         raise SettingsError(
-            f"access.operator_secret_file {file}: {error.strerror}; write the secret into it"
-        ) from error
-    access = msgspec.structs.replace(settings.access, operator_secret=secret)
+            "access.operator_key and access.operator_secret_file are one account; give both, or neither where everybody "
+            "may administer this broker"
+        )
 
     return msgspec.structs.replace(settings, access=access)
+
+
+def _operator_secret(file: Path) -> str:
+    name, cure = "access.operator_secret_file", "write 16 or more random characters into it"
+    secret = read_secret(file, name, _SECRET_SIZES, SettingsError, cure)
+    try:
+        return secret.decode()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{name} {file}: it is not UTF-8 text; {cure}") from error

@@ -43,6 +43,9 @@ class Config:
     uncommitted_bytes_max: int = 64 * 1024 * 1024
     # How much one Ready hands out for applying: behind it the shell may look at its timers.
     committed_bytes_max: int = 1024 * 1024
+    # A live peer that lacks more entries gets a snapshot: one whose disk is full for hours must not fill the leader's with a
+    # log that nobody may drop. Five times what a replica keeps for peers that were away.
+    live_lag_entries_max: int = 100_000
     # A learner that lacks more entries than this would make commits wait once it votes.
     promotion_lag_entries_max: int = 1000
     # Send followers a new commit index immediately, instead of with the next append or

@@ -181,6 +181,11 @@ class Node:
         index = membership.propose(self._state, change)
         return self._state.term, index
 
+    @property
+    def is_transferring(self) -> bool:
+        """Return whether this leader hands its place over; false once it has given that up and leads on."""
+        return self._state.transferee is not None
+
     def transfer_leadership(self, target: NodeId) -> None:
         """
         Hand leadership to the voter *target* (thesis 3.10); gives up after election_ticks.
@@ -298,8 +303,9 @@ class Node:
         """
         Return how much of the log may be dropped when *index* is wished for.
 
-        Never more than is applied; on a leader never what a live peer still waits for, or one that has just taken a
-        snapshot over and puts it in place, so that it need not fetch another one. The shell drops entries, the core holds none of them.
+        Never more than is applied; on a leader never what a live peer still waits for, unless it lags too far, or one that has
+        just taken a snapshot over and puts it in place, so that it need not fetch another one. The shell drops entries, the core
+        holds none of them.
         """
         state = self._state
         allowed = min(index, state.log.applied)
@@ -309,7 +315,9 @@ class Node:
                 # the peer would need the next snapshot, and the next, for ever.
                 allowed = min(allowed, progress.snapshot.index)
             elif progress.is_alive:
-                allowed = min(allowed, progress.match)
+                # One that answers heartbeats may store nothing for hours.
+                furthest = Index(index - state.config.live_lag_entries_max)
+                allowed = min(allowed, max(progress.match, furthest))
             elif state.ticks < progress.installs_until:
                 # It hears nobody meanwhile, so it seems to be away.
                 allowed = min(allowed, max(progress.installs, progress.match))
@@ -347,6 +355,11 @@ class Node:
             log.take_off()
             self._in_flight.append(ready)
         return ready
+
+    @property
+    def stable(self) -> Index:
+        """Return up to where the log is durable here."""
+        return self._state.log.stable
 
     def take_heartbeat_responses(self) -> list[HeartbeatResponse]:
         """

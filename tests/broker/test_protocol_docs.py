@@ -51,7 +51,7 @@ REMARKS: Final = {
     ),
     RequestCode.ORDERLYMQ_APPEND_COPIES: (
         "our own: stored records of another cluster's queue, appended at the offsets that they have there or not at all (20515: the queue "
-        "ends elsewhere); a queue that never had a message begins where they do, and the topic may be read-only"
+        "ends elsewhere); with `begins` a queue that never had a message begins where they do, and the topic may be read-only"
     ),
     RequestCode.PULL_MESSAGE: "long polling; filters by tags and SQL92",
     RequestCode.LITE_PULL_MESSAGE: "as 11",
@@ -65,7 +65,7 @@ REMARKS: Final = {
         "creates a topic with the queues that the header counts for this group; as all topics here, it keeps them: "
         "a topic that exists with other numbers answers 1"
     ),
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: "with a secret of the cluster: signed, but for a topic that no broker has; a topic of a group stays where brokers register it",
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: "with a secret of the cluster: signed, but for a topic that no broker has, or whose brokers report within 2.5 s that it is gone; a topic of a group stays where brokers register it",
     RequestCode.UPDATE_BROKER_CONFIG: (
         "through the log, so a fail-over keeps it; which keys: [settings](settings.md); others answer 1"
     ),
@@ -73,7 +73,7 @@ REMARKS: Final = {
     RequestCode.GET_BROKER_RUNTIME_INFO: "keys of 4.9 and 5.x; what does not exist here is 0",
     RequestCode.LOCK_BATCH_MQ: "`leaseMillis` in the body, `epochs` in the answer are our own; a replica that does not lead answers 1",
     RequestCode.END_TRANSACTION: (
-        "one visible copy, however often it comes; with an answer when it is not oneway; a replica "
+        "one visible copy, however often it comes; a `msgId` that is not the half's is refused; with an answer when it is not oneway; a replica "
         "that does not lead answers 11"
     ),
     RequestCode.RESUME_CHECK_HALF_MESSAGE: (
@@ -121,12 +121,15 @@ REMARKS: Final = {
         "our own: `action` fence, abort, switch or publish of an ordered topic's expansion, with "
         "`operatorToken`"
     ),
-    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: "our own: phase, barriers and blockers of expansions and the ids of topics, as JSON",
+    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: (
+        "our own: phase, barriers and blockers of expansions, where (`grownBarriers`) and since when the present queue list "
+        "begins, the same of lists before (`earlierGrowths`), and the ids of topics, as JSON"
+    ),
     RequestCode.ORDERLYMQ_SET_ASSIGNMENT: (
         "our own: which member takes which queue, for 400; or only notify the group"
     ),
     RequestCode.ORDERLYMQ_GROUP_MEMBERS: (
-        "our own: members with their subscriptions, and what was decided with 20507"
+        "our own: members with their subscriptions, and what was decided with 20507; without `consumerGroup` id and address of all members"
     ),
     RequestCode.ORDERLYMQ_HOLD_KEY: (
         "our own: what becomes of a dead letter of an ordered group and of what follows it"
@@ -140,12 +143,16 @@ REMARKS: Final = {
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
     RequestCode.ORDERLYMQ_BACKUP_BEGIN: (
-        "our own: the leader makes a copy of its store; `session`, position and files with size and digest of their end, as JSON"
+        "our own: the leader makes a copy of its store, or describes again the one that it has made for the same `creation` and of which "
+        "nothing was read; `session`, position and files with size and digest of their end, as JSON"
     ),
     RequestCode.ORDERLYMQ_BACKUP_READ: (
-        "our own: `size` bytes, 1 MiB at most, from `offset` of `file` under `session`; `checksum` is CRC-32 of the body"
+        "our own: `size` bytes, 1 MiB at most, from `offset` of `file` under `session`, each piece of a table once; "
+        "with `unchanged` only while no topic has grown since; `checksum` is CRC-32 of the body"
     ),
-    RequestCode.ORDERLYMQ_BACKUP_END: "our own: the copy of `session` is deleted; so it is after a minute without 20521",
+    RequestCode.ORDERLYMQ_BACKUP_END: (
+        "our own: the copy of `session` is deleted; so it is after a minute without 20521, and when the disk is nearly full"
+    ),
 }
 
 _HEAD: Final = """\

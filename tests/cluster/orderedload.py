@@ -14,8 +14,8 @@ from orderlymq import (
     Producer,
     ReceivedMessage,
 )
-from tests.client.fakecluster import until
 from tests.cluster.processes import Group
+from tests.waiting import until
 
 COUNT: Final = 60
 KEYS: Final = [f"order-{number}" for number in range(8)]
@@ -39,7 +39,7 @@ async def ordered_load(
 
     async def produce(producer: Producer, key: str) -> None:
         for number in range(COUNT):
-            await producer.send("orders", f"{key}/{number}", key=key, timeout=10)
+            await producer.send("orders", f"{key}/{number}", key=key, timeout=60)
             acknowledged[key].append(f"{key}/{number}")
             await asyncio.sleep(0.01)
 
@@ -64,7 +64,7 @@ async def ordered_load(
                 tasks.create_task(produce(producer, key))
             tasks.create_task(kill())
         # A delivery that is repeated says nothing of those that are missing.
-        await until(lambda: all(len(set(delivered[key])) == COUNT for key in KEYS), 30.0)
+        await until(lambda: all(len(set(delivered[key])) == COUNT for key in KEYS), 90.0)
         yield
 
     # A listener call that ran at the moment of the crash may be repeated; order allows no more.

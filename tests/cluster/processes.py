@@ -70,7 +70,7 @@ class Child:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def wait(self, timeout_s: float = 10.0) -> int:
+    def wait(self, timeout_s: float = 30.0) -> int:
         assert self.process is not None
         return self.process.wait(timeout_s)
 
@@ -182,7 +182,7 @@ class Group:
         """Return the status of a replica, None when it does not answer."""
         url = f"http://127.0.0.1:{self.http_ports[node]}/status"
         try:
-            with urllib.request.urlopen(url, timeout=2.0) as answer:
+            with urllib.request.urlopen(url, timeout=10.0) as answer:
                 found: dict[str, Any] = json.load(answer)
         except (OSError, urllib.error.URLError):
             return None

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from orderlymq_runtime.remoting.client import RemotingClient
-from tests.client.fakecluster import until
 from tests.cluster.bareclient import Sender, assert_kept_in_order, pull_all, report
 from tests.cluster.processes import Group
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

@@ -20,11 +20,11 @@ from orderlymq.cli import cli
 from orderlymq.errors import OrderlyMQError
 from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
 from orderlymq_protocol.message.ids import encode_offset_message_id
-from tests.client.fakecluster import until
 from tests.cluster.orderedload import ordered_load
 from tests.cluster.outside import OUTSIDE, bootstrap, called, listen_outside, tell_addresses
 from tests.cluster.processes import Group
 from tests.cluster.sniproxy import gateway, resolve
+from tests.waiting import until
 
 DOMAIN: Final = "mq.test"
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]

@@ -22,8 +22,8 @@ from orderlymq import (
 from orderlymq.cli import cli
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.codes import RequestCode
-from tests.client.fakecluster import until
 from tests.cluster.processes import Group
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 

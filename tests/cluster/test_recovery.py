@@ -10,7 +10,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
+import aiohttp
 import pytest
 
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -42,6 +44,44 @@ def doctor(group: Group, node: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+async def ready(group: Group, node: int) -> list[str]:
+    """Wait until a replica is ready; return why it was not."""
+    url = f"http://127.0.0.1:{group.http_ports[node]}/readyz"
+    reasons: list[str] = []
+    async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+        while True:
+            with suppress(aiohttp.ClientError):
+                async with session.get(url) as answer:
+                    if answer.status == 200:
+                        return reasons
+                    reasons.append(await answer.text())
+            await asyncio.sleep(0.002)
+
+
+async def test_all_replicas_of_an_idle_group_are_ready_and_one_that_was_wiped_when_it_has_the_log(
+    make_group: MakeGroup,
+) -> None:
+    """Law: nobody waits for messages to be ready; Kubernetes drains by readiness, and a replica without a log counts for no majority."""
+    group = make_group()
+    leader = group.wait_for_leader()
+    for node in group.brokers:
+        await ready(group, node)
+    follower = next(node for node in group.brokers if node != leader)
+    group.brokers[follower].kill()
+    shutil.rmtree(group.data_dir(follower))
+
+    group.brokers[follower].start()
+    reasons = await ready(group, follower)
+
+    assert {*reasons} <= {
+        "knows no leader of the group\n",
+        "follows, but has not caught up with the log of its group\n",
+    }
+    status = group.status(follower)
+    assert status is not None
+    assert status["last_index"] > 0
+
+
 @pytest.mark.long
 async def test_a_wiped_follower_comes_back_by_snapshot(
     make_group: MakeGroup, client: RemotingClient
@@ -65,6 +105,7 @@ async def test_a_wiped_follower_comes_back_by_snapshot(
 
     first_indexes = {status["node"]: status["first_index"] for status in statuses}
     assert first_indexes[follower] > 1, "it came by the log, not by a snapshot"
+    await ready(group, follower)
     # It now counts: with the leader gone it must know everything.
     group.brokers[group.wait_for_leader()].kill()
     assert_kept_in_order(senders, await stored(client, group))

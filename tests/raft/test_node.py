@@ -243,6 +243,23 @@ def test_a_peer_is_alive_until_it_was_silent_for_a_whole_election_time_out() -> 
     assert replica.node.compact(Index(1)) == 1
 
 
+def test_a_peer_that_answers_and_stores_nothing_holds_a_bounded_log() -> None:
+    """Law: a follower whose disk is full for hours does not fill that of its leader."""
+    replica = solo(live_lag_entries_max=3)
+    lead(replica)
+    say(replica, ack(replica, 1, OTHER))
+    for index in range(1, 9):
+        say(replica, ack(replica, index))
+        replica.node.propose(b"x")
+    work(replica)
+    say(replica, ack(replica, 9))
+
+    kept = [replica.node.compact(Index(wished)) for wished in (2, 4, 5, 9)]
+
+    assert replica.node.status().progress[OTHER].is_alive
+    assert kept == [1, 1, 2, 6]
+
+
 def test_compaction_spares_what_follows_a_snapshot_under_way() -> None:
     """Else a peer that is slower than the log grows would fetch snapshots for ever."""
     replica = solo()

@@ -38,6 +38,7 @@ from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_s
 from tests.operator.kube.observe.test_credentials import Secrets, access, secrets
 from tests.operator.kube.samples import IMAGE, cluster
 from tests.runtime.certificates import make_authority, make_certificate
+from tests.waiting import turns
 
 __all__ = ["access", "secrets"]  # fixtures
 
@@ -195,6 +196,7 @@ async def test_the_operator_shows_the_token_to_its_own_cluster_alone(
     host, port = runner.addresses[0][:2]
     async with aiohttp.ClientSession() as session:
         await read_status(session, f"http://{host}:{port}", PageAccess("http", TOKEN))
+    await turns()
     await runner.cleanup()
     assert heard == [""]
 

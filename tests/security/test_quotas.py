@@ -1,12 +1,18 @@
 """A stranger, and a tenant, who ask as much as they can."""
 
-from orderlymq_broker.core.effects import Peer
+import msgspec
+import pytest
+
+from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.processors.admin.access import signature
-from orderlymq_broker.settings import AccessSettings, AddressQuotas
+from orderlymq_broker.settings import AccessSettings, AddressQuotas, BrokerSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, Quota
 from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import request
 from tests.broker.processors.driver import ALICE, Shell, settings
 from tests.broker.processors.requests import create, heartbeat_body, send, send_ext
+from tests.broker.replication.simulation import Replica, SimulatedGroup
 
 BUSY = 2
 
@@ -57,3 +63,55 @@ def test_a_tenant_over_its_quota_costs_its_neighbour_nothing() -> None:
 
     assert modest == 100
     assert greedy * 4_000 <= 11 * 10_000 + 4_000
+
+
+class Limited(SimulatedGroup):
+    """A group whose settings are changed."""
+
+    def __init__(self, changes: dict[str, object]) -> None:
+        self._changes = changes
+        super().__init__(1)
+
+    def settings(self, node: int) -> BrokerSettings:
+        return msgspec.structs.replace(super().settings(node), **self._changes)
+
+
+def judged(leader: Replica, code: int, ext: dict[str, str], peer: Peer) -> int:
+    """Return with which code a leader refuses what others than its core answer, 0 when it does not."""
+    refusal = leader.loop.refusal(request(code, ext), peer)
+    return 0 if refusal is None else refusal.code
+
+
+@pytest.mark.parametrize("code", [RequestCode.QUERY_ASSIGNMENT, RequestCode.ORDERLYMQ_GROUP_STATUS])
+def test_what_the_core_does_not_answer_counts_as_well(code: int) -> None:
+    """Law: an address asks for no assignment and no status beyond its quota, and over no further connection."""
+    quotas = AddressQuotas(requests_per_s=5, connections=1)
+    leader = Limited({"address_quotas": quotas}).elect()
+
+    codes = [judged(leader, code, {}, ALICE) for _ in range(20)]
+
+    assert codes == [0] * 10 + [BUSY] * 10
+    assert judged(leader, code, {}, Peer(77, ALICE.host, 40_077)) == BUSY
+    assert leader.core.context.counters["quota_refusals"] == 11
+    leader.loop.connection_closed(ALICE.connection)
+    assert judged(leader, code, {}, Peer(78, "192.0.2.78", 40_078)) == 0
+
+
+def test_an_account_asks_for_no_status_beyond_its_quota() -> None:
+    """Wrong signatures cost it nothing, and others their share neither."""
+    leader = Limited({"access": AccessSettings(enable=True)}).elect()
+    accounts = [
+        AccountSet("greedy", "greedygreedy", quota=Quota(requests_per_s=5)),
+        AccountSet("modest", "modestmodest"),
+    ]
+    leader.loop.submit([Propose(accounts)])
+    leader.group.pass_time(1)
+
+    def asked(who: str, secret: str) -> int:
+        ext = {"AccessKey": who}
+        ext["Signature"] = signature(ext, b"", secret)
+        return judged(leader, RequestCode.ORDERLYMQ_GROUP_STATUS, ext, ALICE)
+
+    assert {asked("greedy", "guessed") for _ in range(20)} == {1}
+    assert [asked("greedy", "greedygreedy") for _ in range(20)] == [0] * 10 + [BUSY] * 10
+    assert asked("modest", "modestmodest") == 0

@@ -38,7 +38,7 @@ async def plain() -> AsyncIterator[RemotingClient]:
     await client.close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", "localhost"])
 def test_loopback_protects(host: str) -> None:
     """Nothing leaves the machine."""
     assert stays_here(host)

@@ -40,7 +40,8 @@ _LARGER: Final[Mapping[int, int]] = {
     RequestCode.UNLOCK_BATCH_MQ: 1 << 20,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: 256 << 10,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: 256 << 10,
-    RequestCode.ORDERLYMQ_CHANGE_QUEUES: 256 << 10,
+    # The groups that read a topic: a list of names alone.
+    RequestCode.ORDERLYMQ_CHANGE_QUEUES: 2 << 20,
     # The most reports of one request, with long reasons in letters of four bytes.
     RequestCode.ORDERLYMQ_COMPLETE_LANES: 1 << 20,
     # An owner for each queue of the largest topic.

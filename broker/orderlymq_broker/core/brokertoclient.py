@@ -9,7 +9,7 @@ replies have places of their own, so that neither takes those of the other. Who 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
@@ -109,6 +109,29 @@ class ClientCalls:
         self._open[connection, command.opaque] = Question(deadline_ms, answered, tuple(limits))
 
         return Send(connection, command)
+
+    def ask_all(
+        self,
+        asked: Iterable[tuple[int, RemotingCommand, Answered]],
+        deadline_ms: int,
+        *,
+        asker: int,
+    ) -> list[Send]:
+        """Ask several clients as `ask` does, or none of them.
+
+        Raises:
+            RequestRefused: too many questions are open, or would be (2).
+        """
+        sends: list[Send] = []
+        try:
+            for connection, command, answered in asked:
+                sends.append(self.ask(connection, command, deadline_ms, answered, asker=asker))
+        except RequestRefused:
+            for send in sends:
+                count_down(self._uses, self._open.pop((send.connection, send.command.opaque)).uses)
+            raise
+
+        return sends
 
     def replied(self, response: RemotingCommand, peer: Peer) -> list[Effect]:
         """Take an answer; one that nobody waits for is dropped."""

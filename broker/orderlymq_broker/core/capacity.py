@@ -21,6 +21,8 @@ FORBIDDEN: Final = "the broker[{broker}] sending message is forbidden: "
 _BROKER_FORBIDS: Final = (
     f"{FORBIDDEN}brokerPermission is {{permission}}; an administrator can set it to 6"
 )
+# Proposals of which each keeps some 2 KB beside its bytes in the log.
+UNCOMMITTED_COUNT_MAX: Final = 100_000
 BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
@@ -30,6 +32,11 @@ def set_disk(context: Context, ratio: float) -> None:
     context.disk_ratio = ratio
     mark = storage.disk_resume_ratio if context.disk_full else storage.disk_refuse_ratio
     context.disk_full = ratio >= mark
+
+
+def is_nearly_full(context: Context, ratio: float) -> bool:
+    """Return whether a disk in use by *ratio* has no room for what may wait: from there on refused sends stay refused."""
+    return ratio >= context.settings.storage.disk_resume_ratio
 
 
 def waiting_end(context: Context) -> int:
@@ -53,6 +60,23 @@ def check_room(context: Context) -> None:
         remark = DISK_FULL.format(ratio=context.disk_ratio)
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
     if context.entries.uncommitted > context.settings.raft.uncommitted_size_max:
+        raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)
+
+
+def check_backlog(context: Context, repeats: int = 0) -> None:
+    """Refuse a request that would wait for its record while too much does; sends are refused far earlier.
+
+    What frees something passes always: a client that leaves says so once. A repeat counts the *repeats* that wait, itself
+    included; no other request does, so that repeats keep nobody from a lock.
+
+    Raises:
+        RequestRefused: too much is not committed yet (2).
+    """
+    entries = context.entries
+    if (
+        entries.uncommitted > 2 * context.settings.raft.uncommitted_size_max
+        or entries.uncommitted_count + repeats > UNCOMMITTED_COUNT_MAX
+    ):
         raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)
 
 

@@ -112,12 +112,18 @@ class Sessions:
         # Connections that consume and have sent no heartbeat yet, by group, and the groups by connection.
         self._unnamed: dict[str, set[int]] = {}
         self._unnamed_groups: dict[int, set[str]] = {}
+        # Connections over which a request came and that are open: one that has waited may be served when its own is gone.
+        self._open: set[int] = set()
         # Whom the fence takes such a connection for, by connection and group.
         self._recognized: dict[int, dict[str, str]] = {}
 
     def get(self, connection: int) -> Session | None:
         """Return the session of a connection, None while it has not said who it is."""
         return self._connections.get(connection)
+
+    def opened(self, connection: int) -> None:
+        """Note that a request has come over a connection."""
+        self._open.add(connection)
 
     def identify(self, peer: Peer, client_id: str) -> Session:
         """Note that *client_id* is behind the connection of *peer*; who may: ``processors/groups/clientids.py``.
@@ -140,6 +146,7 @@ class Sessions:
 
     def close(self, connection: int) -> Session | None:
         """Forget a connection and return what was known of it."""
+        self._open.discard(connection)
         for group in self._sent_for.get(connection, set()).copy():
             self.retire(group, connection)
         self.identified(connection)
@@ -230,7 +237,9 @@ class Sessions:
                 yield client_id, session
 
     def produced(self, group: str, peer: Peer) -> None:
-        """Note that a producer of *group* is at the other end of a connection."""
+        """Note that a producer of *group* is at the other end of a connection, unless it is gone."""
+        if peer.connection not in self._open:
+            return
         groups = self._sent_for.setdefault(peer.connection, set())
         if len(groups) < SENT_FOR_MAX:
             groups.add(group)
@@ -248,14 +257,18 @@ class Sessions:
             self._sent_for.pop(connection, None)
 
     def consumed(self, group: str, connection: int) -> None:
-        """Note that somebody consumes for *group* over a connection that has not said who it is."""
+        """Note that somebody consumes for *group* over a connection that has not said who it is, and is not gone."""
+        if connection not in self._open:
+            return
         groups = self._unnamed_groups.setdefault(connection, set())
         if len(groups) < CONSUMED_MAX:
             groups.add(group)
             self._unnamed.setdefault(group, set()).add(connection)
 
     def recognize(self, group: str, connection: int, client_id: str) -> None:
-        """Note whose connection of a group's consumer this must be, though it has not said so."""
+        """Note whose connection of a group's consumer this must be, though it has not said so, unless it is gone."""
+        if connection not in self._open:
+            return
         groups = self._recognized.setdefault(connection, {})
         if len(groups) < CONSUMED_MAX or group in groups:
             groups[group] = client_id

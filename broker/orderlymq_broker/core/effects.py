@@ -79,6 +79,8 @@ class Refusal(msgspec.Struct, frozen=True):
     remark: str
 
 
+# The kind, topic, group or account, and the name of what a record changes.
+Changed: TypeAlias = tuple[str, str]
 Lost: TypeAlias = Callable[[Refusal | None], "list[Effect]"]
 
 
@@ -96,9 +98,11 @@ class Propose:
         changes_count: how many changes they make, as far as each takes time to apply.
         first_at: the queue and the offset of their first message, for copies of another cluster: where another offset is
             next, they are refused when their entry is built.
+        begins: whether a queue that never had a message begins at that offset.
         creations: topics and groups that they make.
-        changes: topics that they make, change, delete or expand.
+        changes: topics, consumer groups and accounts that they make, change, delete or expand.
         deletes: topics and groups that they delete, and who leaves by them, as ``EntryBuilder.pending_removals`` names them.
+        rows: what they may add to tables that have a limit, as ``EntryBuilder.pending_rows`` names it.
         rows_size: bytes that these topics take in a registration.
         view: number of the leadership under which they were counted.
     """
@@ -107,11 +111,13 @@ class Propose:
     applied: "Callable[[Sequence[Outcome], Now], list[Effect]] | None" = None
     lost: Lost | None = None
     first_at: tuple[Queue, int] | None = None
+    begins: bool = False
     size: int = 0
     changes_count: int = 0
     creations: int = 0
-    changes: Sequence[str] = ()
+    changes: Sequence[Changed] = ()
     deletes: Sequence[tuple[str, ...]] = ()
+    rows: Sequence[tuple[tuple[str, ...], int]] = ()
     rows_size: int = 0
     view: int = 0
 

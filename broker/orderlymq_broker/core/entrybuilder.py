@@ -16,17 +16,20 @@ from typing import Final, TypeGuard, TypeVar
 
 import msgspec
 
-from orderlymq_broker.core.effects import Effect, Propose, Refusal
+from orderlymq_broker.core.effects import Changed, Effect, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.uncommitted import count_down
+from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksRequested
+from orderlymq_broker.state.groups.members import size_of
 from orderlymq_broker.state.lanes.lanerecords import LaneFreed, LanesFetched
 from orderlymq_broker.state.records import (
     Append,
     GroupDeleted,
     GroupSet,
     MemberLeft,
+    MemberSeen,
     OffsetsCommitted,
     OffsetsReset,
     Record,
@@ -36,6 +39,7 @@ from orderlymq_broker.state.records import (
     decode_records,
     encode_records,
 )
+from orderlymq_broker.state.topics.expansionphases import offsets_given
 from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionAborted,
     ExpansionFenced,
@@ -63,9 +67,6 @@ ENTRY_CHANGES_USUAL: Final = 1_024
 
 # Works of many small records are cut into proposals of about this size.
 PIECE_SIZE: Final = 1 << 20
-
-# What the record of a message takes in an entry beside its texts, at most.
-_APPEND_SIZE: Final = 80
 
 # Topics of a group, and as many consumer groups. Name servers take registrations of 50,000 topics, and drop the whole
 # group from the routes when it has more.
@@ -123,13 +124,15 @@ class EntryBuilder:
         uncommitted: bytes of proposals that were admitted and are neither applied nor lost.
         names_max: how many topics, and how many groups, requests may make.
         rows_size_max: how many bytes of a registration these topics may take.
-        changing: topics that are made, changed, deleted or expanded by what is admitted and neither applied nor lost: what changes
-            them, too, is judged behind it.
+        changing: topics, consumer groups and accounts that are made, changed, deleted or expanded by what is admitted and neither
+            applied nor lost: what changes them, too, is judged behind it.
         pending_removals: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused; members
             ("member", group, client) and clients ("client", id) that leave by it: a heartbeat of theirs makes them members again;
             ("offsets",) for those that it moves: a question for one waits for it; messages ("failed", group) that an administrator
             skips: the group keeps its lanes for their letters; ("given", group) for groups whose members get locks or lanes by it:
             nobody deletes them.
+        pending_rows: what may come with it into tables that have a limit: ("offsets",), ("locks",), ("accounts",), ("halves",) and those
+            of a producer group ("halves", group); of ("members",) the memory. Rows that are there already count, too.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
@@ -140,10 +143,12 @@ class EntryBuilder:
         self._creations = 0
         self._rows_size = 0
         self._view = 0
-        self.changing: Counter[str] = Counter()
+        self.changing: Counter[Changed] = Counter()
         self.pending_removals: Counter[tuple[str, ...]] = Counter()
+        self.pending_rows: Counter[tuple[str, ...]] = Counter()
         self.physical_next = 0
         self.uncommitted = 0
+        self.uncommitted_count = 0
         # Next offset and last store time of the queues that were written to since the leadership began.
         self._heads: dict[Queue, tuple[int, int]] = {}
 
@@ -153,10 +158,12 @@ class EntryBuilder:
         self._heads = {}
         self.physical_next = physical_end
         self.uncommitted = 0
+        self.uncommitted_count = 0
         self._creations = 0
         self._rows_size = 0
         self.changing = Counter()
         self.pending_removals = Counter()
+        self.pending_rows = Counter()
 
     def has_room(self, count: int) -> bool:
         """Return whether so many topics and groups can be made beside those that are there and under way."""
@@ -198,14 +205,20 @@ class EntryBuilder:
             proposal.creations, proposal.rows_size = len(new), rows_size
             self._creations += len(new)
             self._rows_size += rows_size
+        changes = len(proposal.records) - len(others)
         if others:
             proposal.changes = [each for record in others if (each := self._changed(record))]
             proposal.deletes = [gone for record in others if (gone := _removal(record))]
             self.changing.update(proposal.changes)
             self.pending_removals.update(proposal.deletes)
+            proposal.rows = [rows for record in others for rows in self._rows(record)]
+            for key, count in proposal.rows:
+                self.pending_rows[key] += count
+            changes += sum(map(changes_in, others)) + sum(map(self._unnamed, others))
         proposal.size, proposal.view = size, self._view
-        proposal.changes_count = len(proposal.records) - len(others) + sum(map(changes_in, others))
+        proposal.changes_count = changes
         self.uncommitted += size
+        self.uncommitted_count += 1
 
         return None
 
@@ -225,7 +238,7 @@ class EntryBuilder:
         others: list[Record] = []
         for record in records:
             if type(record) is Draft:
-                size += (record.size or record.lay_out(self._store_host)) + _APPEND_SIZE
+                size += record.size or record.lay_out(self._store_host)
                 is_message = True
                 if size > PROPOSAL_SIZE_MAX:
                     break
@@ -245,14 +258,19 @@ class EntryBuilder:
             return record.name not in self._state.topics.by_name
         return type(record) is GroupSet and record.name not in self._state.groups.by_name
 
-    def _changed(self, record: Record) -> str | None:
-        """Return the topic that a record makes, changes, deletes or expands."""
+    def _changed(self, record: Record) -> Changed | None:
+        """Return the topic, consumer group or account that a record makes, changes, deletes or expands."""
         match record:
-            case TopicSet():
+            case TopicSet() | GroupSet():
+                kind = "topic" if type(record) is TopicSet else "group"
                 changes = not record.only_if_absent or self._is_new(record)
-                return record.name if changes else None
+                return (kind, record.name) if changes else None
             case TopicDeleted():
-                return record.name
+                return "topic", record.name
+            case GroupDeleted():
+                return "group", record.name
+            case AccountSet() | AccountDeleted():
+                return "account", record.access_key
             case (
                 ExpansionFenced()
                 | ExpansionAborted()
@@ -260,20 +278,40 @@ class EntryBuilder:
                 | ExpansionPropagated()
                 | ExpansionOpened()
             ):
-                return record.topic
+                return "topic", record.topic
             case _:
                 return None
+
+    def _unnamed(self, record: Record) -> int:
+        """Return how many changes a record makes that it does not name."""
+        return self._state.lanes.moved_by(record) + self._given(record)
+
+    def _given(self, record: Record) -> int:
+        """Return how many offsets a record gives that it does not name."""
+        if type(record) is not ExpansionSwitched:
+            return 0
+        return offsets_given(self._state, record.topic, record.queues, record.groups)
+
+    def _rows(self, record: Record) -> tuple[tuple[tuple[str, ...], int], ...]:
+        """Return what a record may add to `pending_rows`."""
+        given = self._given(record)
+        return ((("offsets",), given),) if given else _rows(record)
 
     def settle(self, proposals: Iterable[Propose]) -> None:
         """Note that the outcome of admitted proposals is known."""
         for proposal in proposals:
             if proposal.view == self._view:
                 self.uncommitted -= proposal.size
+                self.uncommitted_count -= 1
                 self._creations -= proposal.creations
                 self._rows_size -= proposal.rows_size
                 if proposal.changes or proposal.deletes:
                     count_down(self.changing, proposal.changes)
                     count_down(self.pending_removals, proposal.deletes)
+                for key, count in proposal.rows:
+                    self.pending_rows[key] -= count
+                    if not self.pending_rows[key]:
+                        del self.pending_rows[key]
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
         """Return the entry of admitted proposals; nothing is given away before ``proposed``."""
@@ -286,7 +324,7 @@ class EntryBuilder:
         for proposal in proposals:
             append: Append | None = None
             if proposal.first_at is not None:
-                refusal = self._begin(proposal.first_at, heads)
+                refusal = self._begin(proposal.first_at, heads, begins=proposal.begins)
                 if refusal is not None:
                     misplaced.append((proposal, refusal))
                     continue
@@ -312,14 +350,14 @@ class EntryBuilder:
         return Built(data, physical, heads, misplaced)
 
     def _begin(
-        self, first_at: tuple[Queue, int], heads: dict[Queue, tuple[int, int]]
+        self, first_at: tuple[Queue, int], heads: dict[Queue, tuple[int, int]], *, begins: bool
     ) -> Refusal | None:
-        """Return why copies cannot begin at this offset; a queue that never had a message begins where they do."""
+        """Return why copies cannot begin at this offset; with *begins* a queue that never had a message begins where they do."""
         queue, wanted = first_at
         offset, last = (
             heads.get(queue) or self._heads.get(queue) or (queue.next_offset, queue.last_timestamp)
         )
-        if offset == 0:
+        if begins and offset == 0:
             heads[queue] = (wanted, last)
         elif offset != wanted:
             return Refusal(
@@ -354,6 +392,26 @@ def _removal(record: Record) -> tuple[str, ...] | None:
             return "given", record.group
         case _:
             return None
+
+
+def _rows(record: Record) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """Return what a record may add to ``EntryBuilder.pending_rows``."""
+    match record:
+        case OffsetsCommitted() | OffsetsReset():
+            return ((("offsets",), len(record.commits)),) if record.commits else ()
+        case LanesFetched():
+            begun = sum([part.begins for part in record.queues])
+            return ((("offsets",), begun),) if begun else ()
+        case LocksRequested():
+            return ((("locks",), len(record.queues)),) if record.queues else ()
+        case HalfOpened():
+            return (("halves",), 1), (("halves", record.group), 1)
+        case AccountSet():
+            return ((("accounts",), 1),)
+        case MemberSeen():
+            return ((("members",), size_of(record)),)
+        case _:
+            return ()
 
 
 def _row_size(record: TopicSet) -> int:

@@ -3,8 +3,9 @@ Lists of everything that a broker group has: topics, groups, offsets, locks, cli
 
 The rules: a list is written some milliseconds at a time, because there may be tens of thousands of rows, and others elect a leader
 that is silent for a fifth of a second; one list is written at a time, and of others that are not short some rows; one that
-would not fit a frame ends as soon as that is known. A change while a list is written may be in it or not. Who answers
-with one: ``answer_list`` in ``responses.py``.
+would not fit a frame ends as soon as that is known. Those who ask take turns, and where all places are taken the one with most lists
+gives a place up, so that nobody keeps the operator from its own; a list whose asker is gone is not written. A change while a list is
+written may be in it or not. Who answers with one: ``answer_list`` in ``responses.py``.
 """
 
 from collections import deque
@@ -12,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
-from orderlymq_broker.core.effects import Effect, Later, Now
+from orderlymq_broker.core.effects import Effect, Later, Now, Refusal
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.declaration import JsonModel
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX
 
 # What is written before others have their turn, at some 6 us each: a row is 1, and so are eight members of it.
@@ -30,13 +32,24 @@ WAITING_MAX: Final = 64
 # Beside it a frame has a header.
 BODY_SIZE_MAX: Final = FRAME_SIZE_MAX - (64 << 10)
 
+_BUSY: Final = Refusal(
+    ResponseCode.SYSTEM_BUSY,
+    f"{WAITING_MAX} lists are asked for and not written yet; try again later",
+)
+_TOO_LONG: Final = Refusal(
+    ResponseCode.SYSTEM_ERROR,
+    f"the list has more than {BODY_SIZE_MAX} bytes, and no answer can have more: ask for single ones",
+)
+
 T = TypeVar("T")
 
 # The text of a list piece by piece, each with the work that it was.
 Pieces: TypeAlias = Iterator[tuple[bytes, int]]
 Rows: TypeAlias = Iterator[tuple[str | MessageQueue, Any]]
-# Is given the text, or None when it is too long.
-Then: TypeAlias = Callable[[bytes | None], list[Effect]]
+# Is given the text, or why there is none.
+Then: TypeAlias = Callable[[bytes | Refusal], list[Effect]]
+# Whose turn it is: an account, or an address without one.
+Asker: TypeAlias = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -45,6 +58,7 @@ class _Listing:
 
     pieces: Pieces
     then: Then
+    connection: int
     written: list[bytes] = field(default_factory=list)
     size: int = 0
 
@@ -53,21 +67,57 @@ class Listings:
     """Writes one list after the other."""
 
     def __init__(self) -> None:
-        self._queue: deque[_Listing] = deque()
+        self._current: _Listing | None = None
+        # What waits, by who has asked, in the order of their turns.
+        self._waiting: dict[Asker, deque[_Listing]] = {}
         self._goes_on = False
 
-    def write(self, pieces: Pieces, then: Then) -> list[Effect] | None:
-        """Write a list of which nothing was read yet, and call *then*; return None when too many wait."""
-        listing = _Listing(pieces, then)
+    def write(self, pieces: Pieces, then: Then, asker: Asker, connection: int) -> list[Effect]:
+        """Write a list of which nothing was read yet, and call *then*, unless *connection* is gone before."""
+        listing = _Listing(pieces, then, connection)
         if self._goes_on:
             _, is_over = _write_on(listing, SHORT_WORK_MAX)
             if is_over:
                 return _reply(listing)
-        if len(self._queue) >= WAITING_MAX:
-            return None
-        self._queue.append(listing)
+        effects: list[Effect] = []
+        count = sum(map(len, self._waiting.values())) + (self._current is not None)
+        if count >= WAITING_MAX:
+            refused = self._crowd_out(asker)
+            if refused is None:
+                return then(_BUSY)
+            effects = refused.then(_BUSY)
+        self._waiting.setdefault(asker, deque()).append(listing)
 
-        return [] if self._goes_on else self._work()
+        return effects if self._goes_on else effects + self._work()
+
+    def close(self, connection: int) -> None:
+        """Drop the lists of a connection that is gone."""
+        if self._current is not None and self._current.connection == connection:
+            self._current = None
+        for asker, queue in list(self._waiting.items()):
+            kept = deque(each for each in queue if each.connection != connection)
+            if kept:
+                self._waiting[asker] = kept
+            else:
+                del self._waiting[asker]
+
+    def _crowd_out(self, asker: Asker) -> _Listing | None:
+        """Take the newest list of who has most; None where *asker* would have as many then."""
+        most = max(self._waiting.values(), key=len)
+        own = self._waiting.get(asker, ())
+
+        return most.pop() if len(most) > len(own) + 1 else None
+
+    def _next(self) -> _Listing | None:
+        if not self._waiting:
+            return None
+        asker = next(iter(self._waiting))
+        queue = self._waiting.pop(asker)
+        listing = queue.popleft()
+        if queue:
+            self._waiting[asker] = queue  # behind all others
+
+        return listing
 
     def _go_on(self, _: Now) -> list[Effect]:
         self._goes_on = False
@@ -76,15 +126,15 @@ class Listings:
     def _work(self) -> list[Effect]:
         effects: list[Effect] = []
         room = STEP_WORK_MAX
-        while self._queue and room > 0:
-            # Out of the queue first: one that cannot be written must not stand before the others for ever.
-            listing = self._queue.popleft()
+        while room > 0 and (listing := self._current or self._next()) is not None:
+            # Taken out first: one that cannot be written must not stand before the others for ever.
+            self._current = None
             room, is_over = _write_on(listing, room)
             if is_over:
                 effects += _reply(listing)
             else:
-                self._queue.appendleft(listing)
-        if self._queue:
+                self._current = listing
+        if self._current is not None or self._waiting:
             self._goes_on = True
             effects.append(Later(self._go_on))
 
@@ -95,7 +145,7 @@ def _reply(listing: _Listing) -> list[Effect]:
     """Give a list that is over to who asked for it."""
     whole = listing.size <= BODY_SIZE_MAX
 
-    return listing.then(b"".join(listing.written) if whole else None)
+    return listing.then(b"".join(listing.written) if whole else _TOO_LONG)
 
 
 def _write_on(listing: _Listing, room: int) -> tuple[int, bool]:
@@ -144,16 +194,25 @@ def rows_of(by_name: Mapping[str, T], shown: Callable[[T], Any]) -> Rows:
             yield name, shown(found)
 
 
-def array(name: str, rows: Iterator[Any]) -> Pieces:
-    """Write a JSON object that has the list *name* of *rows*."""
-    return filled(fastjson.dumps({name: []}), fastjson.dumps(name) + b":[", rows)
+def array(name: str, rows: Iterator[Any], end: Callable[[], Mapping[str, Any]] = dict) -> Pieces:
+    """Write a JSON object that has the list *name* of *rows*, and what *end* returns when they are written."""
+    yield b"{" + fastjson.dumps(name) + b":[", 0
+    yield from _items(rows)
+    beside = end()
+    yield (b"]," + fastjson.dumps(beside)[1:] if beside else b"]}"), 0
 
 
 def filled(empty: bytes, begin: bytes, rows: Iterator[Any]) -> Pieces:
-    """Write the JSON text *empty* with *rows* behind the bracket that *begin* ends with; None is work without a row."""
+    """Write the JSON text *empty* with *rows* behind the bracket that *begin* ends with."""
     before, bracket, after = empty.partition(begin)
     assert bracket, f"there is no {begin!r} in {empty!r}"
     yield before + bracket, 0
+    yield from _items(rows)
+    yield after, 0
+
+
+def _items(rows: Iterator[Any]) -> Pieces:
+    """Write the rows of a list; None is work without a row."""
     comma = b""
     for row in rows:
         if row is None:
@@ -161,4 +220,3 @@ def filled(empty: bytes, begin: bytes, rows: Iterator[Any]) -> Pieces:
             continue
         yield comma + fastjson.dumps(row), 1
         comma = b","
-    yield after, 0

@@ -24,8 +24,6 @@ from orderlymq_protocol.brokerkeys import (
 )
 
 HOUR_MS: Final = 3_600_000
-# What brokerPermission may be: writing, reading, both. Nothing at all would be an outage by a typo.
-PERMISSIONS: Final = (2, 4, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +50,6 @@ def with_text(settings: BrokerSettings, name: str, text: str) -> BrokerSettings:
     key = BROKER_KEYS[name]
     assert key.use is Use.LIVE, f"{name} cannot be changed while the broker runs"
     value = parse_boolean(text) if key.kind is Kind.BOOLEAN else parse_integer(key, text)
-    if name == "brokerPermission" and value not in PERMISSIONS:
-        raise KeyValueError("write 6 (read and write), 4 (read only) or 2 (write only)")
 
     return LIVE[name].change(settings, value)
 

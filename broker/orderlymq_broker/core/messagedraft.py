@@ -49,6 +49,9 @@ _OFFSETS_AT: Final = 20
 _TIME: Final = Struct(">q")
 _BORN_HOST_AT: Final = 48
 
+# What the record of a message takes in an entry beside its texts, at most.
+APPEND_SIZE: Final = 80
+
 _LONG_MIN: Final = -(1 << 63)
 _LONG_MAX: Final = (1 << 63) - 1
 _NATURAL_BITS: Final = 31
@@ -215,7 +218,8 @@ class Draft:
         self.keys = by_name.get(KEYS, "")
         stored = self.stored = _stored(self, self.into, self.store_host or own_host)
 
-        self.size = len(stored) + len(self.unique_key) + len(self.keys) + len(self.identity)
+        texts = len(self.unique_key) + len(self.keys) + len(self.identity)
+        self.size = len(stored) + texts + APPEND_SIZE
 
         return self.size
 

@@ -8,7 +8,6 @@ client that sends too much keeps its queues. The table is bounded: it forgets ad
 first closed first. Each leader counts for itself, and all of it is its memory; nothing here reads a clock. IPv6 addresses count by their /64, because one machine has all of it.
 """
 
-from collections.abc import Mapping
 from ipaddress import IPv6Address
 from typing import Final, NamedTuple, TypeAlias
 
@@ -133,7 +132,7 @@ class _Use:
         if self.request_bucket is not None:
             self.request_bucket.take(1)
         if self.byte_bucket is not None:
-            self.byte_bucket.take(_size(request.ext, request.body))
+            self.byte_bucket.take(size_of(request))
 
 
 class Quotas:
@@ -251,5 +250,8 @@ def network_of(host: str) -> str:
     return host if address is None else str(address)
 
 
-def _size(ext: Mapping[str, str], body: bytes) -> int:
-    return len(body) + sum(len(name) + len(value) for name, value in ext.items())
+def size_of(request: RemotingCommand) -> int:
+    """Return about how many bytes a request has on the wire, its header included."""
+    texts = sum(len(name) + len(value) for name, value in request.ext.items())
+
+    return len(request.body) + texts

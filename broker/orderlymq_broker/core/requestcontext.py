@@ -89,7 +89,8 @@ class Context:
         counters: how often things happened, by name; shown in the status and as metrics.
         got: answers with messages and their bytes, by topic and group, since `observe/rates.py` took them last.
         duplicate_clients: client ids used over two live connections, with the older and the newer.
-        unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
+        unparked_groups: groups that should hold keys, and whose members handed a dead letter over without, since `observe/watch.py`
+            looked last.
         disk_full: sends are refused until the disk has room again.
         held_end: physical offset where what waits at the floor of the log ends, if that keeps retention from making room; else 0.
         quotas: what addresses and accounts use.

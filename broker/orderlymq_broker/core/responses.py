@@ -5,14 +5,15 @@ The rule: the answer leaves when the records are applied on this leader; when le
 the sender learns that nothing changed. Sends have answers of their own: ``processors/send/responses.py``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import cut
-from orderlymq_broker.core.listings import BODY_SIZE_MAX, WAITING_MAX, Pieces
+from orderlymq_broker.core.listings import Pieces
+from orderlymq_broker.core.quotas import network_of
 from orderlymq_broker.core.requestcontext import (
     Context,
     Handler,
@@ -51,27 +52,17 @@ def answer_list(
     *,
     then: Callable[[bytes], list[Effect]] | None = None,
 ) -> list[Effect]:
-    """Answer with a list that is written bit by bit, when it is; *then* does something else with it.
-
-    Raises:
-        RequestRefused: too many wait already (2).
-    """
+    """Answer with a list that is written bit by bit, when it is, or say why not; *then* does something else with it."""
     kept = unanswered(request)
 
-    def written(body: bytes | None) -> list[Effect]:
-        if body is not None:
-            return answer(kept, peer, body=body) if then is None else then(body)
-        remark = f"the list has more than {BODY_SIZE_MAX} bytes, and no answer can have more: ask for single ones"
-        return answer(kept, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+    def written(body: bytes | Refusal) -> list[Effect]:
+        if isinstance(body, Refusal):
+            return answer(kept, peer, body.code, remark=body.remark)
+        return answer(kept, peer, body=body) if then is None else then(body)
 
-    effects = context.listings.write(pieces, written)
-    if effects is None:
-        raise RequestRefused(
-            ResponseCode.SYSTEM_BUSY,
-            f"{WAITING_MAX} lists are asked for and not written yet; try again later",
-        )
+    asker = (peer.account, "" if peer.account else network_of(peer.host))
 
-    return effects
+    return context.listings.write(pieces, written, asker, peer.connection)
 
 
 def answer_when_applied(
@@ -91,6 +82,7 @@ def answer_when_applied(
     over: nothing is stored then. *in_parts* is for many changes of which each stands for itself: they share no entry, the
     answer comes with the last, and where the leader changes between them the first are stored.
     """
+    request = unanswered(request)
     pieces = cut(records) if in_parts else [records]
     outcomes: list[Outcome] = []
     left = len(pieces)
@@ -136,6 +128,7 @@ def change(
     Of several topics or groups one may be refused for what came into the log
     since the request was judged; the answer says that the others were changed.
     """
+    request = unanswered(request)
 
     def then(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
         refused = next((each for each in outcomes if isinstance(each, Refused)), None)
@@ -151,16 +144,20 @@ def change(
     return answer_when_applied(request, peer, records, then=then, ended=ended, in_parts=in_parts)
 
 
-def check_unchanging(context: Context, names: Iterable[str]) -> None:
-    """Refuse a change that would be judged before another one of these topics is applied.
+def check_unchanging(context: Context, kind: str, names: Sequence[str]) -> None:
+    """Refuse a change that would be judged before another one of these topics, groups or accounts is applied.
 
     Raises:
-        RequestRefused: one is under way (1).
+        RequestRefused: one is under way, or another one is of the same request (1).
     """
-    busy = sorted(name for name in names if name in context.entries.changing)
+    busy = sorted({name for name in names if (kind, name) in context.entries.changing})
     if busy:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"topic[{', '.join(busy)}] is being changed; send it again"
+            ResponseCode.SYSTEM_ERROR, f"{kind}[{', '.join(busy)}] is being changed; send it again"
+        )
+    if len(set(names)) < len(names):
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"a {kind} stands in the list twice; name each once"
         )
 
 

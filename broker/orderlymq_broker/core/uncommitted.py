@@ -3,14 +3,12 @@ The leader's view: what is on its way into the log, beyond the applied state.
 
 The rules: when leadership is lost the whole view is thrown away, never repaired. Calls that were under
 way keep the view they were made with, so nothing of an old term leaks into a new one. Which offsets are
-given: ``entrybuilder.py``.
-
-A repeat of a send has no outcome of its own; refused for certain while the first may still be stored, it would lie.
-So it waits for the first and is answered as that one is. The window of known sends: ``state/send/duplicates.py``.
+given: ``entrybuilder.py``. Repeats of what is under way wait for it: ``repeats.py``. The window of known sends:
+``state/send/duplicates.py``.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -57,19 +55,6 @@ class PendingSend:
 KnownSend: TypeAlias = PendingSend | Place
 
 
-def when_known(firsts: Sequence[KnownSend], then: Callable[[], list[Effect]]) -> list[Effect]:
-    """Return what *then* returns, or call it when the last of *firsts* has its outcome."""
-    pending = {id(first): first for first in firsts if type(first) is PendingSend}
-
-    def known() -> list[Effect]:
-        return [] if any(first.outcome is None for first in pending.values()) else then()
-
-    for first in pending.values():
-        first.waiters.append(known)
-
-    return [] if pending else then()
-
-
 def count_down(counts: Counter[T], items: Iterable[T]) -> None:
     """Count each item once less, and forget those of which there are none: *counts* may have many others."""
     for item in items:
@@ -87,17 +72,20 @@ class Waiter(NamedTuple):
 
 
 class LeaderView:
-    """What one term of leadership has proposed and not applied yet.
+    """The proposals of one term of leadership that are not applied yet.
 
     Attributes:
         sends: uncommitted sends by identity.
-        creating: topics and groups that requests need and that were proposed for the first of them, with all that wait for them.
+        repeats: how many messages repeats have that wait, an end of a transaction that comes again counted as one.
+        answering: those of them that wait for nothing more, and what answers them.
+        creating: topics and groups that requests need and that were proposed for the first of them, with all that wait for them,
+            which keep *creating_bytes* in memory.
         ending: half messages whose end was proposed and is not applied, with the requests to end
             them again that wait for it.
         handing_on: delay queues of which some messages are on their way to where they belong.
         fencing: topics whose fence, or change to fewer queues, was proposed and is not applied: nobody sends to them meanwhile.
-        changing: how many changes of a group were proposed and are not applied: nobody plans for it until then.
-        fetching: groups and topics of which lanes are handed out by what was proposed and is not applied.
+        fetching: groups and topics of which lanes are handed out by what was proposed and is not applied, whose messages keep
+            *fetching_bytes* in memory.
         retrying: how many messages to retry topics, or to what waits for them, were proposed and are not applied.
         timers_ending: offsets of timers whose end was proposed and is not applied.
         taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.
@@ -106,12 +94,15 @@ class LeaderView:
 
     def __init__(self) -> None:
         self.sends: dict[bytes, PendingSend] = {}
-        self.creating: dict[Creation, list[Waiter]] = {}
+        self.repeats = 0
+        self.answering: deque[tuple[int, Callable[[], list[Effect]]]] = deque()
+        self.creating: dict[Creation, deque[Waiter]] = {}
+        self.creating_bytes = 0
         self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
         self.handing_on: set[int] = set()
         self.fencing: set[str] = set()
-        self.changing: Counter[str] = Counter()
         self.fetching: set[tuple[str, str]] = set()
+        self.fetching_bytes = 0
         self.retrying: Counter[str] = Counter()
         self.timers_ending: set[int] = set()
         self.taken_back: dict[int, int] = {}

@@ -8,7 +8,8 @@ a record leaves when the record is applied. A new request code is one entry in `
 ``admin/processor.py``. The shell that drives this is ``replication/loop.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
@@ -22,10 +23,11 @@ from orderlymq_broker.core.requestcontext import (
     RequestRefused,
     answer,
 )
-from orderlymq_broker.core.uncommitted import Creation, LeaderView, Waiter
+from orderlymq_broker.core.uncommitted import LeaderView, Waiter
 from orderlymq_broker.processors.admin.access import AccessControl, is_of_operator
 from orderlymq_broker.processors.admin.processor import Administration
 from orderlymq_broker.processors.admin.rotation import SecretRotation
+from orderlymq_broker.processors.creations import Creations
 from orderlymq_broker.processors.fetch.pull import PullProcessor
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.followers import Followers
@@ -37,7 +39,7 @@ from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.groups.parkedkeys import ParkedKeyProcessor
 from orderlymq_broker.processors.groups.rebalance import RebalanceNotifier
 from orderlymq_broker.processors.lanes.service import LaneService
-from orderlymq_broker.processors.observe.status import status
+from orderlymq_broker.processors.observe.status import findings_for, status
 from orderlymq_broker.processors.observe.watch import Watch
 from orderlymq_broker.processors.schedule.delaylevels import DelayService
 from orderlymq_broker.processors.schedule.recalls import RecallProcessor
@@ -66,7 +68,6 @@ from orderlymq_broker.state.records import (
     OffsetsCommitted,
     OffsetsMoved,
     Outcome,
-    Record,
     TopicChanged,
 )
 from orderlymq_broker.state.topics.expansionrecords import ExpansionMoved
@@ -103,7 +104,9 @@ class BrokerCore:
         self.checks = CheckService(self.context, self.access.may_publish)
         self.transactions = TransactionProcessor(self.context, self.checks)
         self.timers = TimerService(self.context)
-        self.sends = SendProcessor(self.context, self.transactions, self.timers)
+        self.sends = SendProcessor(
+            self.context, self.transactions, self.timers, self.access.check_publish
+        )
         self.copies = CopyProcessor(self.context)
         self.calls = ClientCalls(self.context)
         self.replies = ReplyProcessor(self.context, self.sends, self.calls)
@@ -114,9 +117,9 @@ class BrokerCore:
         self.retries = RetryProcessor(self.context)
         self.delays = DelayService(self.context)
         self.rebalance = RebalanceNotifier(self.context)
-        retry_watch = RetryWatch(self.context)
+        retrying = RetryWatch(self.context)
         self.expansions = ExpansionProcessor(
-            self.context, self.rebalance.notify, self.committer.take, retry_watch
+            self.context, self.rebalance.notify, self.committer.take, self.committer.room, retrying
         )
         self.assignments = AssignmentProcessor(self.context, self.rebalance.notify)
         self.lanes = LaneService(self.context)
@@ -124,18 +127,14 @@ class BrokerCore:
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
-            (
-                self.delays.first_waiting,
-                self.timers.first_waiting,
-                state.transactions.first_open,
-            ),
+            (self.delays.first_waiting, self.timers.first_waiting, state.transactions.first_open),
             self.lanes.overview.owed,
         )
         self.watch = Watch(self.context, self.locks, self.queries, self.calls)
-        followers = Followers(self.context)
+        self._creations = Creations(self.context, self._serve, self._refuse)
         self._handlers = self._handlers_of_a_leader()
-        self._refusals: dict[int, Handler] = followers.handlers()
-        self._refusals[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
+        followers = Followers(self.context)
+        self._refusals = followers.handlers(self.transactions.refuse_end)
         self._other_refusal = followers.refuse
         # Those that only read what is committed, or only this replica's own connections. Not the
         # list of members: a follower's may be old, and who is missing in it drops all its queues.
@@ -157,7 +156,7 @@ class BrokerCore:
             self.fence,
             self.retention,
             self.calls,
-            retry_watch,
+            retrying,
         )
         for_administrators = self.administration.handlers()
         self._handlers.update(for_administrators)
@@ -239,10 +238,14 @@ class BrokerCore:
         now: Now,
         *,
         creations: int = 0,
+        refuses: bool = False,
     ) -> list[Effect]:
+        """Return what *handler* does; one that *refuses* needs no rights, no token and no time."""
         try:
+            if refuses:
+                return handler(request, peer, now)
             if creations == 0:
-                peer = self._admit(request, peer, now)
+                peer = self.admit(request, peer, now)
             elif is_of_operator(request):
                 # Another one may have followed it while what it needs was created.
                 check_token(self.context, request.ext, now)
@@ -255,64 +258,40 @@ class BrokerCore:
                 remark = "what the request needs was deleted while it was being created; try again"
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
             # Not the exception itself: what waits would hold it, and it holds what waits and each frame that it came through.
-            return self._create(first.names, first.records, Waiter(request, peer, creations + 1))
+            waiter = Waiter(request, peer, creations + 1)
+            return self._creations.wait(first.names, first.records, waiter)
         except RecordError as illegal:
             return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(illegal))
         except (HeaderError, ModelError, JsonError) as unreadable:
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(unreadable))
 
-    def _admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
-        """Return the sender with its account; the operator's own account has no quota.
+    def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
+        """Count a request and return the sender with its account; the operator's own account has no quota.
+
+        What ``server/router.py`` lets others answer comes here, too.
 
         Raises:
-            RequestRefused: its address or account has used up its quota (2), or may not ask for this.
+            RequestRefused: its address or account has used up its quota (2), it may not ask for this, or is an operator that
+                another one has followed.
         """
         quotas = self.context.quotas
         refusal = quotas.of_address(request, peer, now)
         if not refusal:
-            peer = self.admit(request, peer, now)
+            peer = self.access.admit(request, peer, now)
             account = self.context.state.access.accounts.get(peer.account) if peer.account else None
             if account is not None:
                 refusal = quotas.of_account(account.quota, request, peer, now)
         if refusal:
             self.context.counters["quota_refusals"] += 1
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, refusal)
-        return peer
-
-    def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
-        """Return the sender with its account.
-
-        Raises:
-            RequestRefused: it may not ask for this, or is an operator that another one has followed.
-        """
-        peer = self.access.admit(request, peer, now)
         if is_of_operator(request):
             check_token(self.context, request.ext, now)
-
+        self.context.sessions.opened(peer.connection)
         return peer
 
     def note_operator(self, request: RemotingCommand) -> list[Effect]:
         """Return what lets every replica know the operator of an admitted request, where it is a new one."""
         return note_token(self.context, request.ext) if is_of_operator(request) else []
-
-    def _create(self, names: Creation, records: Sequence[Record], waiter: Waiter) -> list[Effect]:
-        """Propose what a request needs, after which it is served; others that need it come behind it, in their order."""
-        creating = self.context.view.creating
-        waiting = creating.get(names)
-        if waiting is not None:
-            waiting.append(waiter)
-            return []
-        creating[names] = [waiter]
-
-        def applied(_: Sequence[Outcome], now: Now) -> list[Effect]:
-            waiting = creating.pop(names)
-            return [effect for each in waiting for effect in self._serve(each, now)]
-
-        def lost(refusal: Refusal | None) -> list[Effect]:
-            waiting = creating.pop(names)
-            return [effect for each in waiting for effect in self._refuse(each, refusal)]
-
-        return [Propose(records, applied=applied, lost=lost)]
 
     def _serve(self, waiter: Waiter, now: Now) -> list[Effect]:
         request, peer, creations = waiter
@@ -330,7 +309,7 @@ class BrokerCore:
         refusal = self._refusals.get(request.code, self._other_refusal)
         handler = self._follower_handlers.get(request.code, refusal)
 
-        return self._run(handler, request, peer, Now(0, 0), creations=CREATIONS_MAX)
+        return self._run(handler, request, peer, Now(0, 0), creations=CREATIONS_MAX, refuses=True)
 
     # -- leadership --------------------------------------------------------------------------------
 
@@ -530,6 +509,7 @@ class BrokerCore:
         self.access.closed(connection)
         self.pulls.close(connection)
         self.lanes.fetcher.close(connection)
+        self.context.listings.close(connection)
         session = self.context.sessions.close(connection)
         self.context.quotas.close(connection)
 
@@ -542,18 +522,28 @@ class BrokerCore:
         """Take locks and memberships of a client that is proven dead; *ends* as in `MembershipProcessor`."""
         return self.members.client_dead(client_id, proof, ends) if self.context.leading else []
 
-    def group_status(self) -> dict[str, Any]:
-        """Return what operators want to see, ready for JSON."""
+    def group_status(self, asked: RemotingCommand | None = None) -> dict[str, Any]:
+        """Return what operators want to see, ready for JSON.
+
+        To who has *asked* with an admitted request the texts of clients are shown as far as the account may read them.
+        """
         found = status(
             self.context,
             self.administration.figures.per_second,
             held_pulls=self.pulls.held_count,
         )
 
-        return {**found, "watch": self.watch.report()}
+        report = self.watch.report()
+        if asked is not None:
+            report = findings_for(report, partial(self._may_read, asked))
+
+        return {**found, "watch": report}
+
+    def _may_read(self, asked: RemotingCommand, row: Mapping[str, Any]) -> bool:
+        return self.access.may_read(asked, group=row.get("group", ""), topic=row.get("topic", ""))
 
     def _answer_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        body = {**self.context.replication, **self.group_status()}
+        body = {**self.context.replication, **self.group_status(request)}
 
         return answer(request, peer, body=fastjson.dumps(body))
 

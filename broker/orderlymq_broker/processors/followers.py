@@ -19,9 +19,10 @@ class Followers:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the codes that are not simply refused."""
+    def handlers(self, refuse_end: Handler) -> dict[int, Handler]:
+        """Return the codes that are not simply refused; *refuse_end* answers the end of a transaction."""
         return {
+            RequestCode.END_TRANSACTION: refuse_end,
             RequestCode.SEND_MESSAGE: self.refuse_send,
             RequestCode.SEND_MESSAGE_V2: self.refuse_send,
             RequestCode.SEND_BATCH_MESSAGE: self.refuse_send,
@@ -47,7 +48,7 @@ class Followers:
         return [Close(peer.connection, "a pull while the group has no leader")]
 
     def accept(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Answer that it is well: what is not released here runs out with its lease."""
+        """Answer success: locks that this replica does not release end with their lease."""
         return answer(request, peer)
 
     def _remark(self) -> str:

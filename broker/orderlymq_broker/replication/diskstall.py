@@ -45,6 +45,11 @@ class WriteWatch:
             self._begun[0] = min(self._begun[0] + seconds, self._seconds())
 
     @property
+    def is_full(self) -> bool:
+        """Return whether the disk is full, so that writes wait."""
+        return self._is_full
+
+    @property
     def waiting_s(self) -> float:
         """Return for how long the disk has owed an answer."""
         return self._seconds() - self._begun[0] if self._begun and not self._is_full else 0.0

@@ -19,6 +19,7 @@ from orderlymq_broker.store.kv import Batch, KeyValueStore
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import InstallSnapshot, Membership, Message, Node, RoleChange, SnapshotMeta
 from orderlymq_raft.types import Entry, HardState
+from orderlymq_runtime.wallclock import machine_ms, monotonic_ms
 
 
 class Clock(Protocol):
@@ -173,7 +174,7 @@ class SystemClock:
 
     def now(self) -> Now:
         """Return wall and monotonic time in ms."""
-        return Now(time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000)
+        return Now(machine_ms(), monotonic_ms())
 
     def seconds(self) -> float:
         """Return seconds that go on while the machine sleeps."""

@@ -47,7 +47,7 @@ from orderlymq_raft import (
     SnapshotMeta,
 )
 from orderlymq_raft.ready import keep_newest
-from orderlymq_raft.types import NodeId
+from orderlymq_raft.types import Index, NodeId
 
 _log = logging.getLogger(__name__)
 
@@ -167,9 +167,8 @@ class ReplicationLoop:
         try:
             for message in self._recovery.heard(messages):
                 self._node.step(message)
-            if self._recovery.has_caught_up(messages, self._node.commit):
-                _log.info("this replica has caught up with its group and votes from now on")
-                self._role.end_recovery()
+            self._recovery.note_commit(messages, self._node.commit)
+            self._maybe_end_recovery()
         except ProtocolViolation:
             # The sender's fault: it loses its connection, this replica goes on.
             self._wake()
@@ -177,6 +176,21 @@ class ReplicationLoop:
         except Exception as error:
             self._fail(error)
         self._wake()
+
+    def _maybe_end_recovery(self) -> None:
+        if not self._recovery.has_caught_up(self._node.stable):
+            return
+        batch = Batch()
+        self._recovery.begin_end(batch)
+        ticket = self._parts.store.prepare(batch)
+
+        def done(_: float) -> None:
+            self._parts.store.settle(ticket)
+            _log.info("this replica has caught up with its group and votes from now on")
+            self._role.end_recovery()
+            self._turn()
+
+        self._ports.writer.submit(ticket, sync=True, done=done)
 
     def unreachable(self, node: NodeId) -> None:
         """Note that messages to *node* were dropped."""
@@ -201,6 +215,12 @@ class ReplicationLoop:
     def is_recovering(self) -> bool:
         """Return whether this replica has lost its log and has not caught up yet."""
         return self._recovery.active
+
+    def lacks_log(self, offered: Index) -> bool:
+        """Return whether this replica follows a leader and cannot stand in for another one yet: see `Recovery.lacks`."""
+        node = self._node
+        follows = node.leader is not None and not node.is_leader
+        return follows and self._recovery.lacks(node.stable, offered)
 
     def snapshot_sent(self, node: NodeId, *, ok: bool) -> None:
         """Note how the transfer of a snapshot to *node* ended."""
@@ -403,7 +423,8 @@ class ReplicationLoop:
         def done(elapsed_s: float) -> None:
             self._tickets -= 1
             self.writes.ended()
-            self.figures.on_sync(elapsed_s)
+            if sync:
+                self.figures.on_sync(elapsed_s)
             self._parts.store.settle(ticket)
             self._turn()
 
@@ -414,6 +435,7 @@ class ReplicationLoop:
         while len(self._in_flight) > self._tickets:
             ready = self._in_flight.popleft()
             self._node.advance(ready)
+            self._maybe_end_recovery()
             if ready.messages_after:
                 self._send(ready.messages_after)
 
@@ -502,6 +524,7 @@ class ReplicationLoop:
             elapsed_s = self._ports.clock.seconds() - committed.proposed_at
             self._waiting.group_commit.ended(elapsed_s, len(committed.proposals))
             self.figures.on_commit(elapsed_s, len(committed.proposals))
+        self.figures.proposals_lost += len(lost)
         self._proposer.lose(lost)
         match entry.kind:
             case EntryKind.CONFIG:

@@ -88,7 +88,6 @@ class Proposer:
         """Fail proposals that are in no log."""
         self._core.context.entries.settle(proposals)
         for proposal in proposals:
-            self._figures.proposals_lost += 1
             if proposal.lost is not None:
                 self._submit(proposal.lost(None))
 

@@ -68,7 +68,7 @@ class Environment:
 class Instance:
     """A replica that can run.
 
-    Life cycle: made, `loop.start`, ..., `close`. After `close` the store may be closed or
+    Life cycle: made, `loop.start`, ..., `stop`, `close`. After `close` the store may be closed or
     replaced.
     """
 
@@ -137,11 +137,11 @@ class Instance:
         async with asyncio.timeout(WRITE_MAX_S):
             await written
 
-    def close(self, *, orderly: bool) -> bool:
-        """Stop; with *orderly* everything that is staged is made durable first.
+    def stop(self, *, orderly: bool) -> None:
+        """Apply nothing more; with *orderly* everything that is staged goes to the writer.
 
-        Blocks for as long as the writes that were submitted take, at most seconds. Returns whether they
-        have ended; if not, the disk hangs, and the store must neither be closed nor replaced.
+        On the event loop, as all that touches the staged layer: a layer that another thread froze in the middle
+        of an entry would be half of it, without the index that says so.
         """
         self.loop.stop()
         for timer in self._timers:
@@ -149,6 +149,13 @@ class Instance:
         if orderly:
             ticket = self.store.prepare(None)
             self.writer.submit(ticket, sync=True, done=lambda _: None)
+
+    def close(self) -> bool:
+        """End the writer after `stop`, in a thread.
+
+        Blocks for as long as the writes that were submitted take, at most seconds. Returns whether they
+        have ended; if not, the disk hangs, and the store must neither be closed nor replaced.
+        """
         return self.writer.close(self._writer_close_s)
 
 

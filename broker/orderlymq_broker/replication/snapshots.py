@@ -39,6 +39,7 @@ from orderlymq_broker.replication.transport.links import Refused, dial
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.integerranges import Position
 from orderlymq_broker.store.kv import StoreError
+from orderlymq_broker.store.options import MEMTABLES_SIZE_MAX
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import (
     Manifest,
@@ -50,7 +51,7 @@ from orderlymq_broker.store.snapshot import (
     verify_values,
 )
 from orderlymq_raft import InstallSnapshot
-from orderlymq_raft.types import NodeId, ProtocolViolation, Term
+from orderlymq_raft.types import Index, NodeId, ProtocolViolation, Term
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks, finish_in_thread
 
 _log = logging.getLogger(__name__)
@@ -321,6 +322,7 @@ class SnapshotReceiver:
 
     Attributes:
         takes_in: up to which entry the state goes that arrives or is adopted, 0 for none; its owner ends it once that has replaced the store.
+        offered: up to which entry the furthest state goes that was offered, whatever became of it.
     """
 
     def __init__(
@@ -335,6 +337,7 @@ class SnapshotReceiver:
         self.directory = data_dir / INCOMING
         self._deliver = deliver
         self.takes_in = 0
+        self.offered = Index(0)
         self._task: asyncio.Task[None] | None = None
         self._is_verifying = False
         # A crash may have left a part, and this replica may never need a snapshot again.
@@ -376,6 +379,7 @@ class SnapshotReceiver:
             offer = decode_header(await frames.next(FrameKind.SNAPSHOT_OFFER), Offer)
             message = self._message(sender, offer)
             self.takes_in = message.meta.index
+            self.offered = max(self.offered, message.meta.index)
             await self._take(connection, frames, offer)
         except (OSError, StoreError, FrameCorrupt, TimeoutError) as error:
             _log.warning("the snapshot of node %d was not taken over: %s", sender, error)
@@ -463,11 +467,13 @@ class SnapshotReceiver:
         return wanted
 
     def _require_room(self, size: int) -> None:
+        # The store in use writes its memtables when it is closed.
+        needed = size + MEMTABLES_SIZE_MAX
         free = shutil.disk_usage(self.directory).free
-        if size > free:
+        if needed > free:
             _remove(self.directory)
             raise SnapshotRefused(
-                f"it needs {size} bytes beside the store in use, and {free} are free: enlarge the disk, "
+                f"it needs {needed} bytes beside the store in use, and {free} are free: enlarge the disk, "
                 "or stop this replica and empty its data directory while all others are healthy"
             )
 

@@ -80,39 +80,41 @@ class WriterThread:
             if job is None:
                 return
             ticket, sync, done = job
-            began = time.perf_counter()
-            if not self._commit(ticket, sync):
+            elapsed_s = self._commit(ticket, sync)
+            if elapsed_s is None:
                 return
-            elapsed_s = time.perf_counter() - began
             self._tell(partial(done, elapsed_s))
 
-    def _commit(self, ticket: WriteTicket, sync: bool) -> bool:
-        """Return whether the ticket is in the store."""
+    def _commit(self, ticket: WriteTicket, sync: bool) -> float | None:
+        """Put the ticket into the store; return the seconds that it took there, None when it is not."""
         was_full = False
         while True:
+            # The wait for space says nothing about the disk's speed.
+            began = time.perf_counter()
             try:
                 self._store.commit(ticket, sync=sync)
+                elapsed_s = time.perf_counter() - began
             except StoreFull as full:
                 if not was_full:
                     was_full = True
                     _log.error("the disk is full, writes wait for space: %s", full)
                     self._tell(partial(self._events.full, True))
                 if self._stopping.wait(self._full_retry_s):
-                    return False
+                    return None
             except StoreError as failure:
                 self._tell(partial(self._events.failed, failure))
-                return False
+                return None
             except Exception as error:
                 # Whatever it was: nobody knows what the disk holds now.
                 _log.exception("a write failed in an unexpected way")
                 unknown = StoreFailed(f"{type(error).__name__}: {error}")
                 self._tell(partial(self._events.failed, unknown))
-                return False
+                return None
             else:
                 if was_full:
                     _log.info("there is space again, writes go on")
                     self._tell(partial(self._events.full, False))
-                return True
+                return elapsed_s
 
     def _tell(self, call: Callable[[], None]) -> None:
         try:

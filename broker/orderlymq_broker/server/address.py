@@ -133,12 +133,14 @@ class LeaderAddress:
 
     async def _bind(self) -> None:
         await self._server.close_listeners()
-        for endpoint in self._endpoints:
-            await self._bind_one(endpoint)
-            # With the first one, the group's own, it can be reached.
-            self.bound = True
-            self.complaint = ""
-        _log.info("clients are served at %s", ", ".join(map(str, self._endpoints)))
+        own, *further = self._endpoints
+        await self._bind_one(own)
+        # With the group's own it can be reached.
+        self.bound = True
+        self.complaint = ""
+        async with asyncio.TaskGroup() as tasks:
+            for each in further:
+                tasks.create_task(self._bind_one(each), name=f"listen at {each}")
 
     async def _bind_one(self, endpoint: Endpoint) -> None:
         loop = asyncio.get_running_loop()
@@ -148,6 +150,7 @@ class LeaderAddress:
         while True:
             try:
                 await self._server.listen(endpoint.host, endpoint.port, outside=endpoint.outside)
+                _log.info("clients are served at %s", endpoint)
                 return
             except OSError as error:
                 problem = str(error)

@@ -8,8 +8,8 @@ membership is applied.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Final, Protocol
 
 import msgspec
 import orjson
@@ -29,12 +29,15 @@ from orderlymq_raft import (
     ProposalRefused,
     RemoveNode,
 )
-from orderlymq_raft.types import NodeId
+from orderlymq_raft.types import Index, NodeId, Term
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.sockets.addresses import split_address
 
 _log = logging.getLogger(__name__)
+
+# Some turns of the loop: what is committed when a leader ends is applied in the same one, or in a few.
+APPLIED_WITHIN_S: Final = 0.1
 
 
 class MembershipRequest(msgspec.Struct, frozen=True):
@@ -48,8 +51,8 @@ class MembershipRequest(msgspec.Struct, frozen=True):
 class Administered(Protocol):
     """The process, as admin requests act on it."""
 
-    def status(self) -> Mapping[str, object]:
-        """Return what ``/status`` shows."""
+    def status(self, asked: RemotingCommand | None = None) -> Mapping[str, object]:
+        """Return what ``/status`` shows, or who *asked* with a request of its account."""
 
     async def move_leadership(self, target: NodeId | None) -> NodeId:
         """Let *target*, or the best of the others, lead; return who does.
@@ -59,21 +62,23 @@ class Administered(Protocol):
             ProposalRefused: it cannot be done, the text says why.
         """
 
-    def change_membership(self, change: MembershipChange, address: Address | None) -> int:
-        """Propose a change and return its index; raises as `move_leadership`."""
+    def change_membership(
+        self, change: MembershipChange, address: Address | None
+    ) -> tuple[Index, Term]:
+        """Propose a change and return its entry; raises as `move_leadership`."""
 
 
 class AdminRequests:
     """Answers 20500, 20503 and 20504."""
 
     def __init__(
-        self, router: Router, steered: Administered, supervisor: Supervisor | None = None
+        self, router: Router, replica: Administered, supervisor: Supervisor | None = None
     ) -> None:
-        self._steered = steered
+        self._replica = replica
         self._supervisor = supervisor or Supervisor()
         self._tasks: set[asyncio.Task[None]] = set()
-        # Index of a proposed membership -> who waits for it.
-        self._waiting: dict[int, tuple[Line, RemotingCommand]] = {}
+        # Entry of a proposed membership -> who waits for it.
+        self._waiting: dict[tuple[Index, Term], tuple[Line, RemotingCommand]] = {}
         for code, handler in (
             (RequestCode.ORDERLYMQ_GROUP_STATUS, self._status),
             (RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, self._move),
@@ -81,26 +86,41 @@ class AdminRequests:
         ):
             router.intercept(code, handler, of_replica=True)
 
-    def membership_applied(self, index: int) -> None:
-        """Answer the clients that asked for the membership of entry *index*."""
-        waiting = self._waiting.pop(index, None)
+    def membership_applied(self, index: Index, term: Term) -> None:
+        """Answer the client that asked for the membership of this entry."""
+        waiting = self._waiting.pop((index, term), None)
         if waiting is not None:
             line, command = waiting
             line.send(command.reply())
 
     def leadership_lost(self) -> None:
-        """Answer those who wait that nobody here can say how their change ends."""
-        for line, command in self._waiting.values():
-            remark = "the leader changed meanwhile; look at the group's status and try again"
-            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
-        self._waiting.clear()
+        """Answer those whose change is not applied in a moment that nobody here can say how it ends.
+
+        A leader that is removed leads no more before it has applied that.
+        """
+        if self._waiting:
+            self._spawn("give up membership changes", self._give_up(list(self._waiting)))
+
+    async def _give_up(self, entries: list[tuple[Index, Term]]) -> None:
+        await asyncio.sleep(APPLIED_WITHIN_S)
+        for entry in entries:
+            waiting = self._waiting.pop(entry, None)
+            if waiting is not None:
+                line, command = waiting
+                remark = "the leader changed meanwhile; look at the group's status and try again"
+                line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+
+    def _spawn(self, kind: str, work: Coroutine[None, None, None]) -> None:
+        task = self._supervisor.once(kind, work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """Stop what is under way."""
         await end_tasks(self._tasks)
 
     def _status(self, line: Line, command: RemotingCommand) -> None:
-        body = orjson.dumps(self._steered.status(), option=orjson.OPT_NON_STR_KEYS)
+        body = orjson.dumps(self._replica.status(command), option=orjson.OPT_NON_STR_KEYS)
         line.send(command.reply(body=body))
 
     def _move(self, line: Line, command: RemotingCommand) -> None:
@@ -111,14 +131,11 @@ class AdminRequests:
             remark = f"target {text[:24]!r} is no node id; leave it out to let the group choose"
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
             return
-        work = self._moved(line, command, target)
-        task = self._supervisor.once("move leadership", work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn("move leadership", self._moved(line, command, target))
 
     async def _moved(self, line: Line, command: RemotingCommand, target: NodeId | None) -> None:
         try:
-            leader = await self._steered.move_leadership(target)
+            leader = await self._replica.move_leadership(target)
         except (NotLeader, ProposalRefused) as error:
             _refuse(line, command, error)
         except Exception as error:
@@ -130,12 +147,12 @@ class AdminRequests:
     def _change(self, line: Line, command: RemotingCommand) -> None:
         try:
             change, address = membership_change(command.body)
-            index = self._steered.change_membership(change, address)
+            entry = self._replica.change_membership(change, address)
         except (ValueError, NotLeader, ProposalRefused) as error:
             _refuse(line, command, error)
             return
         _log.info("membership change proposed: %s", change)
-        self._waiting[index] = (line, command)
+        self._waiting[entry] = (line, command)
 
 
 def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:

@@ -106,7 +106,10 @@ class Assigning:
         return assign(asked, queues, ages, state.assignments.get(asked.consumer_group, asked.topic))
 
     async def _fetch(self, line: Line, command: RemotingCommand, topic: str) -> None:
-        """Fetch the route of a topic and take the request again: another replica may lead by now."""
+        """Fetch the route of a topic and take the request again: another replica may lead by now.
+
+        It counts again, too: a quota of one request a second is enough for it.
+        """
         try:
             queues = await self._ask(topic)
         except RouteUnknownError as error:

@@ -3,8 +3,8 @@ Requests 20520 to 20522: an administrator reads the files of a consistent copy o
 
 The copy is a checkpoint of the store: hard links to files that never change, at one applied index. The rules: one
 copy at a time; who asks gets pieces of a bounded size at a bounded rate, so that clients of the group are served beside
-it; a copy that nobody reads any more is deleted, because its links hold disk space. The leader alone makes one: it
-knows that whatever was acknowledged before the request is in it.
+it; its links hold disk space, so a table goes when it was read, and the copy goes when nobody reads it any more, or before
+sends would be refused. The leader alone makes one: it knows that whatever was acknowledged before the request is in it.
 What becomes of the files: the package ``orderlymq_backup``.
 """
 
@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from orderlymq_broker.core.capacity import is_nearly_full
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.server.router import Line, Router
 from orderlymq_broker.settings import BrokerSettings
@@ -30,7 +31,7 @@ from orderlymq_broker.state.integerranges import Position
 from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.rocks import RocksStore
-from orderlymq_broker.store.snapshot import Manifest, export_snapshot
+from orderlymq_broker.store.snapshot import FILES_MAX, Manifest, export_snapshot
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.integers import read_integer
@@ -45,10 +46,17 @@ PIECE_SIZE_MAX: Final = 1 << 20
 PIECES_WAITING_MAX: Final = 16
 # A reader that is silent for so long is gone.
 IDLE_MAX_S: Final = 60.0
+# This field of 20520 says for which backup the copy is: who asks again for the same one gets it.
+CREATION: Final = "creation"
+# With this field a piece is sent only while every topic has the queue list that it had when the copy was begun.
+UNCHANGED: Final = "unchanged"
 # RocksDB writes the properties of a table close to its end. They hold the identity of the database and of the session
 # and the number of the file, so that equal ends mean equal tables, also on different replicas.
 TAIL_SIZE: Final = 16 << 10
 
+# They are most of a copy, and each is read once.
+_TABLES: Final = (".sst", ".blob")
+_NEARLY_FULL: Final = "the disk is nearly full, and a copy keeps files from going; make room first"
 # What a store needs to be opened again. Options, also of the binding, come from the program that opens it.
 _WANTED: Final = re.compile(r"[0-9]+\.(sst|blob|log)|MANIFEST-[0-9]+|CURRENT")
 
@@ -82,7 +90,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     term: Position
     physical_end: Position
     taken_ms: Position
-    files: Annotated[tuple[CopiedFile, ...], msgspec.Meta(min_length=1, max_length=100_000)]
+    files: Annotated[tuple[CopiedFile, ...], msgspec.Meta(min_length=1, max_length=FILES_MAX)]
 
 
 # The opened state of the replica; None while it does not lead and serve.
@@ -106,12 +114,23 @@ Answer = tuple[bytes, Mapping[str, str]]
 
 @dataclass(slots=True)
 class _Session:
-    """A copy that is read."""
+    """A copy that is read.
+
+    Attributes:
+        creation: for which backup it was made; empty where the reader did not say.
+        body: the answer that describes it, until something is read.
+        lists: how many queues each ordered topic that ever grew had when the copy was begun.
+        unread: how many bytes of each file were not read yet.
+    """
 
     name: str
+    creation: str
+    body: bytes
     directory: Path
     sizes: Mapping[str, int]
     read_at: float
+    lists: Mapping[str, int]
+    unread: dict[str, int]
     waiting: int = 0
 
 
@@ -147,7 +166,11 @@ class BackupRequests:
         self._directory = settings.data_dir / OUTGOING
         self._pace = Pace(settings.storage.backup_rate)
         self._session: _Session | None = None
+        # The session whose copy went because the disk was nearly full.
+        self._given_up = ""
         self._making: asyncio.Event | None = None
+        # For which backup the copy is that is being made.
+        self._creation = ""
         # A crash may have left some behind.
         _remove(self._directory)
         for code, handler in (
@@ -157,10 +180,15 @@ class BackupRequests:
         ):
             router.intercept(code, handler, of_replica=True)
 
-    def step(self) -> None:
-        """Delete a copy that nobody reads; called about every second."""
+    def step(self, *, is_disk_full: bool) -> None:
+        """Delete a copy that nobody reads, or that fills the disk as `is_nearly_full` says; called about every second."""
         session = self._session
-        if session is not None and self._seconds() - session.read_at > IDLE_MAX_S:
+        if session is None:
+            return
+        if self._seconds() - session.read_at > IDLE_MAX_S:
+            self._drop()
+        elif is_disk_full:
+            self._given_up = session.name
             self._drop()
 
     async def quiet(self) -> None:
@@ -177,7 +205,7 @@ class BackupRequests:
     # -- requests --------------------------------------------------------------------------------
 
     def _begin(self, line: Line, command: RemotingCommand) -> None:
-        self._supervisor.once("backup", self._answer(line, command, self._make()))
+        self._supervisor.once("backup", self._answer(line, command, self._make(command)))
 
     def _read(self, line: Line, command: RemotingCommand) -> None:
         self._supervisor.once("backup", self._answer(line, command, self._piece(command)))
@@ -201,25 +229,23 @@ class BackupRequests:
 
     # -- parts -----------------------------------------------------------------------------------
 
-    async def _make(self) -> Answer:
-        if self._making is not None or self._session is not None:
-            raise CopyRefused(
-                f"a backup of this replica is under way; wait for its end, or {IDLE_MAX_S:g} s if it was given up"
-            )
+    async def _make(self, command: RemotingCommand) -> Answer:
+        creation = command.ext.get(CREATION, "")
+        if (body := await self._copy_for(creation)) is not None:
+            return body, {}
         instance = self._serving()
         if instance is None:
             raise CopyLost(
                 "this replica does not lead its group; ask the leader, or try again in a moment"
             )
         settings = self._settings
-        if instance.store.disk_ratio() >= settings.storage.disk_refuse_ratio:
-            raise CopyRefused(
-                "the disk is nearly full, and a copy keeps files from going; make room first"
-            )
+        if is_nearly_full(instance.core.context, instance.store.disk_ratio()):
+            raise CopyRefused(_NEARLY_FULL)
         _refuse_expansion(instance.state)
+        lists = _lists(instance.state)
         session = secrets.token_hex(16)
         directory = self._directory / session
-        self._making = asyncio.Event()
+        self._making, self._creation = asyncio.Event(), creation
         taken_ms = machine_ms()
         try:
             # An acknowledged entry is applied, and an applied entry waits in memory for the next write.
@@ -234,7 +260,6 @@ class BackupRequests:
             self._making.set()
             self._making = None
         sizes = {file.name: file.size for file in files}
-        self._session = _Session(session, directory, sizes, self._seconds())
         copy = Copy(
             session=session,
             cluster=settings.cluster,
@@ -246,33 +271,85 @@ class BackupRequests:
             taken_ms=taken_ms,
             files=files,
         )
-        return msgspec.json.encode(copy), {}
+        body, now = msgspec.json.encode(copy), self._seconds()
+        self._session = _Session(session, creation, body, directory, sizes, now, lists, dict(sizes))
+        return body, {}
+
+    async def _copy_for(self, creation: str) -> bytes | None:
+        """Return the description of a copy that was made for this backup; None where one is to be made.
+
+        Its reader asks again where it got no answer: it waited too long, or lost its connection.
+
+        Raises:
+            CopyRefused: there is a copy for another backup.
+        """
+        if creation and self._making is not None and self._creation == creation:
+            await self._making.wait()
+        session = self._session
+        if creation and session is not None and session.creation == creation:
+            if session.body:
+                session.read_at = self._seconds()
+                return session.body
+            self._drop()  # something was read, and may be gone
+        if self._making is not None or self._session is not None:
+            raise CopyRefused(
+                f"a backup of this replica is under way; wait for its end, or {IDLE_MAX_S:g} s if it was given up"
+            )
+        return None
 
     async def _piece(self, command: RemotingCommand) -> Answer:
-        session = self._session
-        if session is None or session.name != command.ext.get("session"):
-            raise CopyLost(
-                "the copy is not here any more: it was not read for long, or this replica restarted"
-            )
+        session, asked = self._session, command.ext.get("session", "")
+        if session is None or session.name != asked:
+            raise self._gone(asked)
         name, offset, size = _wanted(command.ext, session.sizes)
+        if UNCHANGED in command.ext:
+            self._refuse_grown(session)
         if session.waiting >= PIECES_WAITING_MAX:
             raise CopyRefused(
                 f"{PIECES_WAITING_MAX} pieces are on their way; ask for less at a time"
             )
         session.read_at = now = self._seconds()
+        session.body = b""
         session.waiting += 1
         try:
             await asyncio.sleep(self._pace.wait_s(size, now))
             data = await asyncio.to_thread(_read_at, session.directory / name, offset, size)
+        except FileNotFoundError:
+            raise self._gone(asked) from None
         finally:
             session.waiting -= 1
+        session.unread[name] -= size
+        if session.unread[name] <= 0 and name.endswith(_TABLES):
+            await asyncio.to_thread((session.directory / name).unlink, missing_ok=True)
         return data, {"checksum": str(zlib.crc32(data))}
+
+    def _refuse_grown(self, session: _Session) -> None:
+        """Refuse a copy of former queue lists: those of other groups may have been made behind the growth.
+
+        Raises:
+            CopyLost: the queue list of a topic has changed since the copy was begun, or nobody knows.
+        """
+        instance = self._serving()
+        if instance is None or _lists(instance.state) != session.lists:
+            raise CopyLost("the queue list of a topic has grown since the copy was begun")
+
+    def _gone(self, session: str) -> CopyRefused:
+        """Return why nothing of a copy can be read any more; only where another one would not help it is no `CopyLost`."""
+        if session and session == self._given_up:
+            return CopyRefused(_NEARLY_FULL)
+        return CopyLost(
+            "the copy is not here any more: it was not read for long, or this replica restarted"
+        )
 
     def _drop(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             work = finish_in_thread(_remove, session.directory)
             self._supervisor.once("backup", work, name="delete the copy of a backup")
+
+
+def _lists(state: BrokerState) -> dict[str, int]:
+    return {topic: each.total for topic, each in state.expansions.by_topic.items()}
 
 
 def _refuse_expansion(state: BrokerState) -> None:

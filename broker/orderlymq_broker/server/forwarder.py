@@ -30,7 +30,12 @@ from orderlymq_broker.server.router import (
 )
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame import codec
-from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
+from orderlymq_protocol.frame.codec import (
+    ANSWER_HEADER_SIZE_MAX,
+    HEADER_SIZE_MAX,
+    FrameDecoder,
+    FrameError,
+)
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.plurals import counted
 from orderlymq_raft.types import NodeId
@@ -53,12 +58,15 @@ class FrameSender(Protocol):
 
 
 class _Passed:
-    """Requests of one client through us that are not answered, and the time of its last one."""
+    """Requests of one client through us that are not answered, and the time of its last one.
+
+    *leader* is the node that was passed the last one, None while no link has taken any: it knows nothing of the client.
+    """
 
     __slots__ = ("asked_at", "leader", "pulls", "requests")
 
-    def __init__(self, leader: NodeId) -> None:
-        self.leader = leader
+    def __init__(self) -> None:
+        self.leader: NodeId | None = None
         self.requests: set[int] = set()
         # With what each is answered if its client is disconnected: the pulls themselves may be long.
         self.pulls: dict[int, RemotingCommand] = {}
@@ -99,12 +107,12 @@ class Outbox:
             return False
         passed = self._passed.get(line.id)
         if passed is None:
-            passed = self._passed[line.id] = _Passed(self.leader)
-        if passed.leader != self.leader and (passed.requests or passed.pulls):
+            passed = self._passed[line.id] = _Passed()
+        former = passed.leader
+        if former != self.leader and (passed.requests or passed.pulls):
             # The answers would have to come from a leader that is none any more.
             line.close(orderly=False, kind="leader_changed")
             return True
-        passed.leader = self.leader
         try:
             parts = codec.encode_parts(command)
         except FrameError as error:
@@ -114,8 +122,10 @@ class Outbox:
             return True
         header = Forward(line.id, line.peer[0], line.peer[1], line.listener)
         pieces = encode_frame(FrameKind.FORWARD, header, parts)
+        passed.leader = self.leader
         passed.expect(command, self._seconds())
         if not self._send(self.leader, pieces):
+            passed.leader = former
             passed.answered(command.opaque)
             return False
         return True
@@ -123,7 +133,7 @@ class Outbox:
     def line_lost(self, connection: int) -> None:
         """Notify the leader that a client is gone, now or when its link takes it."""
         passed = self._passed.pop(connection, None)
-        if passed is not None:
+        if passed is not None and passed.leader is not None:
             self._send_closed(passed.leader, connection)
 
     def retry(self) -> None:
@@ -152,7 +162,7 @@ class Outbox:
             return
         if line is None:
             return
-        for command in _commands(line, node, frame):
+        for command in _commands(line, node, frame, ANSWER_HEADER_SIZE_MAX):
             if passed is not None and command.is_response:
                 passed.answered(command.opaque)
             line.send(command)
@@ -253,7 +263,7 @@ class Inbox:
             self._next_id -= 1
             self._lines[node, forward.connection] = line
             self._router.connection_made(line)
-        commands = _commands(line, node, frame)
+        commands = _commands(line, node, frame, HEADER_SIZE_MAX)
         turns = self._router.turns
         may_begin = turns is None or turns.may_begin(_loop_time())
         if line.held or not may_begin or self._is_slow(node):
@@ -419,10 +429,12 @@ class ForwardedLine:
         self._end(self.node, self.origin)
 
 
-def _commands(line: Line, node: NodeId, frame: Frame) -> list[RemotingCommand]:
+def _commands(
+    line: Line, node: NodeId, frame: Frame, header_size_max: int
+) -> list[RemotingCommand]:
     """Decode a frame that *node* passed on; end the line when it is invalid."""
     try:
-        return FrameDecoder().receive_data(frame.payload)
+        return FrameDecoder(header_size_max=header_size_max).receive_data(frame.payload)
     except FrameError as error:
         reason = f"node {node} passed on an invalid frame: {error}"
         line.close(orderly=False, kind="forwarding", reason=reason)

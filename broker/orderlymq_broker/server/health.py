@@ -30,8 +30,13 @@ class Signs:
         swapping_s: for how long a snapshot has been taking the place of the store; None when none is.
         disk_waits_s: for how long a write has been under way while none ended.
         is_disk_stalled: whether that is too long for a leader.
+        stores_nothing: whether the disk of a replica that does not serve is full. A leader still serves what is there; without
+            what a follower should store, a node that is drained takes the majority with it.
+        lacks_log: whether it follows a leader and lacks what the group has committed. It counts for no majority then, so that a drain
+            must leave the others alone.
         ailing: what fails again and again.
         address_complaint: why this leader cannot be reached, "" when it can or does not lead.
+        has_failed: whether the process ends because of a failure.
         is_ending: whether the process ends.
     """
 
@@ -39,14 +44,17 @@ class Signs:
     swapping_s: float | None
     disk_waits_s: float
     is_disk_stalled: bool
+    stores_nothing: bool
+    lacks_log: bool
     ailing: Sequence[str]
     address_complaint: str
+    has_failed: bool
     is_ending: bool
 
 
 def alive(signs: Signs) -> tuple[bool, str]:
     """Return whether the process should live on, and why not."""
-    if signs.is_ending:
+    if signs.has_failed:
         return False, "has failed and ends"
     if signs.swapping_s is not None:
         text = f"a snapshot has been taking the place of the store for {signs.swapping_s:.0f} s"
@@ -65,10 +73,16 @@ def hindrance(signs: Signs) -> str:
     is_alive, reason = alive(signs)
     if not is_alive:
         return reason
+    if signs.is_ending:
+        return "was asked to end"
     if signs.swapping_s is not None:
         return "takes over a snapshot"
     if signs.is_disk_stalled:
         return f"the disk has not ended a write for {signs.disk_waits_s:.0f} s"
+    if signs.stores_nothing:
+        return "stores nothing, because the disk is full"
+    if signs.lacks_log:
+        return "follows, but has not caught up with the log of its group"
     if signs.address_complaint:
         return f"leads, but cannot be reached: {signs.address_complaint}"
     return ""

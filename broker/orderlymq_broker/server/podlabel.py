@@ -4,7 +4,9 @@ In Kubernetes: the pod of the replica that serves carries the label by which the
 The rules: a new leader labels itself first and then takes the label from its siblings, so that there is always
 somewhere to go; who serves no longer takes its own label off a little later, in case nobody else can. Of two
 pods the one that leads in the higher term is right: a label is only taken from a pod of a lower term, and only
-as it was read. Nothing here delays or fails a request; whatever the API server refuses is tried again.
+as it was read. Nothing here delays or fails a request; whatever the API server refuses is tried again. A leader whose
+pod lacks the label, and is refused it, says so and is not ready. It goes on: a predecessor with the label passes requests
+on, and what is refused to one pod is refused to the others as a rule. Of an API server that does not answer nothing is said.
 """
 
 import asyncio
@@ -19,8 +21,9 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from orderlymq_broker.server.address import COMPLAIN_AFTER_S
 from orderlymq_broker.settings import PodSettings
-from orderlymq_runtime.filestamp import file_stamp
+from orderlymq_runtime.followedfiles import NO_FILE, file_stamp
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 from orderlymq_runtime.security.tls import checking_as_kubernetes
 
@@ -40,8 +43,16 @@ RETRY_MAX_S: Final = 0.5
 FAREWELL_S: Final = 1.0
 
 
+# Of these, "too many requests" and "time-out" are no judgement of the request.
+_REFUSALS: Final = frozenset(range(400, 500)) - {408, 429}
+
+
 class LabelError(Exception):
     """The API server refused or did not answer; try again."""
+
+    def __init__(self, text: str, *, is_refusal: bool = False) -> None:
+        super().__init__(text)
+        self.is_refusal = is_refusal
 
 
 class ApiServer:
@@ -54,7 +65,7 @@ class ApiServer:
         self._account = account
         self._session: aiohttp.ClientSession | None = None
         # Of the authority that the session trusts.
-        self._stamp = (0, 0)
+        self._stamp = NO_FILE
 
     async def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Return the metadata of a pod; None when there is none.
@@ -127,6 +138,9 @@ class PodLabel:
 
     Args:
         term: in which raft term this replica leads at present.
+
+    Attributes:
+        complaint: why this leader's pod lacks the label, "" when it has it, or may have it, or does not lead.
     """
 
     def __init__(
@@ -136,7 +150,10 @@ class PodLabel:
         term: Callable[[], int],
         supervisor: Supervisor | None = None,
     ) -> None:
+        self.complaint = ""
         self._supervisor = supervisor or Supervisor()
+        # None where nobody knows: a former process of this pod may have led.
+        self._has_label: bool | None = None
         self._settings = settings
         self._server = server
         self._term = term
@@ -148,6 +165,7 @@ class PodLabel:
 
     def serving_ended(self) -> None:
         """Give the label up unless a successor has taken it meanwhile."""
+        self.complaint = ""
         self._start(self._give_up)
 
     async def close(self) -> None:
@@ -169,9 +187,34 @@ class PodLabel:
     async def _take(self, term: int) -> None:
         own = self._settings.name
         change = {"labels": {ROLE: LEADER}, "annotations": {TERM: str(term)}}
-        await self._persist(own, lambda: self._server.patch(self._settings.namespace, own, change))
+        await self._persist(own, lambda: self._take_once(own, change), self._refusals())
+        self._has_label, self.complaint = True, ""
         _log.info("pod %s carries the label of the leader in term %d", own, term)
         await asyncio.gather(*(self._strip(name, term) for name in self._settings.siblings))
+
+    async def _take_once(self, own: str, change: Mapping[str, Any]) -> None:
+        try:
+            await self._server.patch(self._settings.namespace, own, change)
+        except LabelError as error:
+            if error.is_refusal:
+                await self._look(own)
+            raise
+
+    def _refusals(self) -> Callable[[LabelError], None]:
+        """Return what is told of each failure to take the label, and complains when refusals last."""
+        now = asyncio.get_running_loop().time
+        complain_at = now() + COMPLAIN_AFTER_S
+
+        def failed(error: LabelError) -> None:
+            nonlocal complain_at
+            if self._has_label is not False:
+                self.complaint = ""
+            elif error.is_refusal and now() >= complain_at:
+                complain_at = now() + COMPLAIN_AFTER_S
+                self.complaint = f"its pod does not get the label {ROLE}={LEADER}: {error}"
+                _log.error("this replica leads, but cannot be reached: %s", self.complaint)
+
+        return failed
 
     async def _give_up(self) -> None:
         await asyncio.sleep(FAREWELL_S)
@@ -182,15 +225,28 @@ class PodLabel:
         await self._persist(name, lambda: self._strip_once(name, term))
 
     async def _strip_once(self, name: str, term: int | None) -> None:
-        found = await self._server.pod(self._settings.namespace, name)
-        if found is None or ROLE not in (found.get("labels") or {}):
-            return
-        if term is not None and _term_of(found) > term:
+        found = await self._look(name)
+        if found is None or (term is not None and _term_of(found) > term):
             return
         change = {"labels": {ROLE: None}, "resourceVersion": found["resourceVersion"]}
         await self._server.patch(self._settings.namespace, name, change)
+        if name == self._settings.name:
+            self._has_label = False
 
-    async def _persist(self, name: str, attempt: Callable[[], Any]) -> None:
+    async def _look(self, name: str) -> Mapping[str, Any] | None:
+        """Return the metadata of a pod that has the label, None of one that has not."""
+        found = await self._server.pod(self._settings.namespace, name)
+        has_label = found is not None and ROLE in (found.get("labels") or {})
+        if name == self._settings.name:
+            self._has_label = has_label
+        return found if has_label else None
+
+    async def _persist(
+        self,
+        name: str,
+        attempt: Callable[[], Any],
+        failed: Callable[[LabelError], None] = lambda _: None,
+    ) -> None:
         delay_s = RETRY_FIRST_S
         said = False
         while True:
@@ -200,6 +256,7 @@ class PodLabel:
                 if not said:
                     _log.warning("cannot set the role of pod %s, trying again: %s", name, error)
                 said = True
+                failed(error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
             else:
@@ -217,6 +274,7 @@ def _metadata(status: int, body: bytes) -> Mapping[str, Any]:
     except ValueError as error:
         raise LabelError(f"the API server answered {status} and no JSON") from error
     if status >= 400:
-        raise LabelError(f"the API server answered {status}: {answer.get('message', '')}")
+        said = f"the API server answered {status}: {answer.get('message', '')}"
+        raise LabelError(said, is_refusal=status in _REFUSALS)
     metadata: Mapping[str, Any] = answer["metadata"]
     return metadata

@@ -9,7 +9,6 @@ topics is encoded once for all name servers, in pieces, because the same loop be
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -35,6 +34,7 @@ from orderlymq_protocol.header.catalogue import (
 )
 from orderlymq_protocol.message.record import body_crc
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
+from orderlymq_runtime.process.waits import wait_for
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
 from orderlymq_runtime.sockets.addresses import join_address
@@ -149,15 +149,14 @@ class Registration:
     async def _keep(self, name_server: str) -> None:
         wake = self._wakes[name_server]
         delay_s = RETRY_FIRST_S
+        has_answered = False
         while True:
             wake.clear()
-            delay_max_s = await self._register(name_server)
-            self.registered[name_server] = not delay_max_s
+            delay_max_s = await self._register(name_server, has_answered=has_answered)
+            self.registered[name_server] = has_answered = not delay_max_s
             if not delay_max_s:
                 delay_s = RETRY_FIRST_S
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.timers.register_ms / 1000):
-                        await wake.wait()
+                await wait_for(wake, self._settings.timers.register_ms / 1000)
             else:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, delay_max_s)
@@ -192,15 +191,17 @@ class Registration:
             self._command = made_of, command
             return command
 
-    async def _register(self, name_server: str) -> float:
-        """Register, and return how long to wait at most before it is tried again; 0 when it succeeded."""
+    async def _register(self, name_server: str, *, has_answered: bool) -> float:
+        """Register, and return how long to wait at most before it is tried again; 0 when it succeeded.
+
+        *has_answered* says that the attempt before succeeded, whatever became of the connection since.
+        """
         settings = self._settings
         command = await self._encoded()
-        was_registered = self.registered[name_server]
         try:
             reply = await self._invoke(name_server, command)
         except RemotingError as error:
-            if was_registered:
+            if has_answered:
                 _log.warning("name server %s does not answer: %s", name_server, error)
             return RETRY_MAX_S
         except FrameError as error:
@@ -210,7 +211,7 @@ class Registration:
             _log.error("name server %s refuses this broker: %s", name_server, reply.remark)
             return REFUSED_MAX_S
         self._hear(name_server, reply)
-        if not was_registered:
+        if not self.registered[name_server]:
             _log.info("registered %s at name server %s", settings.address, name_server)
         return 0.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_live
 from orderlymq_broker.settings import BrokerSettings, load
-from orderlymq_runtime.filestamp import file_stamp
+from orderlymq_runtime.followedfiles import FollowedFiles
 from orderlymq_runtime.settingsfile import SettingsError
 
 _log = logging.getLogger(__name__)
@@ -21,18 +21,14 @@ class SettingsReload:
     def __init__(self, path: Path) -> None:
         self._path = path
         # Not as it is now: it may have changed since it was read for the start.
-        self._stamp: tuple[int, int] | None = None
+        self._followed = FollowedFiles(
+            path, log=_log, stays="the present settings stay effective", are_read=False
+        )
 
     def refresh(self, before: BrokerSettings) -> BrokerSettings:
         """Return the settings that take effect after those *before*: the same while the file says nothing new."""
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return before
-        self._stamp = stamp
-        try:
-            fresh = load(self._path)
-        except SettingsError as error:
-            _log.error("%s; the present settings stay effective", error)
+        fresh = self._followed.read_changed(lambda: load(self._path), SettingsError)
+        if fresh is None:
             return before
         after = with_live(before, fresh)
         if after == before:

@@ -18,13 +18,13 @@ from orderlymq_broker.replication.groupclock import GroupClock
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.replication.snapshots import FailedSnapshot, SentSnapshot, SnapshotSender
 from orderlymq_broker.replication.transport.server import Transport
-from orderlymq_broker.server.address import LeaderAddress
 from orderlymq_broker.server.health import Signs, alive, hindrance
 from orderlymq_broker.server.orderseries import backlog_series, order_series
 from orderlymq_broker.server.router import Router
 from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import ProgressState, Status
-from orderlymq_raft.types import Role
+from orderlymq_raft.types import Index, Role
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.traffic import Traffic
 
@@ -78,22 +78,28 @@ _STORE_GAUGES: Final = {
 class Reporter:
     """Knows the parts whose figures are shown; `watch` when there is a new instance."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each of them shows other figures
         self,
         settings: BrokerSettings,
         traffic: Traffic,
         supervisor: Supervisor,
-        address: LeaderAddress | None,
         clock: GroupClock,
         *,
+        unreachable: Callable[[], str],
         swapping_s: Callable[[], float | None],
+        identified: Callable[[], int],
+        offered: Callable[[], Index],
+        has_failed: Callable[[], bool],
         is_ending: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._supervisor = supervisor
-        self._address = address
+        self._unreachable = unreachable
         self._clock = clock
         self._swapping_s = swapping_s
+        self._identified = identified
+        self._offered = offered
+        self._has_failed = has_failed
         self._is_ending = is_ending
         self._traffic = traffic
         self._began = time.monotonic()
@@ -212,17 +218,20 @@ class Reporter:
             swapping_s=self._swapping_s(),
             disk_waits_s=loop.writes.waiting_s,
             is_disk_stalled=loop.writes.is_stalled,
+            stores_nothing=loop.writes.is_full and not self._serves,
+            lacks_log=loop.lacks_log(self._offered()),
             ailing=self._supervisor.ailing,
-            address_complaint="" if self._address is None else self._address.complaint,
+            address_complaint=self._unreachable(),
+            has_failed=self._has_failed(),
             is_ending=self._is_ending(),
         )
 
-    def status(self) -> Mapping[str, object]:
-        """Return what is known of the group here, and how this replica is."""
-        return {**self._group_status(), **self.replica_status()}
+    def status(self, asked: RemotingCommand | None = None) -> Mapping[str, object]:
+        """Return what is known of the group here, as far as who *asked* may read it, and how this replica is."""
+        return {**self._group_status(asked), **self.replica_status()}
 
-    def _group_status(self) -> Mapping[str, Any]:
-        return {} if self._is_closed else self._instance.core.group_status()
+    def _group_status(self, asked: RemotingCommand | None = None) -> Mapping[str, Any]:
+        return {} if self._is_closed else self._instance.core.group_status(asked)
 
     def replica_status(self) -> dict[str, object]:
         """Return how this replica is and, when it leads, how the others are."""
@@ -246,6 +255,7 @@ class Reporter:
             "address": str(settings.address),
             "raft_address": str(self._raft_address),
             "connections": len(self._router),
+            "identified_clients": self._identified(),
             "waiting": self._router.waiting,
             "disk": {
                 "ratio": round(self._disk_ratio, 4),
@@ -273,6 +283,10 @@ class Reporter:
             "connections": (
                 "Connections of clients, forwarded ones included",
                 float(len(self._router)),
+            ),
+            "identified_clients": (
+                "Clients of this machine whose processes are known, so that their death can be proven",
+                float(self._identified()),
             ),
             "waiting_requests": (
                 "Requests that wait until this replica may answer",
@@ -344,7 +358,7 @@ class Reporter:
                 figures.proposals_lost,
             ),
             "proposed_bytes": ("Bytes proposed by this leader", figures.bytes_proposed),
-            "writes": ("Synced writes to the store", figures.tickets),
+            "writes": ("Writes of the log to the store", figures.tickets),
             "peer_violations": (
                 "Connections between replicas that were closed for a violation of the protocol",
                 self._transport.violations,

@@ -52,7 +52,7 @@ class LeadershipTransfer:
 
         Raises:
             NotLeader: this replica does not lead.
-            ProposalRefused: there is nobody who could, or it did not take over in time.
+            ProposalRefused: there is nobody who could, it did not take over in time, or another one than *target* did.
         """
         instance = self._instance()
         node, loop = instance.node, instance.loop
@@ -63,12 +63,18 @@ class LeadershipTransfer:
         moved = await self._leadership.move(
             settled=lambda: not loop.collected and not loop.pending,
             transfer=lambda: loop.transfer(chosen),
+            given_up=lambda: node.is_leader and not node.is_transferring,
             timeout_s=timeout_s,
         )
-        if not moved or self._leadership.leader is None:
+        leader = self._leadership.leader
+        if not moved or leader is None:
             raise ProposalRefused(f"node {chosen} did not take over within {timeout_s:.1f} s")
-        _log.info("node %d leads now", self._leadership.leader)
-        return self._leadership.leader
+        _log.info("node %d leads now", leader)
+        if target is not None and leader != target:
+            raise ProposalRefused(
+                f"node {leader} leads now: it was elected instead of node {target}"
+            )
+        return leader
 
     async def give_up(self, reason: str) -> None:
         """Hand over because this leader cannot serve; go on if there is nobody else."""

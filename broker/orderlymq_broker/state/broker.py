@@ -110,6 +110,19 @@ class BrokerState:
 
         return config is not None and config.by_key
 
+    def only_broadcasts(self, group: str) -> bool:
+        """Return whether all members of a group broadcast: each keeps its own offsets, and nothing waits for those here.
+
+        One member that broadcasts says nothing about the others. The lock of a client that is no member is of one that consumes
+        in order, and no member that broadcasts gets lanes.
+        """
+        if not self.members.all_broadcast(group) or self.is_by_key(group):
+            return False
+        members = self.members.of_group(group)
+        held = sum(len(self.locks.held_by(client_id, group)) for client_id in members)
+
+        return held == self.locks.held_of[group]
+
     def oldest_kept_ms(self, wall_ms: int, age_ms: int) -> int:
         """Return the store time below which messages are older than *age_ms*; restored ones count from the restore."""
         oldest_ms = wall_ms - age_ms

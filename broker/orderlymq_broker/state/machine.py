@@ -155,7 +155,7 @@ class Machine:
             elif outcomes and type(outcomes[-1]) is Refused and _is_of_message(record):
                 outcomes.append(outcomes[-1])
             else:
-                self.changes += changes_in(record) - 1
+                self.changes += changes_in(record) + state.lanes.moved_by(record) - 1
                 outcomes.append(self._apply_other(record, index, parts.wall_ms, batch))
         self.changes += len(outcomes)
         assert position == end, f"{end - position} bytes of messages without a record"
@@ -182,7 +182,7 @@ class Machine:
         if queue_offset != queue.next_offset:
             # A copy of another cluster's queue begins where the first message begins that is kept there.
             assert not queue.next_offset, f"{record} does not follow {queue}"
-            queue.next_offset = queue.min_offset = queue_offset
+            queue.next_offset = queue.min_offset = queue.first_offset = queue_offset
             write_floor(queue, self._writes)
         assert store_timestamp >= queue.last_timestamp, f"{record} is older than {queue}"
         size = record.size

@@ -1,8 +1,9 @@
 """
 Changes of a state when a backup becomes a new cluster.
 
-The rule: whatever a client of the former cluster got after the backup was made counts for nothing in the new one. Its
-locks are free, its lanes are handed out again, and all epochs and attempts begin above those that it may have got.
+The rule: whatever epoch or attempt a client of the former cluster got after the backup was made counts for nothing in the
+new one. Its locks are free, its lanes are handed out again, and all epochs and attempts begin above those that it may have
+got. Offsets go on from the backup: who names nothing else must be stopped before, or find other names of queues.
 Messages, offsets, parked keys, delays, transactions and accounts stay as they were. Every replica that restores
 the same backup computes the same state, but for the time of the restore. Ages count from there: what is restored was out of
 reach for as long as the backup lay there, and would be too old immediately.

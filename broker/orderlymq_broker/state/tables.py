@@ -75,6 +75,16 @@ class TableWrites:
                     self.delete_range(table, first, second)
         self._rows.update(dict.fromkeys(numbered_keys(table, few, second)))
 
+    def delete_grouped(
+        self, table: Table, first: str, seconds: Mapping[str, Collection[int]]
+    ) -> None:
+        """Remove all rows that begin with *first*; *seconds* has the second part and the numbers of those that there are."""
+        if sum(map(len, seconds.values())) >= _RANGE_MIN:
+            self.delete_range(table, first)
+            return
+        for second, numbers in seconds.items():
+            self.delete_numbered(table, first, second, numbers=numbers)
+
     def delete_range(self, table: Table, *key: str | int) -> None:
         """Remove every row whose key begins with these parts, also those that the entry has set so far."""
         start, end = table_bounds(table, *key)

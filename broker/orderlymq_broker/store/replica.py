@@ -97,7 +97,11 @@ class Replica:
         """
         keys = sorted(layout.META_OF_REPLICA)
         values = self.store.multi_get(Family.META, keys)
-        self.store.close()
+        try:
+            self.store.close()
+        except StoreError as error:
+            # Its files are given up, or read again as after a crash.
+            _log.warning("the store that a snapshot replaces could not be closed: %s", error)
         try:
             import_snapshot(
                 snapshot_dir,

@@ -7,6 +7,7 @@ The receiver keeps its own identity, term and vote; the raft log starts again be
 Who asks for one: ``replication/snapshots.py``; what the directory looks like: ``replica.py``.
 """
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,9 +22,14 @@ from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_raft.types import HardState, Index, Membership, SnapshotMeta, Term
 from orderlymq_runtime.durablefiles import sync_path
 
+_log = logging.getLogger(__name__)
+
 _STORE: Final = "store"
 _NEW: Final = "store.new"
 _OLD: Final = "store.old"
+
+# Files of a snapshot or a backup, of some 32 MiB each: their names fit one header of 4 MiB.
+FILES_MAX: Final = 100_000
 
 # RocksDB's own log and lock: of no use to the receiver.
 _NOT_SENT: Final = frozenset({"LOG", "LOCK"})
@@ -76,7 +82,7 @@ def export_snapshot(store: RocksStore, directory: Path) -> Manifest:
     deletes the directory when the snapshot was sent.
 
     Raises:
-        SnapshotRefused: nothing was applied yet, so there is nothing to send.
+        SnapshotRefused: nothing was applied yet, so there is nothing to send; or there are too many files.
         StoreFull, StoreFailed: the checkpoint could not be written.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -91,6 +97,11 @@ def export_snapshot(store: RocksStore, directory: Path) -> Manifest:
         for path in sorted(directory.iterdir())
         if path.name not in _NOT_SENT
     )
+
+    if len(files) > FILES_MAX:
+        raise SnapshotRefused(
+            f"the store has {len(files)} files, of which a copy has at most {FILES_MAX}: let retention keep less"
+        )
 
     return Manifest(meta.index, meta.term, meta.membership.encode(), physical_end, files)
 
@@ -173,11 +184,19 @@ def finish_import(data_dir: Path) -> None:
 
 
 def remove_replaced(data_dir: Path) -> None:
-    """Delete what a snapshot has replaced; beside the store in use, but beside no further replacement."""
+    """Delete what a snapshot has replaced; beside the store in use, but beside no further replacement.
+
+    Nobody needs it, so that one which cannot be deleted keeps no replica from its work: the next start tries again.
+    """
     old = data_dir / _OLD
-    if old.exists():
-        shutil.rmtree(old)
-        sync_path(data_dir)
+    try:
+        if old.exists():
+            shutil.rmtree(old)
+            sync_path(data_dir)
+    except OSError as error:
+        _log.error(
+            "%s is not needed and cannot be deleted; the next start tries again: %s", old, error
+        )
 
 
 def _settle(data_dir: Path) -> None:

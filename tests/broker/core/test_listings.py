@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core import listings
-from orderlymq_broker.core.effects import Effect, Later, Now, Peer
+from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Refusal
 from orderlymq_broker.core.listings import (
     BODY_SIZE_MAX,
     SHORT_WORK_MAX,
@@ -23,14 +23,17 @@ from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from tests.broker.processors.adminshell import AdminShell
-from tests.broker.processors.driver import START_MS, TOOL, Shell
+from tests.broker.processors.driver import ALICE, START_MS, TOOL, Shell
 from tests.broker.processors.requests import create, heartbeat, heartbeat_body
 
 NOW = Now(START_MS, 0)
 PROGRESS = {"consumerGroup": "group-00000", "topic": ""}
 
 
-def played(effects: list[Effect] | None) -> int:
+ALICES, BOBS = ("alice", ""), ("bob", "")
+
+
+def played(effects: list[Effect]) -> int:
     """Let all steps that effects ask for be done; return how many these were."""
     steps = 0
     while effects:
@@ -40,14 +43,23 @@ def played(effects: list[Effect] | None) -> int:
 
 
 class Heard:
-    """Takes lists; *texts* are those that came, None for one that was too long."""
+    """Takes lists: *texts* are those that came, *refused* the codes of those that did not."""
 
     def __init__(self) -> None:
-        self.texts: list[bytes | None] = []
+        self.texts: list[bytes] = []
+        self.refused: list[int] = []
 
-    def __call__(self, text: bytes | None) -> list[Effect]:
-        self.texts.append(text)
+    def __call__(self, text: bytes | Refusal) -> list[Effect]:
+        if isinstance(text, Refusal):
+            self.refused.append(text.code)
+        else:
+            self.texts.append(text)
         return []
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the lists that came, in their order."""
+        return [next(iter(fastjson.loads(text))) for text in self.texts]
 
 
 def busy(count: int) -> Shell:
@@ -136,20 +148,85 @@ def test_lists_are_written_one_after_the_other_and_so_many_wait() -> None:
     """Each may have 16 MiB; of those that wait only the beginning is written."""
     listings, heard = Listings(), Heard()
     rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
-    first = listings.write(table("first", iter(rows)), heard)
+    first = listings.write(table("first", iter(rows)), heard, ALICES, 1)
     for number in range(1, WAITING_MAX):
-        assert listings.write(table(f"list-{number}", iter(rows)), heard) == []
+        assert listings.write(table(f"list-{number}", iter(rows)), heard, ALICES, 1) == []
 
-    assert listings.write(table("more", iter(rows)), heard) is None
-    assert not heard.texts
+    assert listings.write(table("more", iter(rows)), heard, ALICES, 1) == []
+    assert (heard.texts, heard.refused) == ([], [ResponseCode.SYSTEM_BUSY])
     assert played(first) >= WAITING_MAX
 
-    assert len(heard.texts) == WAITING_MAX
-    assert [next(iter(fastjson.loads(text or b""))) for text in heard.texts] == [
-        "first",
-        *(f"list-{number}" for number in range(1, WAITING_MAX)),
-    ]
-    assert fastjson.loads(heard.texts[-1] or b"")["list-63"] == dict(rows)
+    assert heard.names == ["first", *(f"list-{number}" for number in range(1, WAITING_MAX))]
+    assert fastjson.loads(heard.texts[-1])["list-63"] == dict(rows)
+
+
+def test_who_asks_for_few_lists_waits_for_few() -> None:
+    """Law: nobody keeps the operator from its own lists, which it reads before each change.
+
+    All places could be taken by one connection. Others were refused then, or came behind all of its lists.
+    """
+    listings, heard = Listings(), Heard()
+    rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
+    first = listings.write(table("a0", iter(rows)), heard, ALICES, 1)
+    for number in range(1, WAITING_MAX):
+        listings.write(table(f"a{number}", iter(rows)), heard, ALICES, number)
+
+    for number in range(2):
+        assert listings.write(table(f"b{number}", iter(rows)), heard, BOBS, 99) == []
+    assert heard.refused == [ResponseCode.SYSTEM_BUSY] * 2
+    played(first)
+
+    ours = [f"a{number}" for number in range(WAITING_MAX - 2)]
+    assert heard.names == [*ours[:2], "b0", ours[2], "b1", *ours[3:]]
+
+
+def test_who_would_have_as_many_lists_as_others_crowds_nobody_out() -> None:
+    """Law: as many askers as places keep them; the last one is told to try again."""
+    listings, heard = Listings(), Heard()
+    rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
+    first = listings.write(table("list-0", iter(rows)), heard, ("", "0"), 0)
+    for number in range(1, WAITING_MAX + 1):
+        listings.write(table(f"list-{number}", iter(rows)), heard, ("", f"{number}"), number)
+
+    played(first)
+
+    assert heard.refused == [ResponseCode.SYSTEM_BUSY]
+    assert heard.names == [f"list-{number}" for number in range(WAITING_MAX)]
+
+
+def test_a_list_that_nobody_waits_for_is_not_written() -> None:
+    """Law: a connection takes its lists with it, the one that is being written and those that wait."""
+    listings, heard = Listings(), Heard()
+    rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
+    first = listings.write(table("begun", iter(rows)), heard, ALICES, 1)
+    listings.write(table("waiting", iter(rows)), heard, ALICES, 1)
+    listings.write(table("kept", iter(rows)), heard, ALICES, 2)
+
+    listings.close(1)
+    assert played(first) <= 3
+
+    assert (heard.names, heard.refused) == (["kept"], [])
+    assert played(listings.write(table("next", iter(rows)), heard, ALICES, 3)) <= 2
+    assert heard.names == ["kept", "next"]
+
+
+def test_who_asks_for_everything_and_goes_costs_nobody_a_wait() -> None:
+    """The same with the requests of a client, whose places were taken for minutes."""
+    shell = busy(STEP_WORK_MAX // 8 + 10)
+    gone = [shell.submit(317, {"isOrder": "false"}, peer=TOOL) for _ in range(2 * WAITING_MAX)]
+    shell.run(shell.core.connection_closed(TOOL.connection))
+
+    asked = shell.submit(317, {"isOrder": "false"}, peer=ALICE)
+    turns = 0
+    while shell.reply_to(asked) is None and turns < WAITING_MAX:
+        shell.go_on()
+        turns += 1
+
+    reply = shell.reply_to(asked)
+    assert reply is not None
+    assert (reply.code, turns <= 3) == (0, True)
+    refused = [reply for each in gone if (reply := shell.reply_to(each)) is not None]
+    assert [reply.code for reply in refused] == [ResponseCode.SYSTEM_BUSY] * WAITING_MAX
 
 
 def test_a_list_that_fits_no_frame_ends_when_that_is_known() -> None:
@@ -163,9 +240,9 @@ def test_a_list_that_fits_no_frame_ends_when_that_is_known() -> None:
             seen += 1
             yield f"name-{seen}", "x" * (1 << 20)
 
-    played(listings.write(table("table", rows()), heard))
+    played(listings.write(table("table", rows()), heard, ALICES, 1))
 
-    assert heard.texts == [None]
+    assert (heard.texts, heard.refused) == ([], [ResponseCode.SYSTEM_ERROR])
     assert seen == BODY_SIZE_MAX // (1 << 20) + 1
 
 
@@ -191,8 +268,8 @@ def test_a_list_that_breaks_its_writer_stands_in_nobodys_way() -> None:
         raise ValueError("planted")
 
     with contextlib.suppress(ValueError):
-        listings.write(table("broken", broken()), heard)
-    played(listings.write(table("good", iter(())), heard))
+        listings.write(table("broken", broken()), heard, ALICES, 1)
+    played(listings.write(table("good", iter(())), heard, ALICES, 1))
 
     assert heard.texts == [b'{"good":{}}']
 
@@ -233,9 +310,10 @@ def test_the_empty_list_is_one() -> None:
     listings, heard = Listings(), Heard()
 
     for pieces in (table("rows", iter(())), table("rows", iter(()), a=1), array("rows", iter(()))):
-        played(listings.write(pieces, heard))
+        played(listings.write(pieces, heard, ALICES, 1))
 
-    played(listings.write(filled(b'{"a":1,"rows":[],"z":2}', b'"rows":[', iter((3, 4))), heard))
+    two = filled(b'{"a":1,"rows":[],"z":2}', b'"rows":[', iter((3, 4)))
+    played(listings.write(two, heard, ALICES, 1))
 
     assert heard.texts.pop() == b'{"a":1,"rows":[3,4],"z":2}'
     assert heard.texts == [b'{"rows":{}}', b'{"a":1,"rows":{}}', b'{"rows":[]}']

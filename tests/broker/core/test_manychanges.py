@@ -8,28 +8,38 @@ import pytest
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces, next_group
 from orderlymq_broker.core.responses import LOST_IN_PARTS
-from orderlymq_broker.state.groups.lockrecords import LocksRequested
+from orderlymq_broker.processors.topics import retention
+from orderlymq_broker.processors.topics.retention import STEP_SIZE_MIN
+from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksRequested
 from orderlymq_broker.state.lanes.lanerecords import (
     Found,
     HandOut,
+    LaneFreed,
     LaneRef,
     LanesExpired,
     LanesFetched,
     LanesReported,
+    LanesReturned,
     QueueFetch,
     Report,
     Said,
 )
 from orderlymq_broker.state.records import (
     Commit,
+    GroupDeleted,
     GroupSet,
+    MemberSeen,
     OffsetsCommitted,
+    OffsetsReset,
     Record,
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_broker.state.transactions.halfrecords import HalfGivenUp
 from tests.broker.processors.adminshell import AdminShell
-from tests.broker.processors.driver import TOOL, Shell
+from tests.broker.processors.driver import TOOL, Shell, settings
+from tests.broker.processors.halves import begin
 from tests.broker.processors.requests import (
     commit_ext,
     create,
@@ -37,10 +47,12 @@ from tests.broker.processors.requests import (
     lock,
     lock_body,
     offset_of,
+    properties,
+    send,
 )
 
 
-class Unwalked(Counter[str]):
+class Unwalked(Counter[tuple[str, str]]):
     """A counter that nobody goes over."""
 
     def items(self) -> NoReturn:
@@ -57,15 +69,16 @@ def test_settling_goes_over_nothing_but_what_is_settled() -> None:
         assert entries.admit(proposal) is None
 
     entries.settle(proposals[:1])
-    assert dict.copy(entries.changing) == {"orders": 1, "invoices": 1}
+    assert dict.copy(entries.changing) == {("topic", "orders"): 1, ("topic", "invoices"): 1}
     entries.settle(proposals[1:])
 
-    assert dict.copy(entries.changing) == {"invoices": 1}
+    assert dict.copy(entries.changing) == {("topic", "invoices"): 1}
 
 
 MANY = ENTRY_CHANGES_USUAL // 4
 REPORTED = LanesReported("g", "t", "c", (Report(0, 1, 2, Said.DONE),) * MANY)
 FOUND = QueueFetch(0, 0, MANY, (HandOut(1, 1),) * (MANY // 2), (Found("", (0,), 1),) * (MANY // 2))
+BEGUN = tuple(QueueFetch(number, 0, 0, begins=True) for number in range(MANY))
 
 
 @pytest.mark.parametrize(
@@ -73,9 +86,11 @@ FOUND = QueueFetch(0, 0, MANY, (HandOut(1, 1),) * (MANY // 2), (Found("", (0,), 
     [
         REPORTED,
         LanesFetched("g", "t", "c", 1, 5_000, (FOUND,)),
+        LanesFetched("g", "t", "c", 1, 5_000, BEGUN),
         LocksRequested("g", "c", "h:1", 5_000, (("t", 0),) * MANY),
         OffsetsCommitted((Commit("g", "t", 0, 1),) * MANY),
         TopicDeleted("t"),  # looks at all groups
+        GroupDeleted("g", clean_offsets=True),  # forgets what it has in all topics
     ],
 )
 def test_an_entry_has_so_many_changes_and_no_more_be_they_in_few_records(record: Record) -> None:
@@ -89,6 +104,41 @@ def test_an_entry_has_so_many_changes_and_no_more_be_they_in_few_records(record:
     groups = [len(next_group(collected)) for _ in range(3)]
 
     assert (groups, len(collected)) == ([4, 4, 2], 0)
+
+
+@pytest.mark.parametrize(
+    ("record", "lanes"),
+    [
+        (LanesReturned("g", "c"), 3),
+        (ClientDead("c", "gone"), 3),
+        (ClientDead("c", "gone", most=2), 1),
+        (LaneFreed("g", "orders", ""), 3),
+        (OffsetsReset((Commit("g", "orders", 0, 0), Commit("g", "orders", 1, 0))), 3),
+        (LanesReturned("g", "d"), 0),
+        (LanesReturned("h", "c"), 0),
+    ],
+)
+def test_lanes_that_a_record_moves_and_does_not_name_count_as_its_changes(
+    shell: Shell, record: Record, lanes: int
+) -> None:
+    """Law: a group may have 16,384, and many members may leave together."""
+    create(shell, TopicSet("orders", 2, 2), GroupSet("g", concurrency="Key"))
+    create(shell, MemberSeen("g", "c", "h:1"))
+    for _ in range(3):
+        send(shell)
+    found = tuple(Found("", (offset,), 1) for offset in range(3))
+    fetch = QueueFetch(0, 0, 3, (), found, begins=True)
+    create(shell, LanesFetched("g", "orders", "c", 1, 5_000, (fetch,)))
+    assert shell.state.lanes.count_of("g") == 3
+    before = shell.machine.changes
+    proposal = Propose([record])
+
+    shell.run([proposal])
+    shell.settle()
+
+    commits = len(record.commits) if isinstance(record, OffsetsReset) else 1
+    assert proposal.changes_count == commits + lanes
+    assert shell.machine.changes - before == commits + lanes
 
 
 def test_works_of_many_changes_are_cut_into_pieces_of_an_entry() -> None:
@@ -209,3 +259,44 @@ def test_what_is_gathered_of_offsets_is_committed_entry_by_entry(shell: Shell) -
     shell.settle()
 
     assert changes == [ENTRY_CHANGES_USUAL] * 3
+
+
+def test_halves_that_were_given_up_go_with_their_messages_tick_by_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is open may keep all others for days, and they go when it ends; the floor of the log goes no further than they do."""
+    monkeypatch.setattr(retention, "HALVES_PER_TICK", 2)
+    shell = Shell(settings(storage=StorageSettings(retention_ms=60_000))).lead()
+    create(shell, TopicSet("orders", 1, 1))
+    halves = [begin(shell, bytes(STEP_SIZE_MIN), f"U{number}") for number in range(5)]
+    create(shell, *(HalfGivenUp(offset) for offset, _ in halves))
+    shell.wall_ms += 3_600_000
+
+    left = [5]
+    while left[-1]:
+        shell.pass_time(100)
+        state = shell.state.transactions
+        assert all(half.opened.physical >= shell.state.floor for half in state.given_up.values())
+        left.append(len(state.given_up))
+
+    assert list(dict.fromkeys(left)) == [5, 3, 1, 0]
+    shell.pass_time(1_000)
+    assert shell.state.floor > halves[-1][1]
+    shell.replay()
+
+
+def test_the_duplicate_window_forgets_tick_by_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader whose clock is not confirmed forgets nothing, and much when it is."""
+    monkeypatch.setattr(retention, "SENDS_PER_TICK", 2)
+    shell = Shell(settings(storage=StorageSettings(dedup_window_count=1))).lead()
+    create(shell, TopicSet("orders", 1, 1, order=True))
+    for number in range(6):
+        send(shell, props=properties(UNIQ_KEY=f"U{number}"))
+
+    left = [6]
+    while left[-1] > 1:
+        shell.pass_time(100)
+        left.append(len(shell.state.dedup))
+
+    assert list(dict.fromkeys(left)) == [6, 4, 2, 1]
+    shell.replay()

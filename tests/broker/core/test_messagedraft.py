@@ -6,7 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.entrybuilder import EntryBuilder
-from orderlymq_broker.core.messagedraft import Draft, Properties, properties_of
+from orderlymq_broker.core.messagedraft import APPEND_SIZE, Draft, Properties, properties_of
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Append, TopicSet
 from orderlymq_broker.state.topics.topics import Topic
@@ -92,7 +92,7 @@ def test_a_place_is_written_into_the_record_and_returned() -> None:
     """Law: what the stored message says of its place is what its record says."""
     message = draft(properties="TAGS\x01paid\x02KEYS\x01k1 k2")
     message.unique_key, message.identity = "U", b"id"
-    size = message.lay_out(OWN) - len("U") - len("k1 k2") - len(b"id")
+    size = message.lay_out(OWN) - len("U") - len("k1 k2") - len(b"id") - APPEND_SIZE
 
     record = message.place(message.into, 7, 1_000, 5_000)
 

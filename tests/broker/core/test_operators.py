@@ -2,6 +2,8 @@
 
 import pytest
 
+from orderlymq_broker.processors.admin.access import ADMIN_CODES
+from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_broker.state.records import AssignmentSet, GroupSet, TopicDeleted, TopicSet
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
@@ -37,6 +39,9 @@ _CHANGES = [
     ),
     (RequestCode.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n"),
 ]
+
+# Tokens are small before 2026.
+_IN_2027_MS = 1_800_000_000_000
 
 
 def operate(
@@ -130,6 +135,50 @@ def test_a_proposal_that_was_lost_is_no_operator(operated: Shell) -> None:
     assert operate(operated, 8, RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "billing"}) == 0
 
 
+@pytest.mark.parametrize("leader_known", [False, True])
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.ORDERLYMQ_CLIENT_DEAD,
+        RequestCode.ORDERLYMQ_CHANGE_QUEUES,
+        RequestCode.ORDERLYMQ_SET_ASSIGNMENT,
+        RequestCode.ORDERLYMQ_RELEASE_KEY,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+    ],
+)
+def test_who_does_not_lead_judges_no_token(code: int, leader_known: bool) -> None:
+    """Law: the remark says what is the matter, and no counter that people are warned of rises; the operator's clock is right."""
+    follower = Shell().lead().follow(leader_known=leader_known)
+    follower.set_clock(_IN_2027_MS)
+    for token in (str(token_max_at(_IN_2027_MS)), "none"):
+        refused = follower.call(code, {"operatorToken": token})
+
+        assert refused.code == 1
+        assert "does not lead group" in (refused.remark or "")
+    assert not follower.core.context.counters["impossible_operators"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_lost_while_its_group_is_made_says_so(operated: Shell, again: bool) -> None:
+    """Law: its token is judged by no time, also when this replica leads again meanwhile."""
+    ext = {"consumerGroup": "new", "topic": "orders", "queueId": "0", "commitOffset": "1"}
+    operated.set_clock(_IN_2027_MS)
+    token = str(token_max_at(_IN_2027_MS))
+    asked = operated.submit(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "operatorToken": token})
+    lost, operated.pending = operated.pending, []
+    operated.follow()
+    if again:
+        operated.lead()
+    operated.run([effect for each in lost if each.lost is not None for effect in each.lost(None)])
+    operated.settle()
+
+    refused = operated.reply_to(asked)
+    assert refused is not None
+    assert "does not lead group" in (refused.remark or "")
+    assert not operated.core.context.counters["impossible_operators"]
+    assert operated.state.operator_token == 7
+
+
 def test_a_token_that_no_operator_can_have_locks_nobody_out(operated: Shell) -> None:
     """As where a token has always been read; also a text that is no number."""
     for token in (str(token_max_at(operated.wall_ms, 7) + 1), "-1", "", "9" * 5_000, "seven"):
@@ -151,6 +200,28 @@ def test_only_who_proves_itself_may_name_a_token() -> None:
     assert attacked.judge_signed(foreign, 215, ext) is not None
     assert attacked.judge_signed(attacked.signer(), 215, ext) is None
     assert attacked.shell.call(215, {"topic": "orders"}).code == 0
+
+
+@pytest.mark.parametrize("code", sorted(ADMIN_CODES | {RequestCode.UPDATE_CONSUMER_OFFSET}))
+def test_no_account_of_a_client_may_name_a_token(code: int) -> None:
+    """Law: a right to consume is none to say who operates.
+
+    A commit with the greatest token that brokers believe locked the operator out, and the next one moved that on.
+    """
+    attacked = Attacked(enable=True)
+    reader = AccountSet(
+        "reader", "reader-secret", default_topic_perm="PUB|SUB", default_group_perm="SUB"
+    )
+    create(attacked.shell, reader)
+    signer = attacked.signer("reader", "reader-secret")
+    ext = {"topic": "orders", "consumerGroup": "billing", "queueId": "0", "commitOffset": "1"}
+
+    refused = attacked.judge_signed(signer, code, {**ext, "operatorToken": "500"})
+
+    assert f"Need admin permission for request code={code}" in str(refused)
+    signed = signer.sign("b", code, {**ext, "operatorToken": "500"}, b"")
+    attacked.shell.ask(code, signed)
+    assert attacked.shell.state.operator_token == 0
 
 
 @pytest.mark.parametrize("code", [20503, 20504])

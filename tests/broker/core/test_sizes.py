@@ -5,9 +5,9 @@ from collections import deque
 
 import pytest
 
-from orderlymq_broker.core import entrybuilder as entries_module
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import ENTRY_SIZE_USUAL, PROPOSAL_SIZE_MAX, next_group
+from orderlymq_broker.core.messagedraft import APPEND_SIZE
 from orderlymq_broker.state.records import DelayProgress, MemberLeft, Record, encode_records
 from tests.broker.core.test_entrybuilder import ORDERS, message
 from tests.broker.processors.driver import Shell
@@ -26,7 +26,7 @@ def test_a_proposal_without_messages_counts_what_it_takes(shell: Shell) -> None:
     assert (entries.admit(plain), entries.admit(sent)) == (None, None)
 
     assert plain.size == len(encode_records(records))
-    assert sent.size == draft.lay_out(entries._store_host) + entries_module._APPEND_SIZE
+    assert sent.size == len(draft.stored) + APPEND_SIZE
 
 
 def test_bytes_count_until_the_fate_of_their_proposal_is_known(shell: Shell) -> None:

@@ -32,14 +32,16 @@ def begin(
     return int(reply.ext["queueOffset"]), int(reply.ext["msgId"][16:], 16)
 
 
-def end_ext(half: tuple[int, int], choice: int, group: str = GROUP) -> dict[str, str]:
+def end_ext(
+    half: tuple[int, int], choice: int, group: str = GROUP, message_id: str = ""
+) -> dict[str, str]:
     return {
         "producerGroup": group,
         "tranStateTableOffset": str(half[0]),
         "commitLogOffset": str(half[1]),
         "commitOrRollback": str(choice),
         "fromTransactionCheck": "false",
-        "msgId": "U1",
+        "msgId": message_id,
     }
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.observe.rates import BROKER_PUT_NUMS
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import SerializeType
@@ -149,6 +150,25 @@ def test_lost_creations_answer_what_a_follower_would(shell: Shell) -> None:
     reply = shell.reply_to(opaque)
     assert reply is not None
     assert reply.code == 14
+
+
+def test_who_leads_no_more_has_no_rates(shell: Shell) -> None:
+    """Law: nobody takes its last second as a leader for what it does now; what it counted is counted once when it leads again."""
+    create(shell, TopicSet("orders", 1, 1))
+    shell.pass_time(1_000)
+    for _ in range(50):
+        send(shell)
+    shell.pass_time(1_000)
+    assert fastjson.loads(shell.call(20500).body)["rates"]["messages_in"] == 50
+
+    shell.follow()
+    assert set(fastjson.loads(shell.call(20500).body)["rates"].values()) == {0.0}
+
+    shell.lead()
+    shell.pass_time(2_000)
+    series = shell.core.administration.figures.get(BROKER_PUT_NUMS)
+    assert series is not None
+    assert series.total == 50
 
 
 def test_the_status_shows_rates_counters_and_what_the_shell_knows(shell: Shell) -> None:

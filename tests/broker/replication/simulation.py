@@ -37,6 +37,8 @@ from orderlymq_raft import (
 from orderlymq_raft.types import HardState, Index, NodeId
 from tests.broker.store.memory import MemoryStore
 
+ELECTION_S = 0.4
+
 TICK_S = 0.025
 START_WALL_MS = 1_700_000_000_000
 
@@ -334,3 +336,17 @@ class Proposal:
 
         record = TopicSet(self.name, read_queues=1, write_queues=1)
         return Propose([record], applied=applied, lost=lost)
+
+
+def propose(replica: Replica, *names: str) -> list[Proposal]:
+    proposals = [Proposal(name) for name in names]
+    replica.loop.submit([proposal.effect for proposal in proposals])
+    return proposals
+
+
+def outcomes(proposals: list[Proposal]) -> list[str]:
+    return [proposal.fate for proposal in proposals]
+
+
+def others(group: SimulatedGroup, replica: Replica) -> list[Replica]:
+    return [each for each in group.replicas.values() if each is not replica]

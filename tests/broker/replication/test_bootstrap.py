@@ -2,7 +2,10 @@
 
 import pytest
 
+from orderlymq_broker.replication import recovery
 from orderlymq_broker.replication.bootstrap import BOOTSTRAP_WAIT_S
+from orderlymq_broker.replication.recovery import Recovery
+from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_raft import (
     AddLearner,
     Append,
@@ -14,10 +17,15 @@ from orderlymq_raft import (
     Term,
     VoteResponse,
 )
-from tests.broker.replication.simulation import TICK_S, Replica, SimulatedGroup
-from tests.broker.replication.test_loop import ELECTION_S, group, others, outcomes, propose
-
-__all__ = ["group"]  # a fixture
+from tests.broker.replication.simulation import (
+    ELECTION_S,
+    TICK_S,
+    Replica,
+    SimulatedGroup,
+    others,
+    outcomes,
+    propose,
+)
 
 
 def serving(group: SimulatedGroup) -> list[int]:
@@ -125,6 +133,92 @@ def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGro
     group.cut = {leader.id}
     group.pass_time(4 * ELECTION_S)
     assert any(each.loop.serving for each in (lagging, wiped))
+
+
+def test_a_wiped_voter_votes_only_once_its_log_is_on_its_disk_again(group: SimulatedGroup) -> None:
+    """Law: what is in memory alone is lost with the next crash: the log, or that the loss of it is over."""
+    leader, _, witness = commit_unseen_by_one(group)
+    group.cut = set()
+    wiped = group.wipe(witness.id)
+    wiped.disk.is_fast = False
+    group.greet(wiped.id)
+
+    recovering = []
+    for number in range(200):
+        group.pass_time(TICK_S)
+        on_disk = wiped.store.crash()
+        is_whole = RaftLogStore(on_disk, 0).last_index() >= leader.node.commit
+        recovering.append((wiped.loop.is_recovering, is_whole and not Recovery(on_disk).active))
+        if number % 4 == 0:
+            wiped.disk.finish()
+
+    assert recovering[-1] == (False, True)
+    assert (False, False) not in recovering
+
+
+def test_a_wiped_replica_cannot_stand_in_for_another_before_its_log_is_on_its_disk(
+    group: SimulatedGroup,
+) -> None:
+    """Law: it is not ready, so that no drain takes one of those that have the log. In a new or idle group nobody says so."""
+    leader = group.elect()
+    group.pass_time(ELECTION_S)
+    at_rest = [each.loop.lacks_log(Index(0)) for each in group.replicas.values()]
+    _, witness = others(group, leader)
+    wiped = group.wipe(witness.id)
+    wiped.disk.is_fast = False
+    group.greet(wiped.id)
+
+    said = []
+    for number in range(200):
+        group.pass_time(TICK_S)
+        stored = RaftLogStore(wiped.store.crash(), 0).last_index()
+        if wiped.node.leader is not None:
+            said.append((wiped.loop.lacks_log(Index(0)), stored >= leader.node.commit))
+        if number % 4 == 0:
+            wiped.disk.finish()
+
+    assert at_rest == [False] * 3
+    assert (said[0], said[-1]) == ((True, False), (False, True))
+    assert (False, False) not in said
+
+
+def test_a_new_member_of_an_idle_group_can_soon_stand_in_for_another(group: SimulatedGroup) -> None:
+    """Law: it gets its vote once it is ready, so that it must not wait for messages."""
+    leader = group.elect()
+    group.pass_time(ELECTION_S)
+    added = group.join(4)
+    leader.loop.change_membership(AddLearner(added.id))
+
+    group.pass_time(2 * ELECTION_S)
+
+    assert added.node.leader == leader.id
+    assert not added.loop.lacks_log(Index(0))
+
+
+def test_a_replica_that_was_away_cannot_stand_in_for_another_before_it_has_nearly_all(
+    group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: so while it lacks many entries of its leader's, or a state was offered that goes further than its log."""
+    monkeypatch.setattr(recovery, "LACKED_MAX", 3)
+    leader = group.elect()
+    away, _ = others(group, leader)
+    group.cut = {away.id}
+    for number in range(8):
+        propose(leader, f"topic-{number}")
+        group.run()
+    away.disk.is_fast = False
+    group.cut = set()
+    group.pass_time(2 * ELECTION_S)
+
+    before = away.loop.lacks_log(Index(0))
+    for _ in range(20):
+        away.disk.finish()
+        group.pass_time(TICK_S)
+    end = away.node.stable
+
+    assert (before, away.loop.lacks_log(end)) == (True, False)
+    assert away.loop.lacks_log(Index(end + 1))
+    assert not leader.loop.lacks_log(Index(end + 1))
 
 
 def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(

@@ -9,9 +9,16 @@ from orderlymq_broker.replication.diskstall import WriteWatch
 from orderlymq_broker.replication.loop import TICKETS_MAX, TICKS_CATCH_UP_MAX
 from orderlymq_raft import Append, AppendResponse, Heartbeat, Index, Ready
 from orderlymq_raft.ready import WAITING_MAX
-from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
+from tests.broker.replication.simulation import (
+    TICK_S,
+    Proposal,
+    Replica,
+    SimulatedGroup,
+    others,
+    outcomes,
+    propose,
+)
 from tests.broker.replication.test_bootstrap import serving
-from tests.broker.replication.test_loop import others, outcomes, propose
 
 
 @pytest.fixture
@@ -295,3 +302,17 @@ def test_the_only_replica_keeps_its_place_whatever_its_disk_does() -> None:
     group.pass_time(2 * STALL_S)
 
     assert leader.loop.serving
+
+
+@pytest.mark.parametrize("sync_writes", [True, False])
+def test_the_time_of_a_disk_is_that_of_synced_writes(sync_writes: bool) -> None:
+    """A write that is not synced takes memory's time, and would hide a slow disk."""
+    group = SimulatedGroup(sync_writes=sync_writes)
+    leader = group.elect()
+    measured: list[float] = []
+    leader.loop.figures.on_sync = measured.append
+
+    leader.loop.submit([Proposal("a").effect])
+    group.run()
+
+    assert len(measured) == sync_writes

@@ -5,8 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker.replication.simulation import TICK_S, SimulatedGroup
-from tests.broker.replication.test_loop import ELECTION_S, others, outcomes, propose
+from tests.broker.replication.simulation import (
+    ELECTION_S,
+    TICK_S,
+    SimulatedGroup,
+    others,
+    outcomes,
+    propose,
+)
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_copies_that_do_not_follow_are_refused_alone() -> None:
             told.append(f"{offset} {refusal.remark}")
             return []
 
-        return Propose([draft], applied, lost, first_at=(topic.queue(0), offset))
+        return Propose([draft], applied, lost, first_at=(topic.queue(0), offset), begins=True)
 
     beside = Proposal("beside")
     leader.loop.submit([copy(7), beside.effect, copy(7), copy(8)])

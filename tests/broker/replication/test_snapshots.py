@@ -30,6 +30,7 @@ from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.store.kv import Batch, Family, StoreError
+from orderlymq_broker.store.options import MEMTABLES_SIZE_MAX
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import Manifest
@@ -215,14 +216,14 @@ async def test_failures_that_follow_each_other_are_reported_ever_later(
     monkeypatch.setattr(snapshots, "RETRY_MAX_S", 0.2)
     nobody = Address("127.0.0.1", free_ports(1)[0])
     lasted: list[float] = []
-    async with asyncio.timeout(8.0):  # without a limit the last pause alone would take longer
-        for _ in range(9):
+    async with asyncio.timeout(40.0):  # without a limit the last pause alone would take longer
+        for _ in range(12):
             began = time.monotonic()
             await sending.send(nobody)
             lasted.append(time.monotonic() - began)
 
     assert all(each >= pause for each, pause in zip(lasted, [0.05, 0.1, 0.2, 0.2], strict=False))
-    assert sending.reports == [(2, False)] * 9
+    assert sending.reports == [(2, False)] * 12
 
 
 async def test_a_damaged_chunk_is_refused_and_the_next_try_sends_only_what_is_missing(
@@ -264,6 +265,19 @@ async def test_a_state_that_has_no_room_is_refused_before_it_is_written(
     assert written == []
     assert not receiving.receiver.directory.exists()
     assert caplog.text.count("1000 are free: enlarge the disk, or stop this replica and empty") == 2
+
+
+async def test_a_state_that_leaves_no_room_for_the_end_of_the_store_is_refused(
+    sending: Sending, receiving: Receiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: the store in use writes its memtables before the state takes its place."""
+    usage = shutil.disk_usage(tmp_path)
+    free = MEMTABLES_SIZE_MAX
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+
+    await sending.send(receiving.address)
+
+    assert sending.reports == [(2, False)]
 
 
 async def test_a_state_that_fills_the_disk_is_deleted(
@@ -383,6 +397,7 @@ async def test_a_replica_knows_up_to_where_the_state_goes_that_it_takes_in(
         return prepare(offer)
 
     receiving.receiver._prepare = noted  # type: ignore[method-assign]
+    assert receiving.receiver.offered == 0
     for adopts in (False, True):
         receiving.adopts = adopts
         receiving.arrived.clear()
@@ -393,6 +408,7 @@ async def test_a_replica_knows_up_to_where_the_state_goes_that_it_takes_in(
         shown.append(receiving.receiver.takes_in)
 
     assert shown == [0, 1, 0, 0, 1, 1]
+    assert receiving.receiver.offered == 1
 
 
 async def test_a_newer_offer_ends_an_older_one(
@@ -448,13 +464,14 @@ async def test_a_sender_waits_as_long_as_its_state_is_verified(
     sending: Sending, receiving: Receiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: only a receiver that does not advance is given up."""
-    monkeypatch.setattr(snapshots, "ANSWER_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(snapshots, "PROGRESS_EVERY_S", 0.02)
+    # It holds for every other wait of both ends, too, such as that for a disk that syncs.
+    monkeypatch.setattr(snapshots, "ANSWER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(snapshots, "PROGRESS_EVERY_S", 0.1)
     take = receiving.receiver._finish
 
     def finish(manifest: Manifest, advanced: Callable[[], None]) -> None:
-        for _ in range(20):
-            time.sleep(0.03)  # thrice as long as a sender waits for a sign of life
+        for _ in range(12):
+            time.sleep(0.5)  # thrice as long as a sender waits for a sign of life
             advanced()
         take(manifest, advanced)
 

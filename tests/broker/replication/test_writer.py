@@ -1,14 +1,17 @@
 """The writer commits in order, waits for space, and stops when the outcome is unknown."""
 
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
 from orderlymq_broker.replication.writer import WriterEvents, WriterThread
-from orderlymq_broker.store.kv import Batch, Family, StoreError, StoreFailed, WriteTicket
+from orderlymq_broker.store.kv import Batch, Family, StoreError, StoreFailed, StoreFull, WriteTicket
 from tests.broker.store.memory import MemoryStore
+
+FULL_S = 1.0
 
 
 @dataclass
@@ -31,6 +34,19 @@ class BrokenStore(MemoryStore):
 
     def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
         raise StoreFailed("input/output error")
+
+
+class FilledStore(MemoryStore):
+    """A store whose disk is full at the first write, which takes FULL_S seconds."""
+
+    was_full = False
+
+    def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
+        if not self.was_full:
+            self.was_full = True
+            threading.Event().wait(FULL_S)
+            raise StoreFull("no space left")
+        super().commit(ticket, sync=sync)
 
 
 @pytest.fixture
@@ -95,6 +111,23 @@ def test_a_full_disk_holds_writes_back_and_loses_none(
     loop.run_until("b")
 
     assert loop.seen == ["full", "space", "a", "b"]
+
+
+def test_the_wait_for_space_is_no_time_of_the_disk(
+    loop: Loop, make_writer: Callable[[MemoryStore], WriterThread]
+) -> None:
+    """Who is told of a slow disk looks for a slow disk."""
+    took: list[float] = []
+
+    def done(elapsed_s: float) -> None:
+        took.append(elapsed_s)
+        loop.seen.append("a")
+
+    store = FilledStore()
+    make_writer(store).submit(ticket(store, b"a"), sync=True, done=done)
+    loop.run_until("a")
+
+    assert took[0] < FULL_S
 
 
 def test_after_an_unknown_outcome_nothing_more_is_written(

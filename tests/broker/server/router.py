@@ -162,6 +162,20 @@ class World:
             router.leadership.tick()
 
 
+def moved() -> World:
+    """Return a world in which leadership has moved from 1 to 2."""
+    world = World()
+    world.routers[1].lead(1)
+    return world
+
+
+def move(world: World) -> None:
+    """Let leadership move from 1 to 2."""
+    world.routers[1].follow(None, 2)
+    world.routers[2].lead(2)
+    world.routers[1].follow(2, 2)
+
+
 def ask(code: int, opaque: int, **ext: str) -> RemotingCommand:
     """Return a request as it comes from a client."""
     return RemotingCommand(code, opaque=opaque, ext=ext)

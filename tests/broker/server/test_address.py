@@ -1,6 +1,7 @@
 """The group's address is bound by the leader, and let go immediately by a former one."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -169,6 +170,28 @@ async def test_a_group_is_served_though_old_clients_have_no_port() -> None:
             await leader.wait()
 
         assert leader.bound
+    await leader.close()
+
+
+async def test_a_port_that_is_taken_keeps_no_other_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Law: each further address is bound when it is free, and the log names those at which clients are served."""
+    ports = [Endpoint("127.0.0.1", port) for port in free_ports(3)]
+    server = RemotingServer(Silent())
+    leader = LeaderAddress(server, ports, give_up_after_s=60.0)
+    caplog.set_level(logging.INFO)
+    with socket.create_server(ports[1][:2]):
+        leader.acquire()
+        async with asyncio.timeout(10.0):
+            while len(server._listeners) < 2:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+
+        leader.release()
+        await leader.wait()
+    served = [each for each in caplog.messages if each.startswith("clients are served")]
+    assert served == [f"clients are served at {each}" for each in (ports[0], ports[2])]
+    assert server._listeners == []
     await leader.close()
 
 

@@ -1,11 +1,16 @@
 """The broker reads an administrator's request strictly, and names a mistake."""
 
+import asyncio
+
 import pytest
 
-from orderlymq_broker.server.adminrequests import membership_change
+from orderlymq_broker.server.adminrequests import AdminRequests, membership_change
 from orderlymq_broker.settings import Address
-from orderlymq_raft import AddLearner, PromoteLearner, RemoveNode
-from orderlymq_raft.types import NodeId
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_raft import AddLearner, MembershipChange, NotLeader, PromoteLearner, RemoveNode
+from orderlymq_raft.types import Index, NodeId, Term
+from tests.broker.server.router import World
 
 FOUR = NodeId(4)
 
@@ -57,3 +62,44 @@ def test_a_mistake_is_named(body: bytes, reason: str) -> None:
     """Nothing is proposed that was not meant."""
     with pytest.raises(ValueError, match=reason):
         membership_change(body)
+
+
+class Replica:
+    """A process that proposes each change at entry 7 of term 3."""
+
+    def status(self, asked: RemotingCommand | None = None) -> dict[str, object]:
+        return {}
+
+    async def move_leadership(self, target: NodeId | None) -> NodeId:
+        raise NotLeader(None)
+
+    def change_membership(
+        self, change: MembershipChange, address: Address | None
+    ) -> tuple[Index, Term]:
+        return Index(7), Term(3)
+
+
+@pytest.mark.parametrize(
+    ("applied", "code"), [((7, 3), 0), ((7, 4), 1), (None, 1)], ids=["own", "other's", "none"]
+)
+async def test_a_change_is_answered_by_its_own_entry_when_leadership_is_lost(
+    applied: tuple[int, int] | None, code: int
+) -> None:
+    """A leader that is removed leads no more a moment before it applies that; an entry of another leader says nothing."""
+    world = World()
+    requests = AdminRequests(world.routers[1].clients, Replica())
+    world.routers[1].lead(3)
+    client = world.connect(1)
+    body = b'{"action":"remove","node":1}'
+    world.ask(1, client, RemotingCommand(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, 1, body=body))
+
+    requests.leadership_lost()
+    await asyncio.sleep(0)
+    if applied is not None:
+        requests.membership_applied(Index(applied[0]), Term(applied[1]))
+    async with asyncio.timeout(10.0):
+        while not client.told:  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.01)
+    await requests.close()
+
+    assert [each.code for each in client.told] == [code]

@@ -9,11 +9,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from orderlymq_broker.core.capacity import is_nearly_full
+from orderlymq_broker.core.livesettings import LIVE
 from orderlymq_broker.server.backups import (
     IDLE_MAX_S,
     OUTGOING,
+    UNCHANGED,
     BackupRequests,
     Copy,
+    CopyLost,
     Pace,
 )
 from orderlymq_broker.server.router import Line, Router
@@ -60,8 +64,10 @@ class World:
         batch.put(Family.META, META_MEMBERSHIP, Membership(frozenset({NodeId(1)})).encode())
         self.store.write(batch, sync=True)
         self.leads = True
+        self.core: Any = SimpleNamespace(context=SimpleNamespace(settings=settings()))
+        self.disk = asyncio.Event()
+        self.disk.set()
         self.folder = folder
-        self.answers: asyncio.Queue[RemotingCommand] = asyncio.Queue()
         self._handlers: dict[int, Callable[[Line, RemotingCommand], None]] = {}
         clients = SimpleNamespace(
             intercept=lambda code, handler, *, of_replica: self._handlers.update({code: handler})
@@ -74,15 +80,17 @@ class World:
         )
 
     async def write_staged(self) -> None:
-        """As an instance that has nothing staged."""
+        """As an instance that has nothing staged, and whose disk is slow while the test wants it."""
+        await self.disk.wait()
 
     async def ask(self, code: RequestCode, **ext: str) -> RemotingCommand:
-        line = SimpleNamespace(send=self.answers.put_nowait)
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        line = SimpleNamespace(send=answer.set_result)
         self._handlers[code](cast("Line", line), request(code, ext))
-        return await self.answers.get()
+        return await answer
 
-    async def begin(self) -> Copy:
-        answer = await self.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN)
+    async def begin(self, **ext: str) -> Copy:
+        answer = await self.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN, **ext)
         assert answer.code == 0, answer.remark
         return msgspec.json.decode(answer.body, type=Copy)
 
@@ -108,11 +116,11 @@ async def test_a_copy_goes_when_nobody_reads_it(world: World) -> None:
     copy = await world.begin()
     for _ in range(3):
         world.now_s += IDLE_MAX_S
-        world.requests.step()
+        world.requests.step(is_disk_full=False)
         assert await world.read(copy) is None
     refused = (await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN)).remark or ""
     world.now_s += IDLE_MAX_S + 1
-    world.requests.step()
+    world.requests.step(is_disk_full=False)
     late = await world.read(copy) or ""
     again = await world.begin()
 
@@ -120,6 +128,98 @@ async def test_a_copy_goes_when_nobody_reads_it(world: World) -> None:
     assert "under way" in refused
     assert "not here any more" in late
     assert await world.read(again) is None
+
+
+async def test_a_copy_goes_before_sends_would_be_refused(world: World) -> None:
+    """Law: its links keep retention from making room, so it is given up for good: another one would fill the disk, too."""
+    copy = await world.begin()
+    world.requests.step(is_disk_full=False)
+    kept = await world.read(copy)
+    world.requests.step(is_disk_full=True)
+    piece = {"session": copy.session, "file": "CURRENT", "offset": "0", "size": "1"}
+    refused = await world.ask(RequestCode.ORDERLYMQ_BACKUP_READ, **piece)
+
+    while world.copies():  # noqa: ASYNC110 - a thread deletes it
+        await asyncio.sleep(0)
+    assert kept is None
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "nearly full" in (refused.remark or "")
+
+
+async def test_the_room_for_a_copy_is_judged_by_the_settings_of_the_moment(world: World) -> None:
+    """Law: an administrator changes at which ratio sends are refused, and a copy keeps below it at once."""
+    mark = settings().storage.disk_resume_ratio
+    context = world.core.context
+    judged = [is_nearly_full(context, ratio) for ratio in (mark - 0.01, mark)]
+    context.settings = LIVE["diskMaxUsedSpaceRatio"].change(context.settings, 0)
+    refused = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN)
+
+    assert mark < settings().storage.disk_refuse_ratio
+    assert judged == [False, True]
+    assert "nearly full" in (refused.remark or "")
+
+
+async def test_a_table_goes_when_it_was_read(world: World) -> None:
+    """Law: what was read holds no room; the small files, of which a byte is read now and then, stay to the end."""
+    copy = await world.begin()
+    tables = {file.name: file.size for file in copy.files if file.name.endswith(".sst")}
+    (folder,) = (world.folder / OUTGOING).iterdir()
+
+    async def read(name: str, offset: int, size: int) -> int:
+        ext = {"session": copy.session, "file": name, "offset": str(offset), "size": str(size)}
+        return (await world.ask(RequestCode.ORDERLYMQ_BACKUP_READ, **ext)).code
+
+    name, size = tables.popitem()
+    assert await read(name, 1, size - 1) == 0
+    half = (folder / name).exists()
+    assert await read(name, 0, 1) == 0
+    whole = (folder / name).exists()
+    for _ in range(copy_size(copy, "CURRENT") + 1):
+        assert await read("CURRENT", 0, 1) == 0
+
+    assert (half, whole) == (True, False)
+    assert {each.name for each in folder.iterdir()} >= {"CURRENT", *tables}
+    assert await read(name, 0, 1) == CopyLost.code
+
+
+async def test_who_got_no_answer_gets_its_copy_when_it_asks_again(world: World) -> None:
+    """Law: a copy takes as long as it takes, and its reader is in nobody's way but another backup's."""
+    world.disk.clear()
+    asked = [asyncio.create_task(world.begin(creation="monday")) for _ in range(2)]
+    await asyncio.sleep(0)
+    other = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN, creation="tuesday")
+    world.disk.set()
+    first, second = [await each for each in asked]
+    third = await world.begin(creation="monday")
+    assert await world.read(third) is None
+    again = await world.begin(creation="monday")
+    late = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN, creation="tuesday")
+
+    assert first == second == third
+    assert again.session != first.session
+    assert [each.code for each in (other, late)] == [ResponseCode.SYSTEM_ERROR] * 2
+
+
+async def test_a_copy_of_a_former_queue_list_is_lost(world: World) -> None:
+    """Law: a whole growth that nobody saw while the groups made their copies, one after the other, makes new copies."""
+    copy = await world.begin()
+    piece = {"session": copy.session, "file": "CURRENT", "offset": "0", "size": "1"}
+    asked = {**piece, UNCHANGED: "true"}
+    before = (await world.ask(RequestCode.ORDERLYMQ_BACKUP_READ, **asked)).code
+    world.state.expansions.by_topic["orders"] = Expansion("orders", total=4)
+    grown = await world.ask(RequestCode.ORDERLYMQ_BACKUP_READ, **asked)
+    later = (await world.ask(RequestCode.ORDERLYMQ_BACKUP_READ, **piece)).code
+    world.state.expansions.by_topic.clear()
+    world.leads = False
+    unknown = await world.ask(RequestCode.ORDERLYMQ_BACKUP_READ, **asked)
+
+    assert (before, later) == (0, 0)
+    assert [grown.code, unknown.code] == [CopyLost.code] * 2
+    assert "has grown" in (grown.remark or "")
+
+
+def copy_size(copy: Copy, name: str) -> int:
+    return next(file.size for file in copy.files if file.name == name)
 
 
 async def test_a_lost_copy_is_distinguished_from_a_refusal(world: World) -> None:

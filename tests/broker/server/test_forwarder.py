@@ -1,41 +1,26 @@
 """Requests that arrive at a former leader are answered by the present one, or by the connection's end."""
 
-import asyncio
 import struct
 import tracemalloc
+from collections.abc import Callable
 
-from orderlymq_broker.server.leadership import FOLLOWER_CLIENT_S
+import pytest
+
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder
+from orderlymq_protocol.frame.codec import (
+    ANSWER_HEADER_SIZE_MAX,
+    FRAME_SIZE_MAX,
+    HEADER_SIZE_MAX,
+    FrameDecoder,
+)
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
 from orderlymq_raft import Role
 from orderlymq_raft.types import NodeId
 from tests.broker.replication.simulation import SimulatedGroup
-from tests.broker.server.router import Client, World, ask, told
+from tests.broker.server.router import Client, World, ask, move, moved, told
 
 SEND = RequestCode.SEND_MESSAGE_V2
 PULL = RequestCode.PULL_MESSAGE
-
-
-def moved() -> World:
-    """Return a world in which leadership has moved from 1 to 2."""
-    world = World()
-    world.routers[1].lead(1)
-    return world
-
-
-def move(world: World) -> None:
-    world.routers[1].follow(None, 2)
-    world.routers[2].lead(2)
-    world.routers[1].follow(2, 2)
-
-
-async def let_go(client: Client) -> None:
-    """Wait until the connection of a client is reset, which follows its answer by a moment."""
-    async with asyncio.timeout(10.0):
-        while not client.closed:  # noqa: ASYNC110 - nothing signals it
-            await asyncio.sleep(0.01)
-    assert client.closed == "reset"
 
 
 def test_a_client_of_the_former_leader_is_served_by_the_next() -> None:
@@ -252,23 +237,37 @@ def test_while_the_leader_cannot_be_reached_requests_wait() -> None:
     assert told(client) == [(1, 0, "node 2")]
 
 
-async def test_a_quiet_client_is_let_go_and_pulls_again() -> None:
-    """A consumer that only waits is asked to pull again and is reset, so that it finds the leader."""
+def test_of_clients_that_no_link_has_taken_nothing_is_kept() -> None:
+    """Law: a leader that cannot be reached knows nothing of those who asked meanwhile and have left; they may be many."""
+    world = moved()
+    before = world.connect(1, 1)
+    world.routers[1].follow(2, 2)
+    world.cut.add(2)
+    for number in range(2, 100):
+        client = world.connect(1, number)
+        world.ask(1, client, ask(SEND, 1))
+        world.routers[1].clients.connection_lost(client)
+    world.ask(1, before, ask(SEND, 1))
+    world.routers[1].clients.connection_lost(before)
+
+    outbox = world.routers[1].outbox
+    assert (outbox._unnotified, outbox._passed) == (set(), {})
+
+
+def test_a_client_that_the_next_leader_never_heard_of_is_none_of_its_own() -> None:
+    """The former leader, which has it, is told of its end."""
     world = moved()
     client = world.connect(1)
     move(world)
-    world.routers[2].holds = {PULL}
-    world.ask(1, client, ask(PULL, 1, queueOffset="42"))
-    world.pass_time(0.5)
-    assert told(client) == []
+    world.ask(1, client, ask(SEND, 1))
+    (line,) = world.routers[2].clients.lines()
+    world.routers[1].follow(3, 3)
+    world.ask(1, client, ask(SEND, 2))
 
-    world.pass_time(1.0)
-    (answer,) = client.told
-    assert (answer.code, answer.ext["nextBeginOffset"]) == (
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        "42",
-    )
-    await let_go(client)
+    world.routers[1].clients.connection_lost(client)
+
+    assert world.routers[2].gone == [line.id]
+    assert world.routers[1].outbox._unnotified == set()
 
 
 def test_of_a_pull_that_was_passed_on_nothing_long_is_kept() -> None:
@@ -290,142 +289,6 @@ def test_of_a_pull_that_was_passed_on_nothing_long_is_kept() -> None:
     assert kept < 1 << 20
 
 
-async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
-    """Law: the group may have removed that replica, and its heartbeats are answered: it must look elsewhere."""
-    world = World(always_open=True)
-    world.routers[1].follow(None, 2)
-    client = world.connect(1)
-    world.ask(1, client, ask(RequestCode.HEART_BEAT, 1))
-    assert told(client) == [(1, 0, "node 1")]
-
-    world.pass_time(1.0)
-    assert client.closed == ""
-    world.pass_time(2 * FOLLOWER_CLIENT_S)
-    await let_go(client)
-
-
-async def test_the_pulls_of_a_client_that_cannot_leave_yet_stay_at_the_leader() -> None:
-    """Over a slow link a client at a follower always waits for something: its pulls must get their answers."""
-    world = World(always_open=True)
-    world.routers[2].lead(1)
-    world.routers[1].follow(2, 1)
-    world.routers[2].holds = {PULL, SEND}
-    client = world.connect(1)
-    world.ask(1, client, ask(PULL, 1), ask(SEND, 2))
-    world.pass_time(0.1)
-    world.pass_time(2 * FOLLOWER_CLIENT_S)
-    await asyncio.sleep(0.03)
-    assert (told(client), client.closed) == ([], "")
-
-    line = world.routers[2].clients.lines()[0]
-    world.routers[2].clients.send(line.id, ask(SEND, 2).reply(remark="node 2"))
-    world.pass_time(0.1)
-
-    await let_go(client)
-    assert [each.opaque for each in client.told] == [2, 1]
-
-
-async def test_a_busy_client_is_let_go_between_two_requests() -> None:
-    """It is passed on for ten seconds, then at a moment in which it waits for nothing."""
-    world = moved()
-    client = world.connect(1)
-    move(world)
-    for number in range(24):
-        world.ask(1, client, ask(SEND, number))
-        world.pass_time(0.4)
-    await asyncio.sleep(0.03)
-    assert client.closed == ""
-
-    for number in range(24, 27):
-        world.ask(1, client, ask(SEND, number))
-        world.pass_time(0.4)
-    await let_go(client)
-    assert told(client) == [(number, 0, "node 2") for number in range(27)]
-
-
-async def test_a_client_that_asks_in_the_last_moment_gets_its_answer() -> None:
-    """Between the decision to let a client go and its reset it may have asked: the answer comes."""
-    world = moved()
-    client = world.connect(1)
-    move(world)
-    world.routers[2].holds = {SEND}
-    world.pass_time(1.5)
-
-    world.ask(1, client, ask(SEND, 1))
-    await asyncio.sleep(0.03)
-
-    assert client.closed == ""
-
-
-async def test_a_planned_move_holds_requests_back() -> None:
-    """While leadership is on its way nothing is put into a log that may not take it."""
-    world = moved()
-    client = world.connect(1)
-
-    def transfer() -> None:
-        world.ask(1, client, ask(SEND, 1))
-        assert told(client) == []
-        move(world)
-
-    assert await world.routers[1].leadership.move(
-        settled=lambda: True, transfer=transfer, timeout_s=1.0
-    )
-    assert told(client) == [(1, 0, "node 2")]
-
-
-async def test_a_move_begins_when_nothing_is_under_way() -> None:
-    """The broker could only refuse a request that is not in the log when leadership goes: it waits for such requests."""
-    world = moved()
-    looks: list[bool] = []
-
-    def settled() -> bool:
-        looks.append(len(looks) == 3)
-        return looks[-1]
-
-    def transfer() -> None:
-        assert looks == [False, False, False, True]
-        move(world)
-
-    assert await world.routers[1].leadership.move(settled=settled, transfer=transfer, timeout_s=1.0)
-
-
-async def test_a_move_that_fails_serves_on() -> None:
-    """Requests that were held back are answered here."""
-    world = moved()
-    client = world.connect(1)
-
-    moved_on = await world.routers[1].leadership.move(
-        settled=lambda: True,
-        transfer=lambda: world.ask(1, client, ask(SEND, 1)),
-        timeout_s=0.01,
-    )
-
-    assert not moved_on
-    assert told(client) == [(1, 0, "node 1")]
-
-
-async def test_who_comes_during_a_planned_move_waits_like_everybody() -> None:
-    """A leader on its way out is no follower: it answers nobody by guess, also who has just come.
-
-    Found by the simulator (seed 235): cut off in the midst of a move, it gave a new client an old offset.
-    """
-    world = World(always_open=True)
-    router = world.routers[1]
-    router.lead(1)
-    clients = []
-
-    def transfer() -> None:
-        router.certain = False
-        clients.append(world.connect(1))
-        world.ask(1, clients[0], ask(PULL, 1))
-
-    assert not await router.leadership.move(settled=lambda: True, transfer=transfer, timeout_s=0.01)
-    assert told(clients[0]) == []
-    router.certain = True
-    router.leadership.tick()
-    assert told(clients[0]) == [(1, 0, "node 1")]
-
-
 def just_readable() -> RemotingCommand:
     """Return what the largest frame holds whose header leaves fields out: written again it is larger."""
     header = b'{"code":10}'
@@ -435,12 +298,24 @@ def just_readable() -> RemotingCommand:
     return command
 
 
-def test_a_request_that_cannot_be_passed_on_ends_its_own_connection_alone() -> None:
+def just_readable_header() -> RemotingCommand:
+    """Return what the largest header holds that leaves fields out."""
+    begin, end = b'{"code":10,"extFields":{"a":"', b'"}}'
+    header = begin.ljust(HEADER_SIZE_MAX - len(end), b"x") + end
+    frame = struct.pack(">II", 4 + len(header), len(header)) + header
+    (command,) = FrameDecoder().receive_data(frame)
+    return command
+
+
+@pytest.mark.parametrize("largest", [just_readable, just_readable_header])
+def test_a_request_that_cannot_be_passed_on_ends_its_own_connection_alone(
+    largest: Callable[[], RemotingCommand],
+) -> None:
     """Law: one client's frame, however it is written, keeps nobody else from the next leader."""
     world = moved()
     bad, good = world.connect(1, 1), world.connect(1, 2)
     world.routers[1].follow(None, 2)
-    world.ask(1, bad, just_readable())
+    world.ask(1, bad, largest())
     world.ask(1, good, ask(SEND, 1))
     world.routers[2].lead(2)
 
@@ -504,6 +379,20 @@ def test_an_answer_that_cannot_be_written_is_replaced_also_at_the_leader() -> No
     ((opaque, code, remark),) = told(client)
     assert (opaque, code) == (1, ResponseCode.SYSTEM_ERROR)
     assert "cannot be sent" in (remark or "")
+
+
+def test_the_longest_answer_passes_from_replica_to_replica() -> None:
+    """As to a batch: who asked through a follower would repeat it for ever."""
+    world = moved()
+    client = world.connect(1)
+    world.routers[2].holds = {SEND}
+    move(world)
+    world.ask(1, client, ask(SEND, 1))
+    ids = {"msgId": "0" * (ANSWER_HEADER_SIZE_MAX - 1_000)}
+
+    world.routers[2].clients.lines()[0].send(ask(SEND, 1).reply(ext=ids))
+
+    assert (client.closed, [each.ext for each in client.told]) == ("", [ids])
 
 
 def test_nothing_of_a_client_overtakes_what_was_dropped_of_it() -> None:

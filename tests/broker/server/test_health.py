@@ -18,8 +18,11 @@ WELL = Signs(
     swapping_s=None,
     disk_waits_s=0.001,
     is_disk_stalled=False,
+    stores_nothing=False,
+    lacks_log=False,
     ailing=[],
     address_complaint="",
+    has_failed=False,
     is_ending=False,
 )
 
@@ -36,7 +39,7 @@ def test_a_process_that_works_is_alive_and_not_hindered() -> None:
         (replace(WELL, swapping_s=SWAP_MAX_S), "snapshot"),
         (replace(WELL, disk_waits_s=DISK_MAX_S + 1, is_disk_stalled=True), "disk"),
         (replace(WELL, ailing=["link to 2 fails"]), "link to 2"),
-        (replace(WELL, is_ending=True), "ends"),
+        (replace(WELL, has_failed=True), "ends"),
     ],
 )
 def test_what_only_another_process_can_cure_is_not_alive(signs: Signs, word: str) -> None:
@@ -54,7 +57,10 @@ def test_what_only_another_process_can_cure_is_not_alive(signs: Signs, word: str
         # A swap stops the ticks for as long as it takes.
         (replace(WELL, swapping_s=SWAP_MAX_S - 1, idle_s=SWAP_MAX_S - 1), "snapshot"),
         (replace(WELL, disk_waits_s=3.0, is_disk_stalled=True), "disk"),
+        (replace(WELL, stores_nothing=True), "disk is full"),
+        (replace(WELL, lacks_log=True), "not caught up"),
         (replace(WELL, address_complaint="port 1 is in use"), "port 1 is in use"),
+        (replace(WELL, is_ending=True), "asked to end"),
     ],
 )
 def test_what_may_pass_is_alive_and_not_ready(signs: Signs, word: str) -> None:

@@ -1,12 +1,19 @@
 """Metrics of order show who holds a queue under which epoch, and how long a key has been held."""
 
+from collections.abc import Iterator
+from functools import partial
+
 import pytest
 
 from orderlymq_broker.processors.observe import status
 from orderlymq_broker.processors.observe.watch import LOOK_MS
 from orderlymq_broker.server import orderseries
 from orderlymq_broker.server.orderseries import backlog_series, order_series
+from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
+from tests.broker.calls import calls_in
 from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.lanes.member import Member, lead, produce
@@ -82,6 +89,56 @@ def test_the_age_is_that_of_the_oldest_lane_that_waits_for_a_release() -> None:
     assert age == pytest.approx(7, abs=0.5)
 
 
+@pytest.mark.interpreted
+def test_of_many_lanes_that_wait_for_a_release_one_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: a scrape costs no step per lane. Those of a state stand in the order in which they came into it."""
+    shell = lead(on_dead_letter="HoldKey")
+    produce(shell, *"abcdefgh")
+    member = Member(shell)
+    for task in member.fetch():
+        member.say("retry", task, tries_max=1)
+        shell.pass_time(1_000)
+    in_state, seen = LaneQueue.in_state, []
+
+    def counting(queue: LaneQueue, state: LaneState) -> Iterator[Lane]:
+        for each in in_state(queue, state):
+            if state is LaneState.HELD:
+                seen.append(each)
+            yield each
+
+    monkeypatch.setattr(LaneQueue, "in_state", counting)
+    (age,) = rows(shell, "held_oldest_seconds").values()
+
+    assert len({id(each) for each in seen}) == 1
+    assert age == pytest.approx(8, abs=0.5)
+
+
+def test_a_scrape_takes_no_step_per_queue_without_lanes() -> None:
+    """Groups by key may have begun hundreds of thousands."""
+    shells = [lead(queues=count) for count in (2, 200)]
+    for shell in shells:
+        produce(shell, "x")
+        assert len(Member(shell).fetch()) == 1
+
+    few, many = (
+        calls_in(partial(order_series, shell.core.context, shell.wall_ms)) for shell in shells
+    )
+
+    assert few == many
+
+
+def test_the_age_is_that_of_the_oldest_parked_key(held: AdminShell) -> None:
+    """In whatever order its queues have parked theirs."""
+    for queue in (1, 0):
+        held.pass_time(2_000)
+        create(held, KeyParked("billing", "orders", queue, "k", 0, "M", 1))
+    held.pass_time(3_000)
+
+    assert rows(held, "held_oldest_seconds") == {("billing",): pytest.approx(5, abs=0.5)}
+
+
 def test_the_oldest_lane_of_each_state_is_timed() -> None:
     """A listener that does not return, a lane that nobody fetches, and one that waits for its next try."""
     shell = lead()
@@ -129,3 +186,12 @@ def test_a_group_that_has_consumed_all_has_a_backlog_of_zero(held: AdminShell) -
     assert backlog(held) == {("billing",): 0, ("audit",): 0}
     held.follow()
     assert backlog(held) == {}
+
+
+def test_a_group_that_broadcasts_has_no_backlog(held: AdminShell) -> None:
+    """An autoscaler would take a zero for leave to stop all its members, who alone know what they have consumed."""
+    send(held, e=0)
+    heartbeat(held, "screen", peer=BOB, group="screens", model="BROADCASTING")
+    held.pass_time(LOOK_MS + 1_000, step=1_000)
+
+    assert backlog(held) == {("billing",): 1}

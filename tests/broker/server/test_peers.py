@@ -31,13 +31,13 @@ NOWHERE = Path("nowhere")
 
 
 class Links:
-    """The nodes to which a replica's transport sends."""
+    """The nodes to which a replica's transport sends, and where they are called."""
 
     def __init__(self) -> None:
-        self.nodes: frozenset[NodeId] = frozenset()
+        self.nodes: Mapping[NodeId, Address] = {}
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
-        self.nodes = frozenset(peers)
+        self.nodes = dict(peers)
 
     def tick(self, wall_ms: int, takes_in: int) -> None:
         pass
@@ -204,6 +204,19 @@ def test_what_follows_a_state_that_a_member_takes_in_stays_at_every_replica() ->
     clock.at_s += 1
 
     assert (free, taking_in, still, peers.index_needed) == (None, 40, 40, 50)
+
+
+def test_a_peer_that_has_moved_is_answered_after_a_snapshot_too() -> None:
+    """Law: settings win when a process starts. The peer's own link stays up, so that it does not say again where it is."""
+    group = LinkedGroup()
+    peers, links = group.peers[1], group.links[1]
+    moved = Address("127.0.0.1", 9999)
+    peers.peer_greeted(NodeId(2), moved)
+
+    for _ in range(2):
+        peers.watch(cast("Instance", group.replicas[1]), cast("SnapshotSender", group.senders[1]))
+
+        assert links.nodes[NodeId(2)] == moved
 
 
 def test_what_follows_a_state_stays_until_its_receiver_was_heard() -> None:

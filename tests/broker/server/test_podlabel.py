@@ -15,14 +15,17 @@ from orderlymq_broker.server.podlabel import LEADER, ROLE, TERM, ApiServer, PodL
 from orderlymq_broker.settings import PodSettings
 from orderlymq_runtime.security.tls import server_context
 from tests.runtime.certificates import make_authority, make_certificate
+from tests.waiting import turns, until
 
 
 class Pods:
-    """Pods of one namespace behind HTTP; *failures* answers come before the first good one."""
+    """Pods of one namespace behind HTTP; *failures* answers come before the first good one, *denied* methods have none."""
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.failures = 0
+        self.denied: frozenset[str] = frozenset()
+        self.asked = 0
         self.writes = 0
         self.url = ""
 
@@ -40,9 +43,12 @@ class Pods:
         return sorted(name for name, pod in self.pods.items() if ROLE in pod["labels"])
 
     async def answer(self, request: web.Request) -> web.Response:
+        self.asked += 1
         if self.failures:
             self.failures -= 1
             return web.json_response({"message": "etcd is away"}, status=500)
+        if request.method in self.denied:
+            return web.json_response({"message": "pods are forbidden"}, status=403)
         if request.headers["Authorization"] != "Bearer token":
             return web.json_response({"message": "who?"}, status=401)
         pod = self.pods.get(request.match_info["name"])
@@ -70,6 +76,7 @@ async def pods() -> AsyncIterator[Pods]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield found
+    await turns()
     await runner.cleanup()
 
 
@@ -136,6 +143,57 @@ async def test_an_api_server_that_is_away_is_asked_again(pods: Pods, tmp_path: P
     await label.close()
 
     assert (pods.leaders(), pods.failures) == (["demo-0-0"], 0)
+
+
+@pytest.mark.parametrize("denied", [{"PATCH"}, {"GET", "PATCH"}])
+async def test_a_leader_whose_pod_is_refused_the_label_says_so(
+    pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, denied: set[str]
+) -> None:
+    """Law: clients do not find it, so it is not ready; until the label is set, or it serves no longer."""
+    monkeypatch.setattr(podlabel, "COMPLAIN_AFTER_S", 0.1)
+    monkeypatch.setattr(podlabel, "FAREWELL_S", 0.0)
+    pods.add("demo-0-0")
+    label = _label(pods, tmp_path, 4)
+    label.serving_ended()  # as at the start of the process
+    await label.wait()
+    pods.denied = frozenset(denied)
+
+    label.serving_began()
+    assert label.complaint == ""
+    await until(lambda: "pods are forbidden" in label.complaint)
+    label.serving_ended()
+    assert label.complaint == ""
+    label.serving_began()
+    await until(lambda: "pods are forbidden" in label.complaint)
+    pods.denied = frozenset()
+    await label.wait()
+    await label.close()
+
+    assert (label.complaint, pods.leaders()) == ("", ["demo-0-0"])
+
+
+@pytest.mark.parametrize("case", ["has the label", "unknown", "silence"])
+async def test_a_leader_that_may_have_the_label_says_nothing(
+    pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """Law: not ready, its Service would leave it out. Where an API server answers nobody, nothing is known of this pod."""
+    monkeypatch.setattr(podlabel, "COMPLAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(podlabel, "FAREWELL_S", 0.0)
+    pods.add("demo-0-0", term=3 if case == "has the label" else None)
+    label = _label(pods, tmp_path, 4)
+    if case == "silence":
+        label.serving_ended()
+        await label.wait()
+        pods.failures = 100
+    else:
+        pods.denied = frozenset({"PATCH"} if case == "has the label" else {"GET", "PATCH"})
+
+    label.serving_began()
+    asked = pods.asked
+    await until(lambda: pods.asked > asked + 4)
+    await label.close()
+
+    assert label.complaint == ""
 
 
 async def test_who_serves_no_longer_gives_the_label_up(

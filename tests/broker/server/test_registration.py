@@ -38,6 +38,7 @@ from orderlymq_runtime.wallclock import machine_ms
 from tests.broker.store.memory import MemoryStore
 from tests.operator.scripted import serving
 from tests.ports import free_ports
+from tests.waiting import until
 
 GROUP_ADDRESS = Address("127.0.0.1", 10911)
 
@@ -189,6 +190,32 @@ async def test_a_name_server_that_comes_back_gets_the_registration_again(
     await route(client, port, "orders")
 
 
+async def test_a_name_server_that_dies_is_logged_once(
+    make_name_server: MakeNameServer,
+    make_registration: MakeRegistration,
+    client: RemotingClient,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The end of its connection comes first, and says nothing of why."""
+    (port,) = free_ports(1)
+    name_server = await make_name_server(port)
+    topics = Topics()
+    topics.create("orders", 1)
+    registration = make_registration(topics.state, port)
+    await route(client, port, "orders")
+    await until(lambda: registration.registered == {f"127.0.0.1:{port}": True})
+
+    await name_server.close()
+    await until(lambda: "does not answer" in caplog.text)
+    for _ in range(3):
+        registration.announce()
+        await asyncio.sleep(0)
+    await make_name_server(port)
+    await until(lambda: registration.registered == {f"127.0.0.1:{port}": True})
+
+    assert caplog.text.count("does not answer") == 1
+
+
 async def test_a_refused_registration_is_sent_less_and_less_often(
     make_registration: MakeRegistration,
 ) -> None:
@@ -298,12 +325,6 @@ async def test_many_topics_and_name_servers_hold_no_turn_of_the_loop(
         sink.close()
     assert size > 1 << 19
     assert max(turns) < table_s / 2
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30.0):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_groups_that_were_restored_together_are_named_until_all_name_servers_know_them(

@@ -10,6 +10,7 @@ import pytest
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_live
 from orderlymq_broker.server.settingsreload import SettingsReload
 from orderlymq_broker.settings import BrokerSettings, load
+from orderlymq_runtime.settingsfile import SettingsError
 
 # Each live key with another value than its default.
 OTHERS: dict[str, dict[str, object]] = {
@@ -52,6 +53,43 @@ def write(path: Path, **changes: object) -> BrokerSettings:
     fresh.write_bytes(msgspec.json.encode(said))
     os.replace(fresh, path)
     return load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "reason"),
+    [
+        ("operator", b"", "holds 0 bytes, not 16 to 1024"),
+        ("operator", b" \n", "holds 0 bytes"),
+        ("operator", b"short", "holds 5 bytes"),
+        ("operator", b"x" * 1_025, "holds 1025 bytes"),
+        ("operator", b"\xff" * 16, "is not UTF-8 text"),
+        ("operator", None, "No such file"),
+        ("", b"x" * 16, "are one account"),
+    ],
+)
+def test_half_an_account_of_the_operator_is_refused(
+    path: Path, key: str, text: bytes | None, reason: str
+) -> None:
+    """Law: nobody meant that everybody may change members and accounts and read all messages, as without such an account."""
+    file = path.with_name("operator.secret")
+    if text is not None:
+        file.write_bytes(text)
+    access = {"operator_key": key, "operator_secret_file": str(file)}
+
+    with pytest.raises(SettingsError, match=reason):
+        write(path, access=access)
+    with pytest.raises(SettingsError, match="are one account"):
+        write(path, access={"operator_key": "operator"})
+
+
+def test_the_secret_of_the_operator_is_read_without_white_space(path: Path) -> None:
+    """As editors leave it."""
+    file = path.with_name("operator.secret")
+    file.write_text(f" {'s' * 16}\n")
+
+    read = write(path, access={"operator_key": "operator", "operator_secret_file": str(file)})
+
+    assert read.access.operator_secret == "s" * 16
 
 
 @pytest.mark.parametrize("name", LIVE)

@@ -106,3 +106,30 @@ def test_many_rows_of_a_topic_go_as_one_range(replica: Replica) -> None:
     left = replica.restarted().state
     assert list(left.offsets.rows()) == [("g", "orders", 0, 0), ("g", "others", 0, 0)]
     assert [lock.topic for lock in left.locks.held()] == ["others"]
+
+
+def test_what_a_group_has_in_many_topics_goes_as_one_range(replica: Replica) -> None:
+    """Law: a group may have half a million rows, and its deletion is one turn of every replica's loop; what others have stays."""
+    names = [f"t{number}" for number in range(300)]
+    replica.take(*(TopicSet(name, 1, 1) for name in names), GroupSet("g"), GroupSet("g2"))
+    for group, client, wanted in (("g", "d", names[:1]), ("g", "c", names), ("g2", "c", names)):
+        replica.take(OffsetsCommitted(tuple(Commit(group, name, 0, 0) for name in names)))
+        queues = tuple((name, 0) for name in wanted)
+        replica.take(LocksRequested(group, client, "h:1", 1_000, queues))
+    epoch = replica.state.locks.epoch("g2", "t7", 0)
+
+    batch = Batch()
+    again = (GroupSet("g"), LocksRequested("g", "d", "h:1", 1_000, (("t7", 0),)))
+    records = encode_records((GroupDeleted("g", clean_offsets=True), *again))
+    entry = encode_entry(records, (), replica.state.physical_end, WALL_MS)
+    replica.machine.apply(replica.state.applied_index + 1, 1, split_entry(entry), batch)
+    replica.store.write(batch, sync=True)
+
+    assert len(batch.puts) < 20
+    replica.state.check_invariants()
+    left = replica.restarted().state
+    assert left.digest() == replica.state.digest()
+    assert {row[0] for row in left.offsets.rows()} == {"g2"}
+    assert [lock.client_id for lock in left.locks.of_group("g")] == ["d"]
+    assert left.locks.epoch("g", "t7", 0) > epoch
+    assert left.locks.count_of("c") == len(names)

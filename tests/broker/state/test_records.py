@@ -92,7 +92,7 @@ EXAMPLES: list[Record] = [
     ClientDead("c", "gone", addresses=("192.0.2.1:5",)),
     ExpansionFenced("t", 1, 8, 4, 60_000, 7),
     ExpansionAborted("t", 1, "too slow"),
-    ExpansionSwitched("t", 1, 8, 4, ("g",), 6, 7),
+    ExpansionSwitched("t", 1, 8, 4, ("g",), 6, 7, True),
     ExpansionPropagated("t", 8, 40_000, 7),
     ExpansionOpened("t"),
     AssignmentSet("g", "t", (("b", 0, "c"),), 7),

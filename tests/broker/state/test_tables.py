@@ -269,9 +269,10 @@ def test_the_first_send_of_an_identity_stands_until_the_window_passes(replica: R
     window = replica.state.dedup
     assert window.sends.get(b"A") == FirstSend(1, 0, first.physical, WALL_MS)
     assert replica.restarted().state.dedup.sends == window.sends
-    assert window.floor(count_max=1, oldest_ms=0) == first.physical + 1
-    assert window.floor(count_max=9, oldest_ms=WALL_MS + 1) == last.physical + 1
-    assert window.floor(count_max=9, oldest_ms=WALL_MS) == 0
+    assert window.floor(count_max=1, oldest_ms=0, most=9) == (first.physical + 1, True)
+    assert window.floor(count_max=9, oldest_ms=WALL_MS + 1, most=2) == (last.physical + 1, True)
+    assert window.floor(count_max=9, oldest_ms=WALL_MS + 1, most=1) == (first.physical + 1, False)
+    assert window.floor(count_max=9, oldest_ms=WALL_MS, most=9) == (0, True)
     assert replica.take(DedupTrimmed(first.physical + 1)) == [Trimmed(1)]
     assert (window.sends.get(b"A"), len(window)) == (None, 1)
 

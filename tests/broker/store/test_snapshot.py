@@ -1,15 +1,18 @@
 """A snapshot is taken beside writes and takes the place of a store whole, or not at all."""
 
+import errno
 import os
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from orderlymq_broker.store import layout
+from orderlymq_broker.store import layout, snapshot
 from orderlymq_broker.store.entry import encode_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import Applied
@@ -60,6 +63,19 @@ def exported(tmp_path: Path) -> tuple[Path, Manifest]:
     return tmp_path / "export", manifest
 
 
+def test_a_store_of_more_files_than_one_header_names_is_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: nobody tries for ever what cannot be sent, without a word."""
+    monkeypatch.setattr(snapshot, "FILES_MAX", 2)
+    leader = open_replica(tmp_path / "leader", LEADER)
+    fill(leader.store, 3, 3)
+
+    with pytest.raises(SnapshotRefused, match="has at most 2: let retention keep less"):
+        export_snapshot(leader.store, tmp_path / "export")
+    leader.close()
+
+
 def test_a_follower_takes_the_state_and_keeps_its_own_name_and_vote(
     tmp_path: Path, exported: tuple[Path, Manifest]
 ) -> None:
@@ -107,6 +123,53 @@ def test_what_a_snapshot_replaces_is_deleted_beside_the_store_in_use(
     assert follower.store.get(Family.TABLES, b"count") == layout.encode_u64(25)
     assert not (tmp_path / "follower" / "store.old").exists()
     follower.close()
+
+
+def test_what_cannot_be_deleted_keeps_no_replica_from_its_work(
+    tmp_path: Path,
+    exported: tuple[Path, Manifest],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Law: what was replaced is of no use to anybody; each start tries to delete it, and goes on."""
+    follower = open_replica(tmp_path / "follower", FOLLOWER)
+    fill(follower.store, 3, 3)
+    follower.replace(exported[0], HardState())
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(shutil, "rmtree", refuse)
+        follower.remove_replaced()
+        follower.close()
+        open_replica(tmp_path / "follower", FOLLOWER).close()
+
+    assert caplog.text.count("store.old is not needed and cannot be deleted") == 2
+    open_replica(tmp_path / "follower", FOLLOWER).close()
+    assert not (tmp_path / "follower" / "store.old").exists()
+
+
+@pytest.mark.parametrize("group", ["group-a", "group-b"])
+def test_a_store_that_a_full_disk_keeps_from_its_end_is_replaced_all_the_same(
+    tmp_path: Path, exported: tuple[Path, Manifest], group: str
+) -> None:
+    """Law: what is given up needs no room. A snapshot that is refused leaves the store as a crash would."""
+    directory, _ = exported
+    follower = open_replica(tmp_path / "follower", Identity("east", group, 2))
+    fill(follower.store, 3, 3)
+
+    class Full:
+        def flush(self) -> None:
+            raise OSError("IO error: No space left on device")
+
+    follower.store._columns.append(cast("Any", Full()))
+    with suppress(WrongDirectory):
+        follower.replace(directory, HardState())
+
+    count = follower.store.get(Family.TABLES, b"count")
+    follower.close()
+    assert count == layout.encode_u64(25 if group == "group-a" else 3)
 
 
 @pytest.mark.parametrize("recovering", [True, False])

@@ -35,7 +35,7 @@ from tests.nemesis.invariants.transactions import DEALS, Step, Word
 
 #: Java clients by the version that stands in the history.
 JAVA_4: Final = "4.9.8"
-JAVA_5: Final = "5.4.0"
+JAVA_5: Final = "5.5.0"
 
 #: The longest time that a client may believe in its lock after it was stopped. The SDK counts 15 s from before it asked and
 #: asks every 5 s, so that the broker may free a lock 10 s after the client was stopped; a Java client

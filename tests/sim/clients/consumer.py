@@ -234,7 +234,7 @@ class Consumer(Client):
         while self._busy < WORKERS and self._backlog:
             deliver = self._backlog.popleft()
             identity = deliver.queue, deliver.generation, deliver.delivery
-            if not self._core.may_start(deliver, self.now_ms()):
+            if not self._core.maybe_start(deliver, self.now_ms()):
                 self.world.coverage["delivery dropped before its listener"] += 1
                 self._post(DeliveryDropped(*identity))
                 continue

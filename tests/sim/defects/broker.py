@@ -272,12 +272,14 @@ def _answer_early(bed: Bed) -> None:
 
 @PROCESSORS.defect("answer a repeat before the first is stored", "acknowledged is committed")
 def _repeat_early(bed: Bed) -> None:
-    def repeat(self: SendProcessor, identity: Any, more: Any, request: Any, peer: Any) -> Any:
+    def repeat(
+        self: SendProcessor, first: Any, again: Any, request: Any, peer: Any, *, timed: bool
+    ) -> Any:
         topic = self._context.state.topics.by_name[request.ext["b"]]
         queue = topic.queue(int(request.ext["e"]))
         end, _ = self._context.entries._heads.get(queue, (queue.next_offset, 0))
         places = [Place(queue.queue_id, end - 1, 0)]
-        return answer_places(self._context, places, more, request, peer)
+        return answer_places(self._context, places, {}, request, peer)
 
     bed.put(SendProcessor, "_answer_repeat", repeat)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from orderlymq.consumer.core import parkedkeys as holding
-from orderlymq.consumer.core.events import OrderedResult, StartFound
+from orderlymq.consumer.core.events import Deliver, OrderedResult, StartFound
 from orderlymq.consumer.core.locks import LockedQueues
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.processqueue import ProcessQueue
@@ -49,9 +49,14 @@ def _long_lease(bed: Bed) -> None:
     },
 )
 def _no_look(bed: Bed) -> None:
-    bed.put(
-        OrderedConsumer, "may_start", lambda self, deliver, now_ms: deliver.queue in self.queues
-    )
+    def maybe_start(self: OrderedConsumer, deliver: Deliver, _now_ms: int) -> bool:
+        state = self.queues.get(deliver.queue)
+        if state is None or state.delivery != deliver.delivery:
+            return False
+        state.begun = True
+        return True
+
+    bed.put(OrderedConsumer, "maybe_start", maybe_start)
 
 
 @CONSUMER.defect("keep the cache under a new epoch", "an epoch begins at the committed offset")

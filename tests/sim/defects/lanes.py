@@ -145,8 +145,8 @@ def _forget_at_load(bed: Bed) -> None:
             for lane in list(queue.in_state(LaneState.IN_HAND)):
                 lane.state = LaneState.READY
                 lane.taken = 0
-                del queue.by_state[LaneState.IN_HAND][lane.number]
-                queue.by_state[LaneState.READY][lane.number] = None
+                queue._leave(LaneState.IN_HAND, lane.number)
+                queue._enter(LaneState.READY, lane.number)
         self._holders.clear()
 
     bed.put(LaneTable, "__init__", read)
@@ -242,9 +242,9 @@ def _reset_nothing(bed: Bed) -> None:
 def _numbers_again(bed: Bed) -> None:
     real = LaneTable.__dict__["_drop"]
 
-    def drop(self: LaneTable, group: str, topic: str, writes: Any) -> None:
+    def drop(self: LaneTable, group: str, topic: str) -> None:
         floor = self._floor
-        real(self, group, topic, writes)
+        real(self, group, topic)
         self._floor = floor
 
     bed.put(LaneTable, "_drop", drop)

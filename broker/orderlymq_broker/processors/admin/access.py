@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from orderlymq_broker.core.bodylimits import BODY_SIZE_MAX, read_heartbeat
+from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
@@ -135,8 +135,14 @@ class Need:
         return f"{'group' if self.is_group else 'topic'}-{self.name}"
 
 
-# As with RocketMQ every account may write traces, and answer requests: a reply goes to who has asked.
+# As with RocketMQ every account may write traces, and answer requests: a reply goes to who has asked. What waits or belongs to
+# a transaction is no trace (`check_publish`).
 _TRACES: Final = Need(TRACE_TOPIC, PUB)
+_TRACE_CODES: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+)
 _REPLY_CODES: Final = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
@@ -211,6 +217,27 @@ class AccessControl:
 
         return account is not None and (account.admin or not _lack(account, _topic(topic, PUB)))
 
+    def check_publish(self, peer: Peer, topic: str) -> None:
+        """Refuse what is more than a trace to a peer that may write nothing but traces to *topic*.
+
+        Raises:
+            RequestRefused: its account has no right to the topic.
+        """
+        if not self.may_publish(peer, topic):
+            self._context.counters["access_denied"] += 1
+            _deny(
+                f"No permission for topic-{topic}; accessKey={peer.account} may write traces there, which do not "
+                "wait and belong to no transaction"
+            )
+
+    def may_read(self, request: RemotingCommand, *, group: str = "", topic: str = "") -> bool:
+        """Return whether who signed an admitted request may consume for a group, or else read a topic."""
+        account = self._account(request.ext.get(ACCESS_KEY, "")) if self.enabled else None
+        if account is None or account.admin:
+            return True
+
+        return not _lack(account, _group(group) if group else _topic(topic, SUB))
+
     def closed(self, connection: int) -> None:
         """Forget a connection."""
         self.admitted.discard(connection)
@@ -241,8 +268,10 @@ class AccessControl:
         except SignatureRefused as refused:
             self._count_wrong(request, peer, now)
             raise self._signature_refusal(str(refused)) from refused
-        # Before it is remembered: only administrators use up the memory of all.
-        self._check_permissions(request, account)
+        # Before it is remembered: only administrators use up the memory of all. Whatever the code is: one who may commit
+        # offsets must not say who operates.
+        if not account.admin:
+            _deny_for(request, account)
         try:
             self._guard.take(stamp, now.wall_ms)
         except SignatureRefused as refused:
@@ -263,8 +292,7 @@ class AccessControl:
 
     def _count_wrong(self, request: RemotingCommand, peer: Peer, now: Now) -> None:
         """Take note of a wrong signature; a large one makes a stranger of its connection again."""
-        self._wrong.count(request, peer, now.monotonic_ms)
-        if len(request.body) > BODY_SIZE_MAX:
+        if self._wrong.count(request, peer, now.monotonic_ms):
             self.admitted.discard(peer.connection)
 
     def _judge(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
@@ -311,15 +339,14 @@ class AccessControl:
         return self._context.state.access.accounts.get(access_key)
 
     def _check_permissions(self, request: RemotingCommand, account: AccountSet) -> None:
-        key = account.access_key
         if account.admin:
             return
         if request.code in ADMIN_CODES or _shows_accounts(request):
-            _deny(
-                f"Need admin permission for request code={request.code}, but accessKey={key} is not"
-            )
+            _deny_for(request, account)
         for need in (*needs_of(request), *self._needs_of_message(request)):
-            if need == _TRACES or (need == self._replies and request.code in _REPLY_CODES):
+            if need == _TRACES and request.code in _TRACE_CODES:
+                continue
+            if need == self._replies and request.code in _REPLY_CODES:
                 continue
             lack = _lack(account, need)
             if lack:
@@ -465,6 +492,10 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _fields(group="consumerGroup"),
     RequestCode.GET_CONSUMER_RUNNING_INFO: _fields(group="consumerGroup"),
     RequestCode.CONSUMER_SEND_MSG_BACK: _fields(group="group"),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _fields(group="group"),
+    RequestCode.ORDERLYMQ_GROUP_MEMBERS: _fields(group="consumerGroup"),
+    RequestCode.ORDERLYMQ_PARKED_KEYS: _fields(group="consumerGroup"),
+    RequestCode.ORDERLYMQ_LANES: _fields(group="consumerGroup"),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _fields(group="consumerGroup"),
     RequestCode.UNREGISTER_CLIENT: _fields(group="consumerGroup"),
     RequestCode.HEART_BEAT: _heartbeat,
@@ -495,6 +526,12 @@ def _is_at(peer: Peer, pattern: str) -> bool:
     except AddressPatternError:
         # Patterns are checked when they are set; one that is not understood lets nobody in.
         return False
+
+
+def _deny_for(request: RemotingCommand, account: AccountSet) -> NoReturn:
+    """Refuse what only an administrator may ask for."""
+    code, key = request.code, account.access_key
+    _deny(f"Need admin permission for request code={code}, but accessKey={key} is not")
 
 
 def _deny(reason: str) -> NoReturn:

@@ -14,7 +14,7 @@ import msgspec
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import change
+from orderlymq_broker.core.responses import change, check_unchanging
 from orderlymq_broker.processors.admin.access import PERMISSIONS
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.rotation import overlap_seconds, with_secret
@@ -32,6 +32,8 @@ from orderlymq_protocol.plurals import counted
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, SECRET_SIZE_MAX, unseal
 
 KEY_LENGTH_MIN: Final = 6
+# As in the manifest of a User. Every replica keeps it, and so does each member that signed with it.
+ACCESS_KEY_LENGTH_MAX: Final = 127
 # More than a person keeps apart; each costs a few hundred bytes on every replica.
 ACCOUNTS_MAX: Final = 10_000
 RESOURCES_MAX: Final = 1_000
@@ -56,6 +58,7 @@ class AccessAdministration:
 
     def set_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 50: create an account, or change what the request names of one."""
+        check_unchanging(self._context, "account", [request.ext.get("accessKey", "")])
         try:
             account = self._read_account(request.ext, now)
         except ValueError as error:
@@ -67,6 +70,7 @@ class AccessAdministration:
     def delete_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 51."""
         key = request.ext.get("accessKey", "")
+        check_unchanging(self._context, "account", [key])
         if key not in self._context.state.access.accounts:
             raise RequestRefused(
                 ResponseCode.DELETE_ACL_CONFIG_FAILED,
@@ -148,9 +152,9 @@ class AccessAdministration:
             )
         present = accounts.get(key)
         if present is None:
-            if len(accounts) >= ACCOUNTS_MAX:
+            if len(accounts) + self._context.entries.pending_rows["accounts",] >= ACCOUNTS_MAX:
                 raise ValueError(f"there are {ACCOUNTS_MAX} accounts; delete one first")
-            present = AccountSet(_long_enough("accessKey", key), "")
+            present = AccountSet(_access_key(key), "")
         sealed = ext.get(EXT_SEALED)
         operator_secret = self._context.settings.access.operator_secret
         said = ext.get("secretKey", "") if sealed is None else unseal(sealed, key, operator_secret)
@@ -201,6 +205,15 @@ def _quota(ext: Mapping[str, str], present: Quota) -> Quota:
         found[attribute] = int(text)
 
     return msgspec.structs.replace(present, **found)
+
+
+def _access_key(key: str) -> str:
+    if len(key) > ACCESS_KEY_LENGTH_MAX:
+        raise ValueError(
+            f"the accessKey has {len(key)} characters, {ACCESS_KEY_LENGTH_MAX} are allowed"
+        )
+
+    return _long_enough("accessKey", key)
 
 
 def _long_enough(name: str, value: str) -> str:

@@ -57,7 +57,8 @@ class ConfigAdministration:
                 values[name] = (changed, text_of(context.manifest, name))
             elif not changes_nothing(name, text):
                 raise _refusal(name, f"{why_not(name)}. Changeable are {', '.join(sorted(LIVE))}")
-        if all(present[name] == text for name, (text, _) in values.items()):
+        # Also what is so already: another change may be under way.
+        if not values:
             return answer(request, peer)
 
         return change(

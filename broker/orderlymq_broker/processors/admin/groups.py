@@ -16,8 +16,7 @@ import msgspec
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.listings import Pieces, filled, offset_table, rows_of, table
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
-from orderlymq_broker.core.responses import answer_list, change
-from orderlymq_broker.core.uncommitted import count_down
+from orderlymq_broker.core.responses import answer_list, change, check_unchanging
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic, find_group
@@ -104,7 +103,17 @@ _NEWER_MEMBERS: Final = {
     "consumeConcurrently": "concurrent",
 }
 # Members that a tool of ours may name as those that it means.
-_MEMBERS: Final = {**_NEWER_MEMBERS, "retryMaxTimes": "retry_max_times"}
+_MEMBERS: Final = {
+    **_NEWER_MEMBERS,
+    "consumeEnable": "consume_enable",
+    "consumeFromMinEnable": "consume_from_min_enable",
+    "consumeBroadcastEnable": "consume_broadcast_enable",
+    "retryQueueNums": "retry_queues",
+    "retryMaxTimes": "retry_max_times",
+    "brokerId": "broker_id",
+    "whichBrokerWhenConsumeSlowly": "which_broker_when_slow",
+    "notifyConsumerIdsChangedEnable": "notify_changes",
+}
 
 
 class GroupAdministration:
@@ -136,7 +145,12 @@ class GroupAdministration:
         body = fastjson.loads_standard(request.body)
 
         meant = request.ext.get(EXT_MEMBERS)
-        only = None if meant is None else frozenset(meant.split(","))
+        only = None if meant is None else frozenset(filter(None, meant.split(",")))
+        if unknown := (only or frozenset()) - _MEMBERS.keys():
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{EXT_MEMBERS} names {min(unknown)!r}, no member of a group",
+            )
 
         return self._change(self._judge(body, only), request, peer)
 
@@ -158,17 +172,10 @@ class GroupAdministration:
         return self._change(records, request, peer)
 
     def _change(self, records: list[Record], request: RemotingCommand, peer: Peer) -> list[Effect]:
-        changing = self._context.view.changing
         names = [each.name for each in records if isinstance(each, GroupSet)]
-        changing.update(names)
+        check_unchanging(self._context, "group", names)
 
-        return change(
-            self._context,
-            [*self._flush(), *records],
-            request,
-            peer,
-            ended=lambda: count_down(changing, names),
-        )
+        return change(self._context, [*self._flush(), *records], request, peer)
 
     def _judge(self, body: object, only: frozenset[str] | None = None) -> list[Record]:
         """Return the records that make a group as *body* wants it; of one that exists, change *only* these members.
@@ -245,7 +252,7 @@ class GroupAdministration:
             RequestRefused: some are not stored yet, or may come about before the change stands in the log (1).
         """
         group, state = wanted.name, self._context.state
-        count = sum(len(queue.by_state[LaneState.DYING]) for queue in state.lanes.of_group(group))
+        count = state.lanes.count_in(LaneState.DYING, group)
         count += self._context.entries.pending_removals["failed", group]
         text = _LETTERS.format(group=group, letters=counted(count, "dead letter")) if count else ""
         # The report about a lane in hand may be under way.
@@ -283,7 +290,7 @@ class GroupAdministration:
             RequestRefused: members have queues or lanes, or what is under way gives them some (20517).
         """
         state = self._context.state
-        locks, lanes = state.locks.held_of[group], state.lanes.count_in_hand(group)
+        locks, lanes = state.locks.held_of[group], state.lanes.count_in(LaneState.IN_HAND, group)
         is_giving = self._context.entries.pending_removals["given", group] > 0
         if text := in_use(group, locks, lanes, is_giving=is_giving):
             raise RequestRefused(ResponseCode.ORDERLYMQ_GROUP_IN_USE, text)
@@ -508,7 +515,7 @@ def config_of(config: GroupSet) -> SubscriptionGroupConfig:
 
 def _changed(record: GroupSet, by: GroupSet, members: Iterable[str]) -> GroupSet:
     """Return *record* with some members of *by*."""
-    fields = [_MEMBERS[member] for member in members if member in _MEMBERS]
+    fields = [_MEMBERS[member] for member in members]
     return msgspec.structs.replace(record, **{field: getattr(by, field) for field in fields})
 
 

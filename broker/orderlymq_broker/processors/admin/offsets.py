@@ -9,13 +9,12 @@ Broker2Client. For one queue mqadmin sends 15 and then 222; either sets it, with
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
-from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
+from orderlymq_broker.core.brokertoclient import TOOLS, ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Send
 from orderlymq_broker.core.listings import Rows, table
@@ -51,6 +50,8 @@ from orderlymq_protocol.header.pull import UpdateConsumerOffsetHeader
 
 # A tool waits 5 s for an answer; the members must have answered before.
 STATUS_TIMEOUT_MS: Final = 3_000
+# What members said that is kept until the last of them has answered, of all requests together: a queue is some 60 bytes.
+KEPT_SIZE_MAX: Final = 4 << 20
 # Offsets that one request copies; one topic never has so many.
 CLONED_MAX: Final = 10_000
 
@@ -115,6 +116,8 @@ class OffsetAdministration:
         self._committer = committer
         self._fence = fence
         self._asker = asker
+        # Bytes of what members said in requests that are open.
+        self._kept_size = 0
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -354,7 +357,7 @@ class OffsetAdministration:
     # -- what members think ------------------------------------------------------------------------
 
     def member_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 223: ask the members of a group (221) where they stand; those that do not know are left out."""
+        """Serve 223: ask the members of a group (221) where they stand; those that do not know, or say too much, are left out."""
         header = GetConsumerStatusHeader.from_ext(request.ext)
         members = [
             (client_id, session)
@@ -368,34 +371,57 @@ class OffsetAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"No Any Consumer online in the consumer group: [{header.group}]",
             )
+        if len(members) > TOOLS.of_asker:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"group[{header.group}] has {len(members)} members, and {TOOLS.of_asker} are asked at a time: name one as clientAddr",
+            )
         kept, missing = unanswered(request), len(members)
-        table: dict[str, Mapping[MessageQueue, int]] = {}
+        rows: list[bytes] = []
 
         def answered(client_id: str, response: RemotingCommand | Silence) -> list[Effect]:
             nonlocal missing
-            if (
-                isinstance(response, RemotingCommand)
-                and response.code == ResponseCode.SUCCESS
-                and len(response.body) <= ANSWER_SIZE_MAX
-            ):
-                # A client's fault must not hide what the others say.
-                with suppress(JsonError, ModelError):
-                    table[client_id] = ConsumerStatus.from_json(response.body).message_queue_table
+            rows.append(self._keep(client_id, response))
             missing -= 1
-            return [] if missing else answer(kept, peer, body=ConsumerStatus({}, table).to_json())
+            if missing:
+                return []
+            self._kept_size -= sum(map(len, rows))
+            table = b",".join(filter(None, rows))
+            body = b'{"consumerTable":{' + table + b'},"messageQueueTable":{}}'
+            return answer(kept, peer, body=body)
 
         deadline_ms = now.monotonic_ms + STATUS_TIMEOUT_MS
 
-        return [
-            self._asker.ask(
-                session.peer.connection,
-                RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=header.to_ext()),
-                deadline_ms,
-                partial(answered, client_id),
-                asker=peer.connection,
-            )
+        code, ext = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header.to_ext()
+        asked = [
+            (session.peer.connection, RemotingCommand(code, ext=ext), partial(answered, client_id))
             for client_id, session in members
         ]
+
+        return [*self._asker.ask_all(asked, deadline_ms, asker=peer.connection)]
+
+    def _keep(self, client_id: str, response: RemotingCommand | Silence) -> bytes:
+        """Return where a member stands as it is answered, and count it; empty where it does not know, or there is no room.
+
+        Each is written when it comes: all of them together take seconds.
+        """
+        if (
+            not isinstance(response, RemotingCommand)
+            or response.code != ResponseCode.SUCCESS
+            or len(response.body) > min(ANSWER_SIZE_MAX, KEPT_SIZE_MAX - self._kept_size)
+        ):
+            return b""
+        try:
+            table = ConsumerStatus.from_json(response.body).message_queue_table
+            row = fastjson.dumps({client_id: table})[1:-1]
+        except (JsonError, ModelError):
+            # A client's fault must not hide what the others say.
+            return b""
+        if self._kept_size + len(row) > KEPT_SIZE_MAX:
+            return b""
+        self._kept_size += len(row)
+
+        return row
 
     # -- copies ------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ from orderlymq_protocol.body.config import (
     SINGLE_TAG,
     TOPIC_ATTRIBUTES,
     TYPE_IN_ORDER,
+    UNIT,
+    UNIT_SUBSCRIPTION,
 )
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
@@ -53,6 +55,7 @@ from orderlymq_protocol.plurals import counted
 TOPICS_AT_ONCE_MAX: Final = 256
 
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+_FLAGS_ALL: Final = UNIT | UNIT_SUBSCRIPTION
 
 
 class TopicAdministration:
@@ -124,7 +127,7 @@ class TopicAdministration:
         """Serve 215: delete a topic with its messages and what groups have committed in it."""
         name = TopicHeader.from_ext(request.ext).topic
         self._check_not_system(name)
-        check_unchanging(self._context, [name])
+        check_unchanging(self._context, "topic", [name])
         if self._context.state.topics.get(name) is None:
             return answer(request, peer)
 
@@ -200,12 +203,7 @@ class TopicAdministration:
     def _change(
         self, records: Sequence[TopicSet], request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
-        names = {record.name for record in records}
-        check_unchanging(self._context, names)
-        if len(names) < len(records):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, "a topic stands in the list twice; name each once"
-            )
+        check_unchanging(self._context, "topic", [record.name for record in records])
 
         # Sends are judged by what is applied: none may come behind the change into a queue that it takes away.
         topics, fencing = self._context.state.topics, self._context.view.fencing
@@ -378,6 +376,10 @@ def _check_numbers(config: TopicConfig) -> None:
         (
             not config.perm & ~_PERM_ALL,
             f"perm {config.perm} is unknown; add up 4 (read), 2 (write) and 1 (inherit)",
+        ),
+        (
+            not config.topic_sys_flag & ~_FLAGS_ALL,
+            f"topicSysFlag {config.topic_sys_flag} is unknown; it is 0, or 1 (unit) and 2 (subscriptions of units) added up",
         ),
         # Every registration carries it: RocketMQ knows these two.
         (

@@ -1,8 +1,8 @@
 """
 Wrong signatures by address: how many bytes of wrongly signed requests are checked before large ones are refused.
 
-The rule: a signature covers the body, so who knows an access key and no secret makes the loop read whole bodies. A connection
-without any right signature so far may show large bodies only while its address has not had too many wrong ones. Small
+The rule: a signature covers header and body, so who knows an access key and no secret makes the loop read all of both. A connection
+without any right signature so far may show large requests only while its address has not had too many wrong ones. Small
 requests are always judged, so a client behind the same address shows its signature with its first heartbeat. Nothing here
 reads a clock. Addresses count as in ``core/quotas.py``.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 from orderlymq_broker.core.bodylimits import BODY_SIZE_MAX, MESSAGE_CODES
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.core.quotas import IDLE_MAX, Bucket, network_of
+from orderlymq_broker.core.quotas import IDLE_MAX, Bucket, network_of, size_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.send.checks import illegal
 from orderlymq_protocol.codes import ResponseCode
@@ -38,10 +38,10 @@ class WrongSignatures:
         Raises:
             RequestRefused: a message is too large (13), or the address has to wait (2).
         """
-        size = len(request.body)
-        if request.code in MESSAGE_CODES and size > self._context.settings.storage.body_size_max:
+        body_size_max = self._context.settings.storage.body_size_max
+        if request.code in MESSAGE_CODES and len(request.body) > body_size_max:
             raise illegal(self._context)
-        if size <= BODY_SIZE_MAX:
+        if size_of(request) <= BODY_SIZE_MAX:
             return
         bucket = self._buckets.get(network_of(peer.host))
         if bucket is not None and not bucket.has_more_than(0, now_ms):
@@ -51,13 +51,15 @@ class WrongSignatures:
             )
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, remark)
 
-    def count(self, request: RemotingCommand, peer: Peer, now_ms: int) -> None:
-        """Take note of a wrong signature."""
-        if len(request.body) <= BODY_SIZE_MAX:
-            return
+    def count(self, request: RemotingCommand, peer: Peer, now_ms: int) -> bool:
+        """Take note of a wrong signature; return whether it was one of a large request."""
+        size = size_of(request)
+        if size <= BODY_SIZE_MAX:
+            return False
         network = network_of(peer.host)
         bucket = self._buckets.pop(network, None) or Bucket(BYTES_PER_S, now_ms)
-        bucket.take(len(request.body))
+        bucket.take(size)
         self._buckets[network] = bucket
         if len(self._buckets) > IDLE_MAX:
             del self._buckets[next(iter(self._buckets))]
+        return True

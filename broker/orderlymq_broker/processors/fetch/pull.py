@@ -148,6 +148,8 @@ class PullProcessor:
         # Those that are to be answered, and why without being judged; None for one that was looked at.
         self._due: deque[tuple[Iterator[HeldPull | None], str]] = deque()
         self._goes_on = False
+        # Members have reported since the pulls ahead of them were looked at; and somebody is looking.
+        self._reported = self._seeks_reported = False
 
     def pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 11 and 361."""
@@ -229,8 +231,22 @@ class PullProcessor:
         return verdict
 
     def wake_early(self) -> list[Effect]:
-        """Judge again the pulls that were ahead of their client's heartbeat."""
-        return self._release_each(iter([*self._held.get(_EARLY, {}).values()]))
+        """Judge again the pulls whose clients' heartbeats have come; those of other members leave them waiting."""
+        self._reported = True
+
+        return [] if self._seeks_reported else self._release_each(self._if_reported())
+
+    def _if_reported(self) -> Iterator[HeldPull | None]:
+        """Look at the pulls ahead of a heartbeat, and again if more were reported meanwhile: one walk at a time."""
+        members = self._context.state.members
+        self._seeks_reported = True
+        while self._reported:
+            self._reported = False
+            for held in [*self._held.get(_EARLY, {}).values()]:
+                header = held.header
+                wish = members.subscriptions(header.consumer_group).get(header.topic)
+                yield held if wish is not None and wish.version >= header.sub_version else None
+        self._seeks_reported = False
 
     def wake_orphaned(self, groups: Collection[str] | None = None) -> list[Effect]:
         """Answer the held pulls of some groups, or all, whose topic is gone, or whose group is gone or consumes by key."""

@@ -6,15 +6,17 @@ applied; members are shown each with its own subscriptions, because those that d
 The answer to a member that asks: ``strategies.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.operators import check_token
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_when_applied
+from orderlymq_broker.core.responses import answer_list, answer_when_applied
 from orderlymq_broker.processors.groups.locks import check_client
-from orderlymq_broker.state.groups.members import since_ms
+from orderlymq_broker.state.groups.members import since_ms, size_of
 from orderlymq_broker.state.records import AssignmentSet, MemberSeen
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
@@ -23,6 +25,8 @@ from orderlymq_protocol.integers import INT32_MAX
 
 # As many queues as a topic may have; a row of them is some 100 KiB.
 OWNERS_MAX: Final = 16_384
+# Of a member, as much work as a row of a list: a heartbeat may be 256 KiB long.
+_PIECE_SIZE: Final = 4 << 10
 
 
 class AssignmentProcessor:
@@ -49,21 +53,41 @@ class AssignmentProcessor:
         return answer_when_applied(request, peer, [record])
 
     def members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20508: the members of a group, and the assignment of its queues."""
-        group = request.ext.get("consumerGroup", "")
+        """Serve 20508: the members of a group, and the assignment of its queues; without a group all members."""
+        if "consumerGroup" not in request.ext:
+            return answer_list(self._context, request, peer, array("members", self._everybody()))
+        group = request.ext["consumerGroup"]
         state = self._context.state
-        found = state.members.of_group(group)
-        body = {
-            "consumerGroup": group,
-            "ordered": state.is_ordered(group),
-            "members": [_shown(found[client_id]) for client_id in sorted(found)],
-            "assignments": {
-                topic: [list(owner) for owner in owners]
-                for topic, owners in state.assignments.of_group(group).items()
-            },
-        }
 
-        return answer(request, peer, body=fastjson.dumps(body))
+        def others() -> dict[str, Any]:
+            owned = state.assignments.of_group(group).items()
+            return {
+                "consumerGroup": group,
+                "ordered": state.is_ordered(group),
+                "assignments": {
+                    topic: [list(owner) for owner in owners] for topic, owners in owned
+                },
+            }
+
+        return answer_list(
+            self._context, request, peer, array("members", self._members_of(group), others)
+        )
+
+    def _members_of(self, group: str) -> Iterator[dict[str, Any] | None]:
+        """Yield the members of a group as they are shown, and None for the work behind long ones."""
+        found = self._context.state.members.of_group(group)
+        for client_id in sorted(found):
+            member = found.get(client_id)
+            if member is not None:
+                yield _shown(member)
+                yield from repeat(None, size_of(member) // _PIECE_SIZE)
+
+    def _everybody(self) -> Iterator[tuple[str, str]]:
+        """Yield client id and address of each member of each group."""
+        table = self._context.state.members
+        for group in sorted(table.groups()):
+            for client_id, member in sorted(table.of_group(group).items()):
+                yield client_id, member.address
 
 
 def _owners(body: bytes) -> tuple[tuple[str, int, str], ...]:

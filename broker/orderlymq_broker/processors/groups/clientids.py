@@ -16,7 +16,7 @@ from typing import Final
 from orderlymq_broker.core.clientsessions import Session, TooManyClients
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
-from orderlymq_broker.processors.groups.fence import host_of
+from orderlymq_broker.state.groups.members import host_of
 from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol.body.clients import ConsumerData
 from orderlymq_protocol.codes import ResponseCode

@@ -19,6 +19,7 @@ from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.state.groups.locks import Lock
+from orderlymq_broker.state.groups.members import host_of
 from orderlymq_broker.state.records import GroupSet, MemberSeen
 from orderlymq_protocol.body.clients import BROADCASTING
 from orderlymq_protocol.codes import ResponseCode
@@ -145,7 +146,7 @@ class Fence:
                 return PASSES
         elif lock is not None and self._must_be_holder(lock, peer, ext, pulls=pulls):
             return Verdict(epoch=lock.epoch)
-        elif context.state.members.is_broadcasting(group):
+        elif context.state.only_broadcasts(group):
             return PASSES
 
         return Verdict(refusal=_refusal(group, topic, queue_id, lock))
@@ -176,16 +177,14 @@ class Fence:
 
     def _is_alone_with(self, version: str, lock: Lock) -> bool:
         """Return whether the holder, and no other member at its address, has this version of its subscription."""
-        members = self._context.state.members.of_group(lock.group)
-        holder = members.get(lock.client_id)
+        members = self._context.state.members
+        holder = members.get(lock.group, lock.client_id)
         if holder is None or version in ("", "0") or _version(holder, lock.topic) != version:
             return False
 
         return not any(
-            member is not holder
-            and host_of(member.address) == host_of(lock.address)
-            and _version(member, lock.topic) == version
-            for member in members.values()
+            member is not holder and _version(member, lock.topic) == version
+            for member in members.at_host(lock.group, host_of(lock.address))
         )
 
     def _is_client(self, client_id: str, peer: Peer, ext: dict[str, str]) -> bool:
@@ -198,7 +197,8 @@ class Fence:
 
     def _is_tool(self, group: str, peer: Peer, ext: dict[str, str]) -> bool:
         """Return whether a sender is nobody the group knows: then it administers."""
-        members = self._context.state.members.of_group(group)
+        table = self._context.state.members
+        members = table.of_group(group)
         if EXT_CLIENT_ID in ext:
             return ext[EXT_CLIENT_ID] not in members and not ext.get(EXT_EPOCH)
         session = self._context.sessions.get(peer.connection)
@@ -206,7 +206,7 @@ class Fence:
             is_member = any(client_id in members for client_id in session.client_ids)
             return not is_member and not session.consumes(group)
 
-        return all(host_of(member.address) != peer.host for member in members.values())
+        return not table.at_host(group, peer.host)
 
 
 def refuse_by_key(config: GroupSet | None) -> None:
@@ -227,11 +227,6 @@ def refuse_concurrent(config: GroupSet | None) -> None:
     """
     if config is not None and config.concurrent:
         raise RequestRefused(ResponseCode.NO_PERMISSION, _CONCURRENT.format(group=config.name))
-
-
-def host_of(address: str) -> str:
-    """Return the host of "host:port"."""
-    return address.rpartition(":")[0]
 
 
 def _version(member: MemberSeen, topic: str) -> str:

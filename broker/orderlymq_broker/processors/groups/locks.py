@@ -14,11 +14,18 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from orderlymq_broker.core.capacity import check_backlog
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces, parts
 from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.listings import array
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, check_name
+from orderlymq_broker.core.requestcontext import (
+    Context,
+    RequestRefused,
+    answer,
+    check_name,
+    unanswered,
+)
 from orderlymq_broker.core.responses import answer_list, answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check as check_owner
 from orderlymq_broker.processors.groups.clientids import claim
@@ -101,7 +108,9 @@ class LockProcessor:
             context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
         if not wanted:
             return answer(request, peer, body=_granted_body(()))
+        check_backlog(context)
         self._check_room(body.consumer_group, wanted)
+        kept = unanswered(request)
         records: list[Record] = [*self._committer.take(), *missing]
         over = self._over(body, wanted, now)
         holders = self._holders(body.consumer_group, wanted, over)
@@ -133,9 +142,9 @@ class LockProcessor:
                 if (queue.topic, queue.queue_id) in epochs
             ]
             self._report(body, dict(pairs), holders, then)
-            return answer(request, peer, body=_granted_body(pairs, self._held(body, pairs)))
+            return answer(kept, peer, body=_granted_body(pairs, self._held(body, pairs)))
 
-        return answer_when_applied(request, peer, records, then=applied, in_parts=True)
+        return answer_when_applied(kept, peer, records, then=applied, in_parts=True)
 
     def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 42: give back what is the client's and ignore the rest."""
@@ -390,10 +399,11 @@ class LockProcessor:
             RequestRefused: there are (1).
         """
         locks = self._context.state.locks
-        if locks.count + len(wanted) <= LOCKS_MAX:
+        room = LOCKS_MAX - locks.count - self._context.entries.pending_rows["locks",]
+        if len(wanted) <= room:
             return
         new = sum(not locks.epoch(group, each.topic, each.queue_id) for each in wanted)
-        if new and locks.count + new > LOCKS_MAX:
+        if new and new > room:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"this group of brokers keeps locks of {LOCKS_MAX} queues of groups, and has them; delete groups or topics "

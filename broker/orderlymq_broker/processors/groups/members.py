@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from orderlymq_broker.core.bodylimits import read_heartbeat
+from orderlymq_broker.core.capacity import check_backlog
 from orderlymq_broker.core.clientsessions import Session, TooMuchSaid
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import ENTRY_CHANGES_USUAL, in_pieces
@@ -99,6 +100,7 @@ class MembershipProcessor:
                 records += self._missing(consumer, client_id, session, len(records))
         if not records:
             return answer(request, peer)
+        check_backlog(context)
         self._check_members(records)
 
         return answer_when_applied(request, peer, records)
@@ -259,7 +261,12 @@ class MembershipProcessor:
                 yield group, client_id
 
     def _take_out(self, members: Sequence[tuple[str, str]], now: Now) -> list[Effect]:
-        gone = [each for each in members if self._is_silent(*each, now)]
+        leaving = self._context.entries.pending_removals
+        gone = [
+            each
+            for each in members
+            if ("member", *each) not in leaving and self._is_silent(*each, now)
+        ]
         for group, client_id in gone:
             self._context.sessions.leave(group, client_id)
             self._forget_heartbeat(client_id)
@@ -330,10 +337,11 @@ class MembershipProcessor:
                 size, present = size_of(record), table.get(record.group, record.client_id)
                 is_small &= size <= MEMBER_SMALL
                 grows += size - (0 if present is None else size_of(present))
-        if grows > 0 and table.size + grows > MEMBERS_SIZE_MAX * (1 + is_small):
+        taken = table.size + self._context.entries.pending_rows["members",]
+        if grows > 0 and taken + grows > MEMBERS_SIZE_MAX * (1 + is_small):
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"the members of all consumer groups take {table.size} bytes already: subscribe to fewer topics and tags, "
+                f"the members of all consumer groups take {taken} bytes already: subscribe to fewer topics and tags, "
                 f"or use another group of brokers",
             )
 
@@ -367,7 +375,10 @@ class MembershipProcessor:
         state = self._context.state
         group = consumer.group_name
         records: list[Record] = []
-        config = state.groups.get(group)
+        removals = self._context.entries.pending_removals
+        # What is proposed here comes behind its deletion.
+        is_deleted = ("group", group) in removals
+        config = None if is_deleted else state.groups.get(group)
         if config is None:
             if not self._makes_groups(planned):
                 return []  # the answers to its pulls say why
@@ -393,9 +404,8 @@ class MembershipProcessor:
             session.client_ids[client_id],
         )
         # One whose leaving is under way is a member no more when that is applied.
-        removals = self._context.entries.pending_removals
         is_leaving = ("member", group, client_id) in removals or ("client", client_id) in removals
-        if is_leaving or state.members.get(group, client_id) != member:
+        if is_deleted or is_leaving or state.members.get(group, client_id) != member:
             records.append(member)
 
         return records

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
+from orderlymq_broker.core.capacity import check_backlog
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.entrybuilder import OFFSET_MOVES, in_pieces, parts
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check_named
-from orderlymq_broker.processors.groups.fence import Fence, Verdict, host_of, refuse_by_key
+from orderlymq_broker.processors.groups.fence import Fence, Verdict, refuse_by_key
 from orderlymq_broker.processors.groups.groupcreation import known_group
 from orderlymq_broker.state.records import (
     Commit,
@@ -34,9 +35,12 @@ from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
 from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 from orderlymq_protocol.header.pull import PullMessageHeader, UpdateConsumerOffsetHeader
 
-# A client that is asked to reset stops for 10 s and writes the new offset with its next commit, 5 s
-# later at most; twice that, with a margin.
-RESET_ECHO_MS: Final = 60_000
+# A client that is asked to reset stops for 10 s and writes the new offset with its next commit, 5 s later at most. RocketMQ's Java client
+# does so for one group of brokers after the other: for 64 of them (`spec.groups`) it takes 645 s. Ordered listeners of 5.5 wait for
+# each busy queue. While a queue waits for its turn, its former offset is committed every 5 s.
+RESET_ECHO_MS: Final = 15 * 60_000
+# A pull consumer is not asked to reset. For this time its former offset is no seek: it asks for the new one meanwhile, or it never does.
+RESET_UNHEARD_MS: Final = 60_000
 # Offsets of all groups in all queues: up to 200 MB of memory on every replica, and 5 MiB in the answer to 43.
 OFFSETS_MAX: Final = 500_000
 
@@ -61,7 +65,7 @@ class Committer:
         self._context = context
         self._fence = fence
         self._pending: dict[_Key, Commit] = {}
-        # In the order of their time.
+        # Offset and time of each reset (monotonic ms), in the order of these times.
         self._resets: dict[_Key, tuple[int, int]] = {}
 
     def update(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
@@ -95,6 +99,8 @@ class Committer:
         if self._is_reset(header, request, peer, now):
             return self._reset_now(header, request, peer)
         refuse_by_key(context.state.groups.get(group))
+        if not request.is_oneway:
+            check_backlog(context)
         self.check_room([Commit(group, name, queue_id, header.commit_offset)])
         self._gather(group, topic, queue_id, header.commit_offset, verdict.epoch)
         if request.is_oneway:
@@ -102,9 +108,10 @@ class Committer:
         records = self.take()
         if not records:
             return self._answer_commit(header, request, peer)
+        kept = unanswered(request)
 
         return answer_when_applied(
-            request, peer, records, then=lambda _, __: self._answer_commit(header, request, peer)
+            kept, peer, records, then=lambda _, __: self._answer_commit(header, kept, peer)
         )
 
     def commit_with_pull(
@@ -141,10 +148,9 @@ class Committer:
         if key in self._pending or OFFSET_MOVES in self._context.entries.pending_removals:
             # The answer must not be smaller after a crash of this leader than it was before, and it stands
             # behind what its sender has committed. A record without commits moves nothing and comes behind the others.
-            records = self.take() or [OffsetsCommitted(())]
-            return [
-                Propose(records, applied=lambda _, __: self._answer_query(header, request, peer))
-            ]
+            check_backlog(self._context)
+            records, kept = self.take() or [OffsetsCommitted(())], unanswered(request)
+            return [Propose(records, applied=lambda _, __: self._answer_query(header, kept, peer))]
 
         return self._answer_query(header, request, peer)
 
@@ -158,12 +164,18 @@ class Committer:
         return [OffsetsCommitted(part) for part in parts(commits)]
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose what is gathered: what requests bring between two ticks, some thousand; forget resets that are over."""
+        """Propose what is gathered: what requests bring between two ticks, some thousand; forget resets that are over.
+
+        Not while commits are under way: clients repeat an offset until it is stored, which would pile up on a disk that is full.
+        """
         if self._resets:
             # The oldest stand first; the others have their turn in the next ticks.
             first = islice(self._resets.items(), WALK_STEP_MAX)
-            for key in [key for key, (_, until_ms) in first if until_ms <= now.monotonic_ms]:
+            over_ms = now.monotonic_ms - RESET_ECHO_MS
+            for key in [key for key, (_, reset_ms) in first if reset_ms <= over_ms]:
                 del self._resets[key]
+        if OFFSET_MOVES in self._context.entries.pending_removals:
+            return []
         return in_pieces(self.take())
 
     def reset(self, commits: Sequence[Commit], now: Now) -> list[Record]:
@@ -176,7 +188,7 @@ class Committer:
             key = _key(commit)
             self._pending.pop(key, None)
             self._resets.pop(key, None)
-            self._resets[key] = (commit.offset, now.monotonic_ms + RESET_ECHO_MS)
+            self._resets[key] = (commit.offset, now.monotonic_ms)
 
         return [OffsetsReset(part, fences=True) for part in parts(commits)]
 
@@ -195,6 +207,10 @@ class Committer:
                     ResponseCode.SYSTEM_ERROR, f"{place[0]}[{place[1]}] is being deleted"
                 )
 
+    def room(self) -> int:
+        """Return how many offsets there may be beside those that are there, gathered and under way."""
+        return offsets_room(self._context, OFFSETS_MAX) - len(self._pending)
+
     def check_room(self, commits: Sequence[Commit]) -> None:
         """Refuse offsets of queues in which a group has none yet when there are too many.
 
@@ -202,7 +218,7 @@ class Committer:
             RequestRefused: there are (1).
         """
         offsets = self._context.state.offsets
-        room = OFFSETS_MAX - offsets.count - len(self._pending)
+        room = self.room()
         if room >= len(commits):
             return
         new = [each for each in commits if offsets.get(*_key(each)) is None]
@@ -227,7 +243,7 @@ class Committer:
     def forget_deleted(self, topics: Collection[str], groups: Collection[str]) -> None:
         """Drop what is gathered for topics and groups that are gone: others may have their names by the next tick.
 
-        Once per entry, and some 10 ms for 100,000 offsets that were reset within a minute.
+        Once per entry, and some 10 ms for 100,000 offsets that were reset within a quarter of an hour.
         """
         for kept in (self._pending, self._resets):
             for key in [key for key in kept if key[0] in groups or key[1] in topics]:
@@ -258,24 +274,29 @@ class Committer:
         if pending is None or offset > pending.offset or epoch != pending.epoch:
             self._pending[key] = Commit(group, topic.name, queue_id, offset, epoch)
 
+    def _last_reset(self, key: _Key, now: Now) -> tuple[int, int]:
+        """Return the offset of a queue's last reset and its age in ms; -1 and ``RESET_ECHO_MS`` if none is kept."""
+        offset, reset_ms = self._resets.get(key, (-1, now.monotonic_ms - RESET_ECHO_MS))
+
+        return offset, now.monotonic_ms - reset_ms
+
     def _is_stored_reset(self, key: _Key, offset: int, now: Now) -> bool:
         """Return whether a holder of before repeats a reset, which is stored: it asks for its lock next."""
-        wanted, until_ms = self._resets.get(key, (-1, 0))
+        wanted, age_ms = self._last_reset(key, now)
         stored = self._context.state.offsets.get(*key)
 
-        return until_ms > now.monotonic_ms and offset == wanted == stored
+        return age_ms < RESET_ECHO_MS and offset == wanted == stored
 
     def _is_reset(
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer, now: Now
     ) -> bool:
         """Return whether a commit may move backwards."""
         key = (header.consumer_group, header.topic, header.queue_id)
-        offset, until_ms = self._resets.get(key, (-1, 0))
-        if until_ms > now.monotonic_ms:
-            # A member that has not heard of the reset yet goes on where it was: that is no step back.
-            if offset == header.commit_offset:
-                return True
-        elif self._goes_back(header, request.ext, peer):
+        offset, age_ms = self._last_reset(key, now)
+        if age_ms < RESET_ECHO_MS and offset == header.commit_offset:
+            return True
+        # A member that has not heard of the reset yet goes on where it was: that is no step back.
+        if age_ms >= RESET_UNHEARD_MS and self._goes_back(header, request.ext, peer):
             return True
         return (
             not request.is_oneway
@@ -301,9 +322,8 @@ class Committer:
         named = ext.get(EXT_CLIENT_ID)
         if named is None and (session is None or not session.client_ids):
             # Java up to 4.4 commits to the second port (VIP channel), over which no heartbeat comes.
-            types = [
-                each.consume_type for each in members.values() if host_of(each.address) == peer.host
-            ]
+            here = state.members.at_host(group, peer.host)
+            types = [each.consume_type for each in here]
             return bool(types) and all(each == CONSUME_ACTIVELY for each in types)
         ids = session.client_ids if session is not None and named is None else {named or ""}
 
@@ -320,6 +340,7 @@ class Committer:
     def _reset_now(
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
+        check_backlog(self._context)
         commit = Commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         self.check_room([commit])
         key = _key(commit)
@@ -359,6 +380,11 @@ class Committer:
             stored = 0
 
         return answer(request, peer, ext={"offset": str(stored)})
+
+
+def offsets_room(context: Context, offsets_max: int) -> int:
+    """Return how many offsets are missing to a limit, those that are under way counted."""
+    return offsets_max - context.state.offsets.count - context.entries.pending_rows["offsets",]
 
 
 def _key(commit: Commit) -> _Key:

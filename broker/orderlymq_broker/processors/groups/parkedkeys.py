@@ -8,12 +8,18 @@ the hold is not possible the queue stops. Of RocketMQ's clients only the hand-ov
 The table: ``state/groups/parkedkeys.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from orderlymq_broker.core.capacity import check_backlog
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
+from orderlymq_broker.core.listings import array
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
+from orderlymq_broker.core.responses import (
+    answer_list,
+    answer_when_applied,
+    raise_unknown_group,
+)
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.topics.expansionrequests import read_number
@@ -60,8 +66,10 @@ _LONG: Final = (
 class ParkedKeyProcessor:
     """Serves members that have a dead letter, and administrators that release keys."""
 
-    def __init__(self, context: Context, lanes: Callable[[str], list[dict[str, Any]]]) -> None:
-        """*lanes* returns what a group by key holds."""
+    def __init__(
+        self, context: Context, lanes: Callable[[str], Iterator[dict[str, Any] | None]]
+    ) -> None:
+        """*lanes* yields what a group by key holds, and None for each queue."""
         self._context = context
         self._lanes = lanes
 
@@ -115,6 +123,9 @@ class ParkedKeyProcessor:
     def _propose(
         self, record: KeyParked | KeyFollowed, request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
+        check_backlog(self._context)
+        request = unanswered(request)
+
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             match outcomes[0]:
                 case ParkedFound(None):
@@ -134,10 +145,12 @@ class ParkedKeyProcessor:
     def held(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20510: the parked keys of a group on this raft group."""
         group = request.ext.get("consumerGroup", "")
-        rows = [self._shown(held) for held in self._context.state.parked.of_group(group)]
-        rows += self._lanes(group)
 
-        return answer(request, peer, body=fastjson.dumps({"parkedKeys": rows}))
+        def rows() -> Iterator[dict[str, Any] | None]:
+            yield from map(self._shown, self._context.state.parked.of_group(group))
+            yield from self._lanes(group)
+
+        return answer_list(self._context, request, peer, array("parkedKeys", rows()))
 
     def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20511: release a key; answers with what was held."""
@@ -201,8 +214,7 @@ def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
     is_held = bool(key and context.state.parked.is_held(group, key))
     follows = after_death(policy, key, is_held=is_held)
     if follows == DeadPolicy.STOP:
-        # No code after which Java sends again: its second try has lost the count of tries, so that it
-        # would go to the retry topic and the key on.
+        # No code after which Java sends again immediately: it tries the message again instead.
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, _STOPPED.format(group=group))
     if follows == DeadPolicy.HOLD and not is_held:
         context.counters["dead_letters_not_held"] += 1

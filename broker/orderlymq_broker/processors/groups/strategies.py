@@ -16,6 +16,7 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import BROADCASTING
 from orderlymq_protocol.body.declaration import JsonModel
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.shares import averagely, by_circle
 
 Strategy = Callable[[Sequence[MessageQueue], int, int], list[MessageQueue]]
 
@@ -33,19 +34,6 @@ class AssignmentRequest(JsonModel):
     client_id: str
     strategy_name: str = "AVG"
     message_model: str = "CLUSTERING"
-
-
-def averagely(queues: Sequence[MessageQueue], member: int, members: int) -> list[MessageQueue]:
-    """Return a contiguous share; the first members get one more (AllocateMessageQueueAveragely)."""
-    share, rest = divmod(len(queues), members)
-    start = member * share + min(member, rest)
-
-    return list(queues[start : start + share + (member < rest)])
-
-
-def by_circle(queues: Sequence[MessageQueue], member: int, members: int) -> list[MessageQueue]:
-    """Return every n-th queue (AllocateMessageQueueAveragelyByCircle)."""
-    return list(queues[member::members])
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}

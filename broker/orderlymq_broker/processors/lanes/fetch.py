@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from orderlymq_broker.core.capacity import BUSY, check_backlog
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
@@ -23,8 +24,16 @@ from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.groupcreation import find_group
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
+from orderlymq_broker.processors.groups.offsets import offsets_room
 from orderlymq_broker.processors.lanes.leases import LaneLeases
-from orderlymq_broker.processors.lanes.planner import BYTES_READ, Fetch, Plan, Round, Turn
+from orderlymq_broker.processors.lanes.planner import (
+    BYTES_READ,
+    LANE_OFFSETS_MAX,
+    Fetch,
+    Plan,
+    Round,
+    Turn,
+)
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted
@@ -219,7 +228,7 @@ class LaneFetcher:
         context = self._context
         if pair in context.view.fetching or pair not in self._waiting or not context.leading:
             return False
-        if context.view.changing[pair[0]]:
+        if ("group", pair[0]) in context.entries.changing:
             # Messages may have other keys once it is applied.
             self._stuck[pair] = None
             return False
@@ -262,6 +271,7 @@ class LaneFetcher:
                 if repeated is not None:
                     effects += repeated
                     continue
+                self._check_uncommitted()
                 if this_round is None:
                     this_round = self._round(pair, config, topic, now)
                 fetch = self._fetch(waiting.header, config, member)
@@ -294,22 +304,28 @@ class LaneFetcher:
             context.reader,
             config,
             topic,
-            now,
             self._turns.setdefault(pair, Turn()),
-            self._leases.due,
+            lambda queue: self._leases.due(queue, now.wall_ms),
             max(1, self._room),
+            offsets_room(context, LANE_OFFSETS_MAX),
         )
 
     def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:
         # Of this term: that the plan of a former one is lost says nothing about the next one's.
-        under_way = self._context.view.fetching
-        under_way.add(pair)
+        view = self._context.view
+        view.fetching.add(pair)
+        size = sum(len(message) for _, plan, _ in plans for message in plan.messages.values())
+        view.fetching_bytes += size
         records: list[Record] = [record for _, _, record in plans]
         touched = {part.queue_id for _, _, record in plans for part in record.queues}
         before = self._stands(pair, touched)
 
+        def ended() -> None:
+            view.fetching.discard(pair)
+            view.fetching_bytes -= size
+
         def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
-            under_way.discard(pair)
+            ended()
             effects: list[Effect] = []
             for (waiting, plan, _), outcome in zip(plans, outcomes, strict=True):
                 if isinstance(outcome, LanesGranted):
@@ -331,7 +347,7 @@ class LaneFetcher:
             return [*effects, *self.moved((pair,), now)]
 
         def lost(refusal: Refusal | None) -> list[Effect]:
-            under_way.discard(pair)
+            ended()
             # Those that have come meanwhile are served with the next tick, if this is still the leader.
             self._stuck[pair] = None
             effects: list[Effect] = []
@@ -472,6 +488,16 @@ class LaneFetcher:
             )
 
         return config, topic, member
+
+    def _check_uncommitted(self) -> None:
+        """Refuse a fetch whose lanes would wait for the log while too much does; each plan keeps its messages meanwhile.
+
+        Raises:
+            RequestRefused: too much is not committed yet (2).
+        """
+        check_backlog(self._context)
+        if self._context.view.fetching_bytes > self._context.settings.raft.uncommitted_size_max:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)
 
     def _fetch(self, header: FetchLanesHeader, config: GroupSet, member: MemberSeen) -> Fetch:
         size_max = header.max_bytes or BULK_SIZE_MAX

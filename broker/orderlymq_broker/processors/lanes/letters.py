@@ -20,7 +20,7 @@ from orderlymq_broker.processors.schedule.deadletters import target_topic
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.schedule.retries import copy_of_failed, find_copy, own_identity
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
-from orderlymq_broker.state.lanes.lanerecords import LaneLettered, LanesExpired, LanesMoved
+from orderlymq_broker.state.lanes.lanerecords import LaneLettered, LanesExpired
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.message.record import decode_record
@@ -123,10 +123,8 @@ class LetterService:
         under_way = self._under_way
         under_way.add(key)
 
-        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
             under_way.discard(key)
-            moved = outcomes[-1]
-            context.counters["dead_letters"] += isinstance(moved, LanesMoved) and bool(moved.topics)
             return []
 
         def lost(_: Refusal | None) -> list[Effect]:

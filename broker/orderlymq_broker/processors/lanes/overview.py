@@ -1,16 +1,24 @@
 """
 Requests of administrators about lanes: code 20514, and the release of a key (20511) in a group by key.
 
-The rule: what is shown is bounded, the lanes in trouble first; what is not shown is counted.
+The rules: what is shown is bounded, the lanes in trouble first; what is not shown is counted. Lists are written some
+queues at a time, as a group may have begun a hundred thousand.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from heapq import nsmallest
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.listings import array
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
+from orderlymq_broker.core.responses import (
+    answer_list,
+    answer_when_applied,
+    raise_unknown_group,
+)
 from orderlymq_broker.processors.groups.parkedkeys import expected_place
 from orderlymq_broker.processors.lanes.planner import why_limited
 from orderlymq_broker.processors.lanes.scan import lane_key, physical_at
@@ -26,8 +34,9 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.lanes import LanesHeader
 from orderlymq_protocol.message.properties import SHARDING_KEY
 
-# Lanes that one answer names.
+# Lanes that one answer names, and more of which the first are kept while a list is written.
 SHOWN_MAX: Final = 256
+_KEPT_MAX: Final = 4 * SHOWN_MAX
 RETRY: Final = "retry"
 SKIP: Final = "skip"
 
@@ -77,28 +86,30 @@ class LaneOverview:
         group = header.consumer_group
         raise_unknown_group(self._context, group)
         config = self._context.state.groups.get(group)
-        queues = [
-            queue
-            for queue in self._context.state.lanes.of_group(group)
-            if header.topic in (None, "", queue.place[1])
-        ]
-        queues.sort(key=lambda queue: queue.place)
-        if header.key:
-            shown = _of_key(queues, header.key)
-        else:
-            shown = sorted(
-                ((queue, lane) for queue in queues for lane in _in_trouble(queue)),
-                key=lambda pair: (_rank(pair[1]), pair[1].since_ms),
-            )
-        count = self._context.state.lanes.count_of(group)
-        table = wire.LaneTable(
-            wire.BY_QUEUE if config is None else config.concurrency,
-            tuple(self._queue(queue, count) for queue in queues),
-            tuple(self._shown(queue, lane) for queue, lane in shown[:SHOWN_MAX]),
-            SHARDING_KEY if config is None else config.lane_key_property,
-        )
+        key = lane_key(header.key or "")
+        by_rank: list[tuple[int, int, wire.LaneShown]] = []
 
-        return answer(request, peer, body=table.to_json())
+        def rows() -> Iterator[wire.QueueLanes | None]:
+            nonlocal by_rank
+            count = self._context.state.lanes.count_of(group)
+            for queue in self._queues(group, header.topic):
+                yield self._queue(queue, count)
+                for lane in _of_key(queue, key) if key else _in_trouble(queue):
+                    by_rank.append((_rank(lane), lane.since_ms, self._shown(queue, lane)))
+                    yield None
+                if len(by_rank) > _KEPT_MAX:
+                    by_rank = _first(by_rank)
+
+        def end() -> dict[str, Any]:
+            table = wire.LaneTable(
+                wire.BY_QUEUE if config is None else config.concurrency,
+                lanes=tuple(shown for *_, shown in _first(by_rank)),
+                lane_key_property=SHARDING_KEY if config is None else config.lane_key_property,
+            ).to_json_value()
+            del table["queues"]
+            return table
+
+        return answer_list(self._context, request, peer, array("queues", rows(), end))
 
     def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20511 for a group by key: hand the lanes of a key out again, or skip what failed."""
@@ -121,13 +132,12 @@ class LaneOverview:
 
         return answer_when_applied(request, peer, [record], then=applied)
 
-    def held(self, group: str) -> list[dict[str, Any]]:
-        """Return the held lanes of a group in the form of its parked keys."""
-        return [
-            self._held(queue.place[1], queue.place[2], lane)
-            for queue in self._context.state.lanes.of_group(group)
-            for lane in queue.in_state(LaneState.HELD)
-        ]
+    def held(self, group: str) -> Iterator[dict[str, Any] | None]:
+        """Yield the held lanes of a group in the form of its parked keys, and None for each queue."""
+        for queue in self._queues(group):
+            yield None
+            for lane in list(queue.in_state(LaneState.HELD)):
+                yield self._held(queue.place[1], queue.place[2], lane)
 
     def owed(self) -> Iterator[int | None]:
         """Yield the physical offset of the oldest message that lanes owe in each queue of each group, None where none is owed."""
@@ -141,6 +151,13 @@ class LaneOverview:
                 yield physical_at(self._context.reader, stored, queue.low_water())
 
     # -- parts -------------------------------------------------------------------------------------
+
+    def _queues(self, group: str, only: str | None = None) -> Iterator[LaneQueue]:
+        """Yield the queues of a group in order, or of one topic, also while some are added or deleted."""
+        lanes = self._context.state.lanes
+        for topic in [only] if only else lanes.topics_of(group):
+            queues = lanes.queues_of(group, topic)
+            yield from (queues[queue_id] for queue_id in sorted(queues))
 
     def _queue(self, queue: LaneQueue, lanes: int) -> wire.QueueLanes:
         counts = {state: len(numbers) for state, numbers in queue.by_state.items()}
@@ -191,26 +208,31 @@ class LaneOverview:
         }
 
 
-def _of_key(queues: Iterable[LaneQueue], key: str) -> list[tuple[LaneQueue, Lane]]:
-    """Return the lanes of a key that are not idle, whatever they do."""
-    known_by = lane_key(key)
+def _of_key(queue: LaneQueue, key: str) -> list[Lane]:
+    """Return the lane of a key that is not idle, whatever it does."""
+    lane = queue.of_key(key)
 
-    return [(queue, lane) for queue in queues if (lane := queue.of_key(known_by)) is not None]
+    return [] if lane is None else [lane]
 
 
 def _rank(lane: Lane) -> int:
     """Return how early a lane is named; what stops a queue, in whatever state, before all others."""
-    return -1 if lane.stops else _ORDER.index(lane.state)
+    return -1 if lane.stops else (*_ORDER, LaneState.READY).index(lane.state)
 
 
-def _in_trouble(queue: LaneQueue) -> Iterator[Lane]:
-    """Yield the lanes of a queue that one answer may name."""
-    left = SHOWN_MAX
+def _first(
+    by_rank: list[tuple[int, int, wire.LaneShown]],
+) -> list[tuple[int, int, wire.LaneShown]]:
+    """Return the lanes that one answer names, the oldest of each rank first."""
+    return nsmallest(SHOWN_MAX, by_rank, key=itemgetter(0, 1))
+
+
+def _in_trouble(queue: LaneQueue) -> list[Lane]:
+    """Return the lanes of a queue that one answer may name."""
     stopping = queue.in_state(LaneState.READY) if queue.stopping else ()
-    yield from islice((lane for lane in stopping if lane.stops), left)
-    for state in _ORDER:
-        for lane in queue.in_state(state):
-            if left == 0:
-                return
-            left -= 1
-            yield lane
+    lanes = chain(
+        (lane for lane in stopping if lane.stops),
+        *(queue.in_state(state) for state in _ORDER),
+    )
+
+    return list(islice(lanes, SHOWN_MAX))

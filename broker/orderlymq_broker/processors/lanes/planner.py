@@ -3,7 +3,8 @@ Who gets which lanes: the leader's plan for the fetches of one topic that wait a
 
 The rules: lanes go by the age of their first message; of every four lanes one is looked for among messages nobody has
 looked at, however many lanes are ready, so that old backlogs keep no new key waiting; queues are served in turn; of lanes
-that may kill their consumers a member has one. A plan takes the place of nothing: it becomes records, and each is void if
+that may kill their consumers a member has one; nobody gets anything while queues have yet to begin, because one that begins
+later would begin behind what has come meanwhile. A plan takes the place of nothing: it becomes records, and each is void if
 the queue has moved meanwhile. A round holds what the plans before it will have taken.
 """
 
@@ -12,8 +13,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
-from orderlymq_broker.core.effects import Now
-from orderlymq_broker.processors.fetch.read import Matches
+from orderlymq_broker.processors.fetch.read import SCAN_WORK_MAX, Matches
 from orderlymq_broker.processors.lanes.scan import (
     SCAN_MAX,
     Budget,
@@ -39,10 +39,18 @@ LANES_OF_GROUP_MAX: Final = 16_384
 OWED_MAX: Final = 10_000_000
 # Lanes that one member has in hand of a topic: more than a process works on within a lease.
 IN_HAND_MAX: Final = 4_096
-# Messages that are looked at, their bytes, and queues that are gone over, in the time of one lane, which is some 20 us.
+# Messages that are looked at, their bytes, comparisons of their properties, and queues that are gone over, in the time of one
+# lane, which is some 20 us.
 LOOKED_AT: Final = 8
 BYTES_READ: Final = 8 << 10
+COMPARED: Final = 20
 GONE_OVER: Final = 32
+# Queues of a topic that one round begins, or lets go on behind what retention has taken, each in the time of a lane: each is a
+# row and an offset on every replica.
+BEGUN_AT_ONCE_MAX: Final = 256
+# With so many offsets in a broker group no queue begins that needs another one: the rest of what there may be is for the
+# first commits of groups by queue.
+LANE_OFFSETS_MAX: Final = 400_000
 # One in so many lanes is looked for among new messages first.
 NEW_SHARE: Final = 4
 
@@ -53,6 +61,10 @@ LANES_FULL: Final = (
 OWED_FULL: Final = (
     f"{OWED_MAX} messages of a queue wait behind busy lanes, the most there may be: "
     "the keys they belong to must be consumed first"
+)
+OFFSETS_FULL: Final = (
+    f"this group of brokers keeps offsets of {LANE_OFFSETS_MAX} queues of groups, and a group by key begins no further ones: "
+    "delete groups or topics that are not needed"
 )
 STOPPED: Final = (
     "onDeadLetter: StopQueue: a message of a queue has failed as often as the group allows; "
@@ -156,7 +168,7 @@ class Round:
     """The plans of one moment for one group and topic.
 
     Life cycle: made when nothing of the topic is under way in the log and there is time for *room* lanes or as much other
-    work, asked once per fetch, and forgotten.
+    work, asked once per fetch, and forgotten. Queues that begin may add so many offsets as there is *offsets_room*.
     """
 
     def __init__(
@@ -165,22 +177,25 @@ class Round:
         reader: Reader,
         config: GroupSet,
         topic: Topic,
-        now: Now,
         turn: Turn,
-        due: Callable[[LaneQueue, int], list[Lane]],
+        due: Callable[[LaneQueue], list[Lane]],
         room: int,
+        offsets_room: int,
     ) -> None:
         self._state = state
         self._reader = reader
         self._config = config
         self._topic = topic
-        self._now = now
         self._turn = turn
         self._due = due
         self._queues = dict(state.lanes.queues_of(config.name, topic.name))
-        self._budget = Budget(min(SCAN_MAX, room * LOOKED_AT))
+        self._budget = Budget(
+            min(SCAN_MAX, room * LOOKED_AT), work=min(SCAN_WORK_MAX, room * COMPARED)
+        )
         # Reads for lanes that are ready have a budget of their own: else they would keep new messages waiting.
         self._hands = Budget(min(SCAN_MAX, room * LOOKED_AT))
+        self._rows = min(BEGUN_AT_ONCE_MAX, room)
+        self._offsets_room = offsets_room
         # By queue, the oldest last: the lanes that are ready, and the suspects of them. Plans take from these.
         self._lanes_of: dict[int, tuple[list[Lane], list[Lane]]] = {}
         self._scanned: dict[int, int] = {}
@@ -206,12 +221,14 @@ class Round:
         order = [(first + step) % count for step in range(count)]
         left = self._budget.messages + self._hands.messages
         left_bytes = self._budget.size + self._hands.size
+        left_work, left_rows = self._budget.work, self._rows
         given = self._turn.lanes
         new = (given + room) // NEW_SHARE - given // NEW_SHARE
-        ready = self._ready(plan, fetch, order)
-        self._give(plan, fetch, ready, room - new)
-        self._look(plan, fetch, order, room)
-        self._give(plan, fetch, ready, room)
+        if self._begin_some(plan, fetch, order):
+            ready = self._ready(plan, fetch, order)
+            self._give(plan, fetch, ready, room - new)
+            self._look(plan, fetch, order, room)
+            self._give(plan, fetch, ready, room)
         self._turn.lanes += max(1, plan.lanes)
         self._in_hand[fetch.client_id] = self._in_hand.get(fetch.client_id, 0) + plan.lanes
         self._note_added(plan)
@@ -219,6 +236,7 @@ class Round:
         self._turn.plans += left > 0
         left_bytes -= self._budget.size + self._hands.size
         plan.work = plan.lanes + left // LOOKED_AT + left_bytes // BYTES_READ + count // GONE_OVER
+        plan.work += (left_work - self._budget.work) // COMPARED + left_rows - self._rows
 
         return plan
 
@@ -257,7 +275,7 @@ class Round:
         """Return the lanes of a queue that may be handed out, the oldest last."""
         lanes = [
             *queue.in_state(LaneState.READY),
-            *self._due(queue, self._now.wall_ms),
+            *self._due(queue),
         ]
         free = [lane for lane in lanes if not queue.stopping or lane.stops]
         oldest = nsmallest(IN_HAND_MAX, free, key=lambda lane: lane.first)
@@ -333,25 +351,51 @@ class Round:
 
     def _look(self, plan: Plan, fetch: Fetch, order: list[int], room: int) -> None:
         for queue_id in order:
-            if queue_id not in self._queues:
-                self._part(plan, queue_id, fetch)
-        for queue_id in order:
             if plan.lanes >= room or _is_full(plan, fetch) or self._budget.is_spent():
                 return
+            if not self._has_begun(queue_id):
+                continue
             limited = why_limited(self._queues.get(queue_id), self._lanes)
             if limited:
                 plan.limited = limited
                 continue
             self._look_at(plan, fetch, queue_id, room)
 
+    def _begin_some(self, plan: Plan, fetch: Fetch, order: list[int]) -> bool:
+        """Begin queues that nobody has looked at, as many as there is time for; return whether all have begun that have room."""
+        for queue_id in order:
+            if self._has_begun(queue_id):
+                continue
+            is_new = self._committed(queue_id) is None
+            if is_new and self._offsets_room <= 0:
+                plan.limited = OFFSETS_FULL
+                continue
+            if self._rows <= 0:
+                return False
+            self._rows -= 1
+            self._offsets_room -= is_new
+            self._part(plan, queue_id, fetch)
+
+        return True
+
+    def _has_begun(self, queue_id: int) -> bool:
+        return queue_id in self._queues or queue_id in self._scanned
+
+    def _committed(self, queue_id: int) -> int | None:
+        return self._state.offsets.get(self._config.name, self._topic.name, queue_id)
+
     def _look_at(self, plan: Plan, fetch: Fetch, queue_id: int, room: int) -> None:
         stored = self._topic.queues.get(queue_id)
         if stored is None:
             return
         part = self._part(plan, queue_id, fetch)
+        if part.scanned < stored.min_offset and not part.begins:
+            if self._rows <= 0:
+                return
+            self._rows -= 1
         # Messages that retention took before anybody looked at them are passed over, also when nothing follows it.
         start = max(part.scanned, stored.min_offset)
-        plan.expired += start - part.scanned
+        plan.expired += max(0, start - max(part.scanned, stored.first_offset))
         part.scanned = start
         for offset, message in messages_from(
             self._reader, stored, start, fetch.matches, self._budget, lambda: room - plan.lanes
@@ -421,7 +465,7 @@ class Round:
         queue = self._queues.get(queue_id)
         if queue is not None:
             return queue.scanned
-        committed = self._state.offsets.get(self._config.name, self._topic.name, queue_id)
+        committed = self._committed(queue_id)
         if committed is not None:
             return committed
         stored = self._topic.queues.get(queue_id)

@@ -9,8 +9,9 @@ parked, after how many tries it is dead, and what follows then.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from orderlymq_broker.core.capacity import check_backlog
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import check_client
@@ -78,6 +79,8 @@ class LaneReporter:
             return answer(
                 request, peer, body=_body(reports, [known[each] for each in sorted(known)])
             )
+        check_backlog(context)
+        kept = unanswered(request)
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             outcome = outcomes[0]
@@ -89,10 +92,10 @@ class LaneReporter:
             for each in outcome.answers:
                 if each.verdict in _COUNTED:
                     context.counters[_COUNTED[each.verdict]] += 1
-            return answer(request, peer, body=_body(reports, answers))
+            return answer(kept, peer, body=_body(reports, answers))
 
         return answer_when_applied(
-            request, peer, [LanesReported(group, topic, client_id, tuple(records))], then=applied
+            kept, peer, [LanesReported(group, topic, client_id, tuple(records))], then=applied
         )
 
     def _renew(

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
+from orderlymq_broker.processors.fetch.read import SCAN_WORK_MAX, Matches, PropertyTest
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX, RUN_MAX
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.consumequeue import read_entries, read_messages, read_places
@@ -41,14 +41,15 @@ Message = bytes | memoryview
 
 @dataclass(slots=True)
 class Budget:
-    """Budget that is left for one step: messages, and their bytes."""
+    """Budget that is left for one step: messages, their bytes, and the work of testing their properties, as of a pull."""
 
     messages: int = SCAN_MAX
     size: int = SCAN_SIZE_MAX
+    work: int = SCAN_WORK_MAX
 
     def is_spent(self) -> bool:
         """Return whether the rest is for the next step."""
-        return self.messages <= 0 or self.size <= 0
+        return self.messages <= 0 or self.size <= 0 or self.work <= 0
 
 
 class Seen(NamedTuple):
@@ -79,8 +80,7 @@ def messages_from(
         for offset, code, message in _read(reader, queue, start, upto):
             gone -= 1
             budget.messages -= 1
-            budget.size -= len(message) if message is not None else 0
-            wanted = message is not None and _wants(matches, code, message)
+            wanted = message is not None and _wants(matches, code, message, budget)
             yield Seen(offset, message if wanted else None)
             if budget.is_spent():
                 return
@@ -157,11 +157,16 @@ def lane_key(key: str) -> str:
     return f"{key[:_KEY_SHOWN]}~{blake2b(data, digest_size=_DIGEST_SIZE).hexdigest()}"
 
 
-def _wants(matches: Matches | None, code: int, message: Message) -> bool:
+def _wants(matches: Matches | None, code: int, message: Message, budget: Budget) -> bool:
+    """Return whether a message passes; the budget pays for the look at it."""
+    budget.size -= len(message)
     if matches is None:
         return True
+    if isinstance(matches, PropertyTest):
+        budget.work -= matches.work(message)
+        return matches.passes(message)
 
-    return matches.passes(message) if isinstance(matches, PropertyTest) else matches(code)
+    return matches(code)
 
 
 def _read(

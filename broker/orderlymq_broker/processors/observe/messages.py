@@ -40,7 +40,9 @@ HOT_KEY_SHARE: Final = 0.2
 SAMPLE_EVERY: Final = 16
 # Any key with more than one part in so many of the samples is surely among those that are counted.
 KEYS_COUNTED: Final = 32
+# Clients choose these texts, and a status has hundreds of them.
 KEY_LENGTH_SHOWN: Final = 128
+ID_LENGTH_SHOWN: Final = 255
 SHOWN_MAX: Final = 100
 # Queues and topics of the last minute that one tick looks at: some 2 ms.
 JUDGED_MAX: Final = 8_192
@@ -194,7 +196,7 @@ class Failures:
         self._rows: OrderedDict[tuple[str, str], tuple[int, Row]] = OrderedDict()
 
     def appended(self, records: Sequence[Append]) -> None:
-        """Note messages that come to a retry topic or to dead letters."""
+        """Note messages that come to a retry topic or to dead letters, and count the latter, whoever has sent them there."""
         topics = self._context.state.topics.by_id
         for topic_id in {record.topic_id for record in records}:
             topic = topics.get(topic_id)
@@ -202,9 +204,10 @@ class Failures:
                 continue
             dead = is_dlq_topic(topic.name)
             group = topic.name.removeprefix(DLQ_PREFIX if dead else RETRY_PREFIX)
-            self._waiting.extend(
-                (group, dead, record.physical) for record in records if record.topic_id == topic_id
-            )
+            places = [record.physical for record in records if record.topic_id == topic_id]
+            self._waiting.extend((group, dead, physical) for physical in places)
+            if dead:
+                self._context.counters["dead_letters"] += len(places)
 
     def tick(self, now: Now) -> None:
         """Read some of the noted messages and forget what is long ago."""
@@ -245,21 +248,28 @@ class Failures:
             now.monotonic_ms,
             {
                 "group": group,
-                "topic": find_property(message.properties, RETRY_TOPIC) or message.topic,
+                "topic": self._origin_of(message),
                 **ids,
                 "dead": dead,
                 "lastFailed": now.wall_ms,
             },
         )
 
+    def _origin_of(self, message: StoredMessage) -> str:
+        """Return the topic that a message failed in; one that is not here may be any text of its sender."""
+        said = find_property(message.properties, RETRY_TOPIC)
+
+        return said if said in self._context.state.topics.by_name else message.topic
+
 
 def ids_of(context: Context, message: StoredMessage) -> Row:
-    """Return the ids, the key and the tries of a message, as a tool is given them."""
+    """Return the ids, the key and the tries of a message, as a tool is given them; long ones only begin."""
     said = decode_properties(message.properties)
+    unique_key, key = said.get(UNIQ_KEY), said.get(SHARDING_KEY) or said.get(KEYS)
 
     return {
-        "messageId": said.get(UNIQ_KEY),
+        "messageId": unique_key and unique_key[:ID_LENGTH_SHOWN],
         "offsetId": context.message_id(message.physical_offset),
-        "key": said.get(SHARDING_KEY) or said.get(KEYS),
+        "key": key and key[:KEY_LENGTH_SHOWN],
         "tries": message.reconsume_times,
     }

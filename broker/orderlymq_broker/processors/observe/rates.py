@@ -149,7 +149,8 @@ class Figures:
         self._answers: dict[tuple[str, str], tuple[int, int]] = {}
         self._sampled_ms = 0
         self.per_second: dict[str, float] = dict.fromkeys(_RATED, 0.0)
-        self._committed: dict[tuple[str, str], int] | None = None
+        # Of each topic and group the sum of its offsets, and of how many queues.
+        self._committed: dict[tuple[str, str], tuple[int, int]] | None = None
         # The look at all groups that is under way.
         self._sampling: Iterator[int] | None = None
         self._at_ms = 0
@@ -186,8 +187,9 @@ class Figures:
             self._go_on()
 
     def ended(self) -> None:
-        """Forget the offsets: what groups consume under another leader is not counted here."""
+        """Forget the offsets: what groups consume under another leader is not counted here; nobody is served any more."""
         self._committed = self._sampling = None
+        self.per_second = dict.fromkeys(_RATED, 0.0)
 
     def get(self, name: str, key: str = "") -> Series | None:
         """Return one series, None when nothing of the kind has happened yet."""
@@ -300,12 +302,14 @@ class Figures:
         Yields the work that was done since the last time.
         """
         offsets = self._context.state.offsets
-        before, present = self._committed, dict[tuple[str, str], int]()
+        before, present = self._committed, dict[tuple[str, str], tuple[int, int]]()
         for group in list(offsets.groups()):
             for topic, queues in list(offsets.of_group(group).items()):
-                committed = present[topic, group] = sum(queues.values())
+                present[topic, group] = sum(queues.values()), len(queues)
+                former, known = (0, 0) if before is None else before.get((topic, group), (0, 0))
+                # Where a group begins in a queue it has consumed nothing yet; queues that it has come to since are behind the others.
                 # Offsets that were set back count again when they are passed again.
-                grown = 0 if before is None else committed - before.get((topic, group), 0)
+                grown = sum(islice(queues.values(), known)) - former
                 if grown > 0:
                     self._add(GROUP_GET_NUMS, f"{topic}@{group}", self._at_ms, grown)
                 yield 1 + len(queues) // _QUEUES_OF_WORK

@@ -7,7 +7,7 @@ once, with a hint what to do, and again only while its reason lasts for long. Wh
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,11 @@ TRANSACTION_GROUPS_MAX: Final = 100
 # A warning whose reason lasts is repeated, for logs are cut off at the front.
 REPEAT_MS: Final = 600_000
 SHOWN_MAX: Final = 100
+# What clients wrote, by its name in a row, and what stands there for others.
+_TEXTS: Final = frozenset(
+    {"messageId", "offsetId", "key", "listener", "listenerError", "difference"}
+)
+HIDDEN: Final = "(hidden)"
 SERIES_MAX: Final = 1_000  # of each metric: groups times topics may be many
 
 
@@ -53,10 +58,26 @@ def status(context: Context, rates: Mapping[str, float], *, held_pulls: int) -> 
     }
 
 
+def findings_for(
+    report: Mapping[str, Any], may_read: Callable[[Mapping[str, Any]], bool]
+) -> dict[str, Any]:
+    """Return the findings of a leader, without what clients wrote in rows that the asker may not read."""
+    return {
+        kind: [row if may_read(row) else _without_texts(row) for row in found]
+        if isinstance(found, list)
+        else found
+        for kind, found in report.items()
+    }
+
+
+def _without_texts(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: HIDDEN if name in _TEXTS and value else value for name, value in row.items()}
+
+
 def _transactions(context: Context) -> dict[str, Any]:
     """Return how many transactions are open, since when, and whose."""
     table = context.state.transactions
-    oldest = next(iter(table.open.values()), None)
+    oldest = table.oldest_open()
     names = [name for name, _ in table.open_by_group.most_common(TRANSACTION_GROUPS_MAX)]
     names += [name for name, _ in table.given_up_by_group.most_common(TRANSACTION_GROUPS_MAX)]
 
@@ -157,6 +178,11 @@ def _way_out(row: Mapping[str, Any]) -> str:
         return (
             f"another member takes over when its lease of {row['leaseMillis'] / 1000:.0f} s ends, or when its death is "
             "proven; look at that process, and end it if it hangs"
+        )
+    if row.get("byKey"):
+        return (
+            "the group takes keys: look with orderlymq group show at its lanes, and whether its members fetch; "
+            "a reset of its offsets ends what all lanes of the queue owe"
         )
 
     return (

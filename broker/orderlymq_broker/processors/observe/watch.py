@@ -10,7 +10,7 @@ lasts for long. All of it is one leader's memory. Shown by ``status.py``, as met
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from heapq import heappush, heappushpop, nlargest
+from heapq import nlargest
 from typing import Any, Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
@@ -20,15 +20,17 @@ from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.lanes.overview import NAMES, WAITING, Stand, lane_stand
+from orderlymq_broker.processors.observe.lags import Lag, Place, Readings, WorstLags
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
 from orderlymq_broker.processors.observe.status import (
-    SERIES_MAX,
+    REPEAT_MS,
     SHOWN_MAX,
     Series,
     Warnings,
     series,
 )
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy, dead_policy
 from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.groups.parkedkeys import PARKED_KEYS_MAX
 from orderlymq_broker.state.records import Append, MemberSeen
@@ -45,16 +47,17 @@ BLOCKED_MS: Final = 30_000
 ASKED_MS: Final = BLOCKED_MS - 2 * LOOK_MS
 # Renewals come at a third of the lease: with less than that left two of them were missed.
 EXPIRING_PART: Final = 3
-# Store times read in one look; the others are read in the next ones.
-READS_MAX: Final = 512
 # What one tick looks at: a queue of a group, a member or a lock is 1, and a group as much as some queues.
 STEP_WORK_MAX: Final = 4_096
 _GROUP_WORK: Final = 4
+_WORK_OF_PART: Final = 1_024
 _LOCKS_OF_STEP: Final = 1_024
+# Of a subscription, and of the groups of a client: there are hundreds of rows.
+_EXPRESSION_SHOWN_MAX: Final = 255
+_GROUPS_SHOWN_MAX: Final = 16
 
 # A part of a look: yields the work that was done since it did so last, returns what it found.
 _Part = Generator[int, None, list[Row]]
-_Place = tuple[str, str, int]
 # Metrics that count what was found: name, what is counted, text.
 _COUNTED: Final = (
     ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
@@ -70,60 +73,16 @@ class _Progress:
     """How far a group is in a queue, and since when.
 
     Attributes:
-        offset: the committed one.
         stand: what changes while the group works on the queue.
+        read_offset: of the message whose store time was read last; the one that the group is at is as old at most.
+        stored_ms: that store time, 0 while none is known.
     """
 
-    offset: int
     stand: Stand
     since_ms: int
     since_wall_ms: int
-    stored_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a group is behind in a topic: messages, and age of the oldest one in seconds."""
-
-    group: str
-    topic: str
-    messages: int
-    seconds: float
-
-
-class _Worst:
-    """The lags that are shown, the greatest of all that are added; those of one group and topic come one behind the other."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Lag]] = []
-        self._number = 0
-        self._last = Lag("", "", 0, 0.0)
-
-    def add(self, group: str, topic: str, messages: int, seconds: float) -> None:
-        """Count what a group lacks in a queue."""
-        last = self._last
-        if (last.group, last.topic) == (group, topic):
-            messages, seconds = messages + last.messages, max(seconds, last.seconds)
-        else:
-            self._keep()
-        self._last = Lag(group, topic, messages, round(seconds, 1))
-
-    def ended(self) -> list[Lag]:
-        """Return the greatest, the first by name of equals first."""
-        self._keep()
-        lags = [lag for _, _, lag in self._heap]
-
-        return sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
-
-    def _keep(self) -> None:
-        if not self._last.messages:
-            return
-        self._number -= 1
-        item = (self._last.messages, self._number, self._last)
-        if len(self._heap) < SERIES_MAX:
-            heappush(self._heap, item)
-        else:
-            heappushpop(self._heap, item)
+    read_offset: int = -1
+    stored_ms: int = 0
 
 
 class Watch:
@@ -135,7 +94,8 @@ class Watch:
         self._context = context
         self._locks = locks
         self._queries = queries
-        self._progress: dict[_Place, _Progress] = {}
+        self._progress: dict[Place, _Progress] = {}
+        self._readings = Readings()
         self._next_look_ms = 0
         # The look that is under way.
         self._looking: Generator[int, None, None] | None = None
@@ -146,6 +106,8 @@ class Watch:
         # Queues that stand still, by group; only those that are shown have rows.
         self._blocked: Counter[str] = Counter()
         self._found: dict[str, list[Row]] = {}
+        # When a dead letter was last handed over without its key, by group.
+        self._unparked_ms: dict[str, int] = {}
         self.warnings = Warnings()
         self.loads = Loads(context)
         self.failures = Failures(context)
@@ -157,12 +119,15 @@ class Watch:
     def report(self) -> dict[str, Any]:
         """Return what the last look found, ready for JSON; `examinedAt` is 0 before the first one.
 
-        `blockedKnown` is false while a queue may stand still for longer than this leader has looked.
+        `blockedKnown` is false while a queue may stand still for longer than this leader has looked. A lag whose age is not
+        known yet has 0 seconds.
         """
         return {
             "examinedAt": self._looked_wall_ms,
             "blockedKnown": self._blocked_known,
-            "lag": [asdict(each) for each in self._lags[:SHOWN_MAX]],
+            "lag": [
+                {**asdict(each), "seconds": each.seconds or 0.0} for each in self._lags[:SHOWN_MAX]
+            ],
             **{kind: rows[:SHOWN_MAX] for kind, rows in self._found.items()},
         }
 
@@ -200,7 +165,11 @@ class Watch:
                     ),
                     "group_lag_seconds": (
                         "Age of the oldest message that a group has not consumed of a topic",
-                        [((each.group, each.topic), each.seconds) for each in self._lags],
+                        [
+                            ((each.group, each.topic), each.seconds)
+                            for each in self._lags
+                            if each.seconds is not None
+                        ],
                     ),
                 },
             ),
@@ -299,11 +268,13 @@ class Watch:
     def ended(self) -> None:
         """Forget everything: another replica leads and looks."""
         self._progress.clear()
+        self._readings = Readings()
         self._looking = None
         self.warnings.forget()
         self._lags, self._found, self._next_look_ms, self._looked_wall_ms = [], {}, 0, 0
         self._first_look_ms, self._blocked_known = None, False
         self._blocked.clear()
+        self._unparked_ms.clear()
         self.loads.ended()
         self.failures.ended()
         self._listeners.ended()
@@ -325,7 +296,7 @@ class Watch:
             "expiring": expiring,
             "disagreeing": disagreeing,
             "duplicates": list(self._duplicates()),
-            "notHolding": [{"group": group} for group in sorted(self._context.unparked_groups)],
+            "notHolding": self._not_holding(now),
             "holdsFull": [
                 {"group": group, "keys": count}
                 for group, count in self._context.state.parked.counts().items()
@@ -337,13 +308,28 @@ class Watch:
         self.warnings.say(self._found, now)
         self._found |= self._counts()
 
+    def _not_holding(self, now: Now) -> list[Row]:
+        """Return the groups that should hold keys and whose members have handed over dead letters without, of late."""
+        noted, groups = self._context.unparked_groups, self._context.state.groups.by_name
+        self._unparked_ms |= dict.fromkeys(noted, now.monotonic_ms)
+        noted.clear()
+        self._unparked_ms = {
+            group: seen_ms
+            for group, seen_ms in self._unparked_ms.items()
+            if now.monotonic_ms - seen_ms < REPEAT_MS
+            and (config := groups.get(group)) is not None
+            and dead_policy(config.on_dead_letter) == DeadPolicy.HOLD
+        }
+
+        return [{"group": group} for group in sorted(self._unparked_ms)]
+
     def _look_at_progress(self, now: Now) -> _Part:
         """Compute the lags and return the queues that stand still, the longest first."""
-        worst = _Worst()
+        worst = WorstLags()
         blocked: list[tuple[int, Suspect, Queue, _Progress]] = []
         suspects: list[tuple[int, Suspect]] = []
         before, self._progress = self._progress, {}
-        reads = READS_MAX
+        self._readings.begin()
         blocked_known = True
         for found in self._behind():
             if isinstance(found, int):
@@ -353,16 +339,13 @@ class Watch:
             place = (group, topic_name, queue.queue_id)
             known = before.pop(place, None)
             stand = lane_stand(self._context.state, *place) or Stand(committed)
-            if known is None or known.stand != stand:
-                stored_ms = None
-                if known is not None and known.offset == committed:
-                    stored_ms = known.stored_ms
-                known = _Progress(committed, stand, now.monotonic_ms, now.wall_ms, stored_ms)
+            if known is None:
+                known = _Progress(stand, now.monotonic_ms, now.wall_ms)
+            elif known.stand != stand:
+                known.stand, known.since_ms = stand, now.monotonic_ms
+                known.since_wall_ms = now.wall_ms
             self._progress[place] = known
-            if known.stored_ms is None and reads:
-                reads -= 1
-                known.stored_ms = self._queries.store_time(queue, committed)
-            age_s = max(0.0, (now.wall_ms - (known.stored_ms or now.wall_ms)) / 1000)
+            age_s = self._age_s(place, known, queue, committed, now)
             worst.add(group, topic_name, queue.next_offset - committed, age_s)
             still_ms = now.monotonic_ms - known.since_ms
             if stand.offset >= queue.next_offset or not self._context.state.members.of_group(group):
@@ -377,6 +360,7 @@ class Watch:
                 if still_ms >= BLOCKED_MS:
                     blocked.append((still_ms, suspect, queue, known))
         self._lags = worst.ended()
+        self._readings.end()
         # What follows goes over all that was found: not in the tick that has found the last of it, where that is much.
         yield len(suspects)
         self._blocked_known = blocked_known
@@ -387,11 +371,26 @@ class Watch:
 
         return [self._blocked_row(*each[1:]) for each in shown]
 
+    def _age_s(
+        self, place: Place, known: _Progress, queue: Queue, committed: int, now: Now
+    ) -> float | None:
+        """Return the age of the message that a group is at: too great while it has moved since the last reading, None before the first."""
+        if known.read_offset > committed:
+            # It was of a younger message: the group was set back.
+            known.read_offset, known.stored_ms = -1, 0
+        if known.read_offset != committed and (
+            committed >= queue.tail_start or self._readings.take(place)
+        ):
+            known.read_offset = committed
+            known.stored_ms = self._queries.store_time(queue, committed)
+
+        return max(0, now.wall_ms - known.stored_ms) / 1000 if known.stored_ms else None
+
     def _behind(self) -> Iterator[tuple[str, str, Queue, int] | int]:
-        """Yield (group, topic, queue, next offset) wherever a group has something to consume, and the work behind each group."""
+        """Yield (group, topic, queue, next offset) wherever a group has something to consume, and the work behind each group and within large ones."""
         state = self._context.state
         for group in dict.fromkeys((*state.offsets.groups(), *state.members.groups())):
-            if is_system_group(group) or state.members.is_broadcasting(group):
+            if is_system_group(group) or state.only_broadcasts(group):
                 continue
             work = _GROUP_WORK
             known = state.offsets.of_group(group)
@@ -400,8 +399,11 @@ class Watch:
                 work += 1
                 if topic is None or not state.members.may_want(group, name):
                     continue
-                work += len(topic.queues)
                 for number in sorted(topic.queues):
+                    work += 1
+                    if work >= _WORK_OF_PART:
+                        yield work
+                        work = 0
                     queue = topic.queues[number]
                     committed = max(offsets.get(number, 0), queue.min_offset)
                     if committed < queue.next_offset:
@@ -412,6 +414,7 @@ class Watch:
         """Return what is reported of a queue that stands still and is shown."""
         said = self._listeners.said_of(suspect)
         held = self._holder(suspect)
+        config = self._context.state.groups.get(suspect.group)
         silent = (
             "its consumer reports nothing of its listener"
             if held["connected"] is not False
@@ -425,6 +428,8 @@ class Watch:
             "offset": known.stand.offset,
             "since": known.since_wall_ms,
             "holder": suspect.holder,
+            # Nobody holds a queue then, and what it stands at is not all that waits in it.
+            "byKey": config is not None and config.by_key,
             **held,
             **self._message(queue, known.stand.offset),
             **said,
@@ -497,7 +502,7 @@ class Watch:
     def _duplicates(self) -> Iterator[Row]:
         for client_id, pair in self._context.duplicate_clients.items():
             addresses = [f"{peer.host}:{peer.port}" for peer in pair]
-            groups = self._context.sessions.groups_of(client_id)
+            groups = self._context.sessions.groups_of(client_id)[:_GROUPS_SHOWN_MAX]
             yield {"clientId": client_id, "addresses": addresses, "groups": groups}
 
 
@@ -514,6 +519,7 @@ def _difference(first: MemberSeen, other: MemberSeen) -> str:
     for topic in sorted(subscriptions[0].keys() | subscriptions[1].keys()):
         one, two = (each.get(topic, ("", "nothing"))[1] for each in subscriptions)
         if subscriptions[0].get(topic) != subscriptions[1].get(topic):
+            one, two = one[:_EXPRESSION_SHOWN_MAX], two[:_EXPRESSION_SHOWN_MAX]
             return f"topic {topic}: {one} and {two}"
     for name in ("message_model", "consume_type", "consume_from_where"):
         if getattr(first, name) != getattr(other, name):

@@ -4,22 +4,30 @@ Where a message becomes a dead letter: when a consumer group has tried it often 
 The rules are RocketMQ's: a message that is handed back (36, ``retries.py``), or that a client sends to the retry
 topic itself (``send/sends.py``), goes to the group's dead-letter topic instead when its tries are used up. A send
 asks the group's ``onDeadLetter`` first (``groups/parkedkeys.py``); a message that is handed back does not.
+Java's client takes the count of tries out of its message with the first try of such a send, so further ones lack it: what
+the orderly consumers of a group send there is a dead letter in any case, and others name the count by the delay.
 """
 
 from typing import Final
 
-from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
+from orderlymq_broker.core.messagedraft import Properties
+from orderlymq_broker.core.requestcontext import Context, CreateFirst
+from orderlymq_broker.core.responses import check_unchanging
 from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic, find_group
 from orderlymq_broker.processors.groups.parkedkeys import check_hand_over
+from orderlymq_broker.processors.schedule.delays import delay_level
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.header.send import SendMessageHeader
+from orderlymq_protocol.message.properties import RECONSUME_TIME, RETRY_TOPIC
 from orderlymq_protocol.names import RETRY_PREFIX, dlq_topic
 
 # Below this version a client's own maximum of deliveries is not to be trusted (MQVersion V3_4_9).
 VERSION_WITH_MAX_RECONSUME: Final = 121
+# Java's delay level of a letter and of a retry, less the tries that the first try of its send counts.
+_LETTER_LEVEL: Final = 3
+_RETRY_LEVEL: Final = 2
 
 
 def tries_max(config: GroupSet, asked: int | None, version: int) -> int:
@@ -30,18 +38,14 @@ def tries_max(config: GroupSet, asked: int | None, version: int) -> int:
     return config.retry_max_times
 
 
-def check_retry(context: Context, retry: Topic) -> None:
-    """Refuse a retry that nobody of the group would get.
+def check_failed(context: Context, group: str) -> None:
+    """Refuse the copy of a failed message, be it a retry or a dead letter, of a group whose lanes still owe the message.
 
     Raises:
-        RequestRefused: the group consumes by key (16), or may do so before the retry is stored (1).
+        RequestRefused: the group consumes by key (16), or may do so before the copy is stored (1).
     """
-    group = retry.name[len(RETRY_PREFIX) :]
     refuse_by_key(context.state.groups.get(group))
-    if context.view.changing[group]:
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"group[{group}] is being changed; send it again"
-        )
+    check_unchanging(context, "group", [group])
 
 
 def target_topic(context: Context, name: str, queues: int = 1) -> Topic:
@@ -60,13 +64,40 @@ def target_topic(context: Context, name: str, queues: int = 1) -> Topic:
 
 
 def target_of_send(
-    context: Context, header: SendMessageHeader, retry: Topic, said: dict[str, str], version: int
+    context: Context,
+    header: SendMessageHeader,
+    retry: Topic,
+    properties: Properties,
+    version: int,
 ) -> Topic:
-    """Return where a message goes that is sent to a retry topic: there, or to the dead letters."""
-    group = retry.name[len(RETRY_PREFIX) :]
+    """Return where a message goes that is sent to a retry topic: there, or to the dead letters.
+
+    The header gets the count of tries that a second try lacks: without it a repeat would be another message.
+    """
+    group, said = retry.name[len(RETRY_PREFIX) :], properties.by_name
     config = find_group(context, group)
-    if header.reconsume_times < tries_max(config, header.max_reconsume_times, version):
+    is_letter = False
+    if _lacks_tries(header, said):
+        is_letter = context.state.is_ordered(group)
+        added = _LETTER_LEVEL if is_letter else _RETRY_LEVEL
+        header.reconsume_times = max(0, delay_level(properties) - added)
+    if not is_letter and header.reconsume_times < tries_max(
+        config, header.max_reconsume_times, version
+    ):
         return retry
     check_hand_over(context, group, said)
+    name = dlq_topic(group)
+    if name not in context.state.topics.by_name:
+        refuse_by_key(config)  # before it is made
 
-    return target_topic(context, dlq_topic(group))
+    return target_topic(context, name)
+
+
+def _lacks_tries(header: SendMessageHeader, said: dict[str, str]) -> bool:
+    """Return whether a failed message says neither how often it was tried nor how often it may be: a first try says both."""
+    return (
+        not header.reconsume_times
+        and header.max_reconsume_times is None
+        and RETRY_TOPIC in said
+        and RECONSUME_TIME not in said
+    )

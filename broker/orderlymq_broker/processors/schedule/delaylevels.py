@@ -42,7 +42,7 @@ STEP_MIN: Final = 32
 
 @dataclass(slots=True)
 class _Room:
-    """What one tick may still hand on."""
+    """The budget of one tick for what it hands on."""
 
     count: int = COUNT_MAX
     size: int = SIZE_MAX

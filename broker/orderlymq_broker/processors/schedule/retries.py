@@ -14,29 +14,25 @@ from typing import Final
 from orderlymq_broker.core.capacity import check_room, check_writable
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, properties_of
+from orderlymq_broker.core.repeats import when_known
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.core.uncommitted import (
-    KnownSend,
-    PendingSend,
-    Place,
-    count_down,
-    when_known,
-)
+from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, Place, count_down
 from orderlymq_broker.processors.fetch.read import read_applied, read_message
 from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.groups.groupcreation import find_group
 from orderlymq_broker.processors.schedule.deadletters import (
-    check_retry,
+    check_failed,
     target_topic,
     tries_max,
 )
 from orderlymq_broker.processors.schedule.delays import delay
 from orderlymq_broker.state.records import Append, Outcome, Refused
-from orderlymq_broker.state.send.duplicates import send_identity, with_origin
+from orderlymq_broker.state.send.duplicates import origin_of, send_identity, with_origin
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import ConsumerSendMsgBackHeader
+from orderlymq_protocol.integers import INT32_MAX
 from orderlymq_protocol.message.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
@@ -80,30 +76,24 @@ class RetryProcessor:
         message = self._load(header.offset)
         maximum = tries_max(config, header.max_reconsume_times, request.version)
         dead = message.reconsume_times >= maximum or header.delay_level < 0
-        if dead:
-            target = self._target(dlq_topic(header.group), 1)
-            queue_id = 0
-        else:
-            name = retry_topic(header.group)
-            if name not in context.state.topics.by_name:
-                refuse_by_key(config)  # before it is made
-            target = self._target(name, config.retry_queues)
-            queue_id = context.view.choose_queue(target)
+        name = dlq_topic(header.group) if dead else retry_topic(header.group)
+        if name not in context.state.topics.by_name:
+            refuse_by_key(config)  # before it is made
+        target = self._target(name, 1 if dead else config.retry_queues)
+        queue_id = 0 if dead else context.view.choose_queue(target)
         draft = copy_of_failed(context, message, target, queue_id)
         own = own_identity(draft, message)
         first = find_copy(context, draft, own)
         if first is not None:
             context.counters["duplicate_sends"] += 1
             kept = unanswered(request)
-            return when_known([first], lambda: _answer(first, kept, peer))
+            return when_known(context, [first], lambda: _answer(first, kept, peer))
         # Only now: what was stored before is never said to be refused.
         check_writable(context)
         check_room(context)
-        if dead:
-            context.counters["dead_letters"] += 1
-        else:
-            check_retry(context, target)
-            level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+        check_failed(context, header.group)
+        if not dead:
+            level = header.delay_level or FIRST_RETRY_LEVEL + draft.reconsume_times - 1
             draft.properties.add(DELAY, str(level))
             delay(context, draft, level)
             if context.entries.lay_out(draft) is not None:
@@ -129,7 +119,8 @@ class RetryProcessor:
             if draft.topic.is_retry:
                 count_down(view.retrying, (draft.topic.name,))
             origin = draft.properties.by_name.get(RETRY_TOPIC)
-            if type(outcome) is Append and origin is not None:
+            # What a client itself has sent to a retry topic may name any text, and as many of them as it likes.
+            if type(outcome) is Append and origin in self._context.state.topics.by_name:
                 self._context.sent_back[origin, group] += 1
             repeats = pending.end(outcome)
             return _answer(pending, request, peer) + repeats
@@ -193,12 +184,13 @@ def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queu
             properties.add(name, value)
             size += added
     draft = Draft.of_stored(message, target, queue_id, properties)
-    draft.reconsume_times += 1
+    # A copy of another cluster has the number of its sender, whatever that is.
+    draft.reconsume_times = min(max(0, draft.reconsume_times) + 1, INT32_MAX)
     # A dead letter is the same one whichever try it comes from.
     counted = draft.reconsume_times if target.is_retry else 0
     key, crc, said = draft.unique_key, message.body_crc, properties.by_name
     by_key = send_identity(target.id, key, counted, crc, said, None)
-    draft.identity = with_origin(by_key, said.get(RETRY_TOPIC, ""))
+    draft.identity = with_origin(by_key, origin_of(said))
 
     return draft
 

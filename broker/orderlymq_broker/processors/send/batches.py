@@ -18,8 +18,9 @@ from orderlymq_broker.core.capacity import BUSY
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
 from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.repeats import when_known
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
-from orderlymq_broker.core.uncommitted import KnownSend, LeaderView, PendingSend, when_known
+from orderlymq_broker.core.uncommitted import KnownSend, LeaderView, PendingSend
 from orderlymq_broker.processors.schedule.delays import Wait, put
 from orderlymq_broker.processors.send.checks import check_cancelled, check_target, illegal
 from orderlymq_broker.processors.send.responses import (
@@ -314,9 +315,15 @@ class BatchProcessor:
         kept = unanswered(request)
         if not batch.fresh:
             context.counters["duplicate_sends"] += 1
-            return when_known(firsts, lambda: answer_places(context, firsts, {}, kept, peer))
-        if batch.topic.deduplicated:
-            check_target(context, batch.topic, batch.header.queue_id)
+            try:
+                return when_known(
+                    context, firsts, lambda: answer_places(context, firsts, {}, kept, peer)
+                )
+            except RequestRefused as refused:
+                # It was to store nothing itself: as a single repeat it is refused, and nobody loses a connection.
+                return answer(kept, peer, refused.code, remark=refused.remark)
+        # Also what was judged when it came: the queue may have gone since.
+        check_target(context, batch.topic, batch.source[2])
         if batch.topic.expansion is not None or context.view.fencing:
             check_send(context, batch.topic, request.ext)
         begins = range(0, len(batch.fresh), PIECE_COUNT)

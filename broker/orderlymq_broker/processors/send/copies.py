@@ -3,8 +3,8 @@ Copies of another cluster's queue: code 20515, whose body holds stored records a
 
 The rules: a copy stands at the offset that its message has at the source, so the queue is a prefix of the source's queue,
 however many appends there are: where the queue ends elsewhere when the entry is built, nothing of the request is stored
-(``core/entrybuilder.py``). A queue that never had a message begins where the copies do, because retention may have taken
-what was before. Nothing of a message changes but where and when it is stored. It waits for nothing, as it has waited at the source,
+(``core/entrybuilder.py``). A queue that never had a message begins at the copies of which the mirror says that they are its
+first ones, because retention may have taken what was before; late copies of a topic that was created again say no such thing. Nothing of a message changes but where and when it is stored. It waits for nothing, as it has waited at the source,
 and it is no repeat of anything; a repeat of its sender is recognised by it. The topic need not take sends, so that
 nobody else writes to it. The mirror that sends them: ``orderlymq_spark/jobs/mirror``.
 """
@@ -24,7 +24,7 @@ from orderlymq_broker.state.send.duplicates import send_identity
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.header.catalogue import QueueHeader
+from orderlymq_protocol.header.catalogue import AppendCopiesHeader
 from orderlymq_protocol.message.record import StoredMessage, body_crc, iter_records
 from orderlymq_protocol.names import is_dlq_topic
 
@@ -42,7 +42,7 @@ class CopyProcessor:
 
     def append(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20515."""
-        header = QueueHeader.from_ext(request.ext)
+        header = AppendCopiesHeader.from_ext(request.ext)
         topic = self._topic(header)
         drafts: list[Draft] = []
         first = 0
@@ -70,10 +70,11 @@ class CopyProcessor:
                 applied,
                 lost=lambda refusal: answer_unstored(kept, peer, refusal),
                 first_at=(topic.queue(header.queue_id), first),
+                begins=header.begins,
             )
         ]
 
-    def _topic(self, header: QueueHeader) -> Topic:
+    def _topic(self, header: AppendCopiesHeader) -> Topic:
         """Return the topic of copies.
 
         Raises:
@@ -103,7 +104,7 @@ class CopyProcessor:
 
         return topic
 
-    def _check(self, header: QueueHeader, message: StoredMessage, offset: int) -> None:
+    def _check(self, header: AppendCopiesHeader, message: StoredMessage, offset: int) -> None:
         """Refuse what is no message of this queue, or not the one that follows."""
         place = (message.topic, message.queue_id, message.queue_offset)
         if place != (header.topic, header.queue_id, offset) or not 0 <= offset <= OFFSET_MAX:

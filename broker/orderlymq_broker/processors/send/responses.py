@@ -100,12 +100,17 @@ def recall_handle(context: Context, draft: Draft, wait: Wait) -> dict[str, str]:
     """Return what a timer message can be recalled by (370), nothing for other messages."""
     if not wait.due_ms or wait.cancels or draft.topic.is_retry or not draft.unique_key:
         return {}
-    handle = RecallHandle(draft.topic.name, context.settings.group, wait.due_ms, draft.unique_key)
+
+    return _handle(context, draft.topic.name, draft.unique_key, wait.due_ms)
+
+
+def _handle(context: Context, topic: str, unique_key: str, due_ms: int) -> dict[str, str]:
+    handle = RecallHandle(topic, context.settings.group, due_ms, unique_key)
 
     return {"recallHandle": handle.encode()}
 
 
-def first_handle(context: Context, draft: Draft, first: KnownSend) -> dict[str, str]:
+def first_handle(context: Context, topic: str, unique_key: str, first: KnownSend) -> dict[str, str]:
     """Return the handle of the first send of a timer message, which a repeat gets.
 
     A repeat may say its delay again, from later on, and a recall with that time would succeed after the delivery.
@@ -117,4 +122,4 @@ def first_handle(context: Context, draft: Draft, first: KnownSend) -> dict[str, 
     said = {} if stored is None else decode_properties(decode_record(stored).properties)
     if TIMER_OUT_MS not in said:
         return {}  # it is gone, or it did not wait by the clock of its leader
-    return recall_handle(context, draft, Wait(due_ms=int(said[TIMER_OUT_MS])))
+    return _handle(context, topic, unique_key, int(said[TIMER_OUT_MS]))

@@ -6,16 +6,17 @@ nothing was stored and never will be; the reply leaves when the record is applie
 ordered topic gets the first one's answer and stores nothing. How a message gets its place: ``core/entrybuilder.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.repeats import when_known
 from orderlymq_broker.core.requestcontext import Context, answer, unanswered
-from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, count_down, when_known
-from orderlymq_broker.processors.schedule.deadletters import check_retry, target_of_send
+from orderlymq_broker.core.uncommitted import KnownSend, PendingSend, count_down
+from orderlymq_broker.processors.schedule.deadletters import check_failed, target_of_send
 from orderlymq_broker.processors.schedule.delays import (
     NO_WAIT,
     WAIT_NAMES,
@@ -50,29 +51,35 @@ from orderlymq_broker.processors.transactions.halves import (
 )
 from orderlymq_broker.state.records import Append, Outcome, Refused
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
-from orderlymq_broker.state.send.duplicates import send_identity, with_origin
+from orderlymq_broker.state.send.duplicates import origin_of, send_identity, with_origin
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.state.transactions.halfrecords import HalfOpened
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.send import SendMessageHeader
-from orderlymq_protocol.message.properties import DELAY, RETRY_TOPIC, TRAN_MSG, UNIQ_KEY, WAIT
+from orderlymq_protocol.message.properties import DELAY, TRAN_MSG, UNIQ_KEY, WAIT
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
 from orderlymq_protocol.message.sysflag import TRANSACTION_MASK
+from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC
 
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
-# Longer properties are refused unread: some are dropped when a message is stored, but to read those of a whole header, a megabyte,
-# takes 50 ms.
+# Longer properties are refused unread: some are dropped when a message is stored, but to read those of a whole header takes
+# 25 ms.
 _PROPERTIES_READ_MAX: Final = 2 * PROPERTIES_BYTES_MAX
 
 
 class SendProcessor:
-    """Turns sends into appends."""
+    """Turns sends into appends; *check_publish* refuses a sender that may write nothing but traces to a topic."""
 
     def __init__(
-        self, context: Context, transactions: TransactionProcessor, timers: TimerService
+        self,
+        context: Context,
+        transactions: TransactionProcessor,
+        timers: TimerService,
+        check_publish: Callable[[Peer, str], None],
     ) -> None:
         self._context = context
+        self._check_publish = check_publish
         self._transactions = transactions
         self._timers = timers
         self._batches = BatchProcessor(context, self._read)
@@ -87,7 +94,7 @@ class SendProcessor:
         if self._batches.waiting:
             source = (peer.connection, topic.id, header.queue_id)
             if source in self._batches.waiting:
-                send = partial(self._send, header, topic, request, peer)
+                send = partial(self._send, header, topic, request, peer, waited=True)
                 return self._batches.wait(source, send, request, peer)
 
         return self._send(header, topic, request, peer, now)
@@ -99,15 +106,18 @@ class SendProcessor:
         request: RemotingCommand,
         peer: Peer,
         now: Now,
+        *,
+        waited: bool = False,
     ) -> list[Effect]:
-        """Store one message."""
+        """Store one message; of one that has *waited* the queue may have gone since it was judged."""
         context = self._context
         properties = Properties(header.properties)
         said = properties.by_name
         asked, queue_id = topic, header.queue_id
         kind: Kind = "single"
         if topic.is_retry:
-            retry, topic = topic, target_of_send(context, header, topic, said, request.version)
+            retry = topic
+            topic = target_of_send(context, header, retry, properties, request.version)
             if topic is not retry:
                 # A dead letter belongs in its queue immediately; RocketMQ 4.9 lets it wait first.
                 kind, header.queue_id = "dead", 0
@@ -122,13 +132,13 @@ class SendProcessor:
         if identity and (identity in context.state.dedup.sends or identity in context.view.sends):
             first = context.view.first_send(identity, context.state.dedup)
             if first is not None:
-                return self._answer_repeat(first, draft if handle else None, request, peer)
+                return self._answer_repeat(first, draft, request, peer, timed=bool(handle))
             check_cancelled(context, draft)
         # Only now: what was stored before is never said to be refused.
-        if _may_repeat(header, asked):
+        if waited or _may_repeat(header, asked):
             check_target(context, asked, queue_id)
-        if topic.is_retry:
-            check_retry(context, topic)
+        if asked.is_retry:
+            check_failed(context, asked.name[len(RETRY_PREFIX) :])
         if topic.expansion is not None or context.view.fencing:
             check_send(context, topic, request.ext)
         beside: HalfOpened | TimersEnded | None = None
@@ -178,6 +188,8 @@ class SendProcessor:
         """
         context = self._context
         header = SendMessageHeader.from_request(request.code, request.ext)
+        # RocketMQ's clients count from 0. The delay of a next try is counted from here.
+        header.reconsume_times = max(0, header.reconsume_times)
         if len(header.properties) > _PROPERTIES_READ_MAX:
             raise illegal(context)
         topic = context.state.topics.by_name.get(header.topic)
@@ -209,7 +221,7 @@ class SendProcessor:
         """Return a message with all that later steps need, and for what it waits.
 
         Raises:
-            RequestRefused: the message asks for what this broker does not do, or is too long.
+            RequestRefused: the message asks for what this broker does not do or its sender may not, or is too long.
         """
         context, said = self._context, properties.by_name
         half = kind == "half"
@@ -221,6 +233,8 @@ class SendProcessor:
             if half and wait.cancels:
                 raise illegal(context, "a timer message cannot be cancelled in a transaction")
         waits = half or wait is not NO_WAIT
+        if waits and topic.name == TRACE_TOPIC:
+            self._check_publish(peer, topic.name)
         if kind != "entry" and not waits and WAIT in said:
             properties.drop(WAIT)
         text = properties.text
@@ -255,24 +269,24 @@ class SendProcessor:
             named = None if is_copy else queue_id
             draft.identity = send_identity(topic.id, unique_key, times, crc, said, named)
             if is_copy:
-                draft.identity = with_origin(draft.identity, said.get(RETRY_TOPIC, ""))
+                draft.identity = with_origin(draft.identity, origin_of(said))
 
         return draft, wait
 
     def _answer_repeat(
-        self, first: KnownSend, timed: Draft | None, request: RemotingCommand, peer: Peer
+        self, first: KnownSend, again: Draft, request: RemotingCommand, peer: Peer, *, timed: bool
     ) -> list[Effect]:
-        """Answer what was sent before as the first send is answered, when its outcome is known."""
+        """Answer what was sent before as the first send is answered, when its outcome is known; *timed* with its handle."""
         context = self._context
         context.counters["duplicate_sends"] += 1
-
-        kept = unanswered(request)
+        # What waits keeps no body.
+        kept, topic, unique_key = unanswered(request), again.topic.name, again.unique_key
 
         def answer_first() -> list[Effect]:
-            handle = {} if timed is None else first_handle(context, timed, first)
+            handle = first_handle(context, topic, unique_key, first) if timed else {}
             return answer_places(context, [first], handle, kept, peer)
 
-        return when_known([first], answer_first)
+        return when_known(context, [first], answer_first)
 
     # -- proposing ---------------------------------------------------------------------------------
 

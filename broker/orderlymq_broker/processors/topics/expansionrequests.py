@@ -1,8 +1,7 @@
 """
 Expansion of ordered topics on the leader: its requests (20505, 20506), who may send meanwhile, its clock.
 
-The rules: from the moment a fence is proposed nobody writes to the topic, so that the barriers which its record
-writes down are the ends of its queues; a send that was stored before is still answered as stored; who
+The rules: from the moment a fence is proposed nobody sends to the topic; a send that was stored before is still answered as stored; who
 says from how many queues it chose (our SDK) is asked to look again (20505), everybody else is refused
 definitely (14), which no client takes for stored. A fence that does not go on within its limit is
 aborted by the leader alone, so an operator that dies blocks nobody; a new leader begins the limit
@@ -28,6 +27,7 @@ from orderlymq_broker.state.topics.expansionphases import (
     Blocker,
     farthest_first,
     group_blockers,
+    offsets_given,
     open_transactions,
     possible_readers,
     read_by,
@@ -49,7 +49,7 @@ from orderlymq_protocol.body.config import QUEUES_MAX
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX, EXT_QUEUE_TOTAL, EXT_TOKEN
-from orderlymq_protocol.names import check_topic_name
+from orderlymq_protocol.names import check_group_name, check_topic_name
 from orderlymq_protocol.plurals import counted
 
 # An operator counts one on from the greatest number that it sees on any raft group. A greater step than
@@ -116,6 +116,7 @@ class ExpansionProcessor:
     Args:
         notify: asks the members of groups to look again.
         flush: returns the gathered offset commits as records, so that a switch sees them.
+        offsets_room: how many offsets there may be beside those that are there: a switch gives each reader one in each new queue.
     """
 
     def __init__(
@@ -123,12 +124,14 @@ class ExpansionProcessor:
         context: Context,
         notify: Notify,
         flush: Callable[[], list[Record]],
+        offsets_room: Callable[[], int],
         retries: RetryWatch,
     ) -> None:
         self._context = context
         self._notify = notify
         self._flush = flush
         self._retries = retries
+        self._offsets_room = offsets_room
         # When a phase of a topic ends by this leader's clock, with the phase it was set for.
         self._ends: dict[str, tuple[Expansion, int]] = {}
 
@@ -140,7 +143,7 @@ class ExpansionProcessor:
         token = check_token(self._context, ext, now)
         name = ext.get("topic", "")
         check_name(check_topic_name, name)
-        check_unchanging(self._context, [name])
+        check_unchanging(self._context, "topic", [name])
         action = ext.get("action", "")
         match action:
             case "fence":
@@ -225,6 +228,16 @@ class ExpansionProcessor:
             "sinceMillis": expansion.since_ms,
             "ageMillis": max(0, now.wall_ms - expansion.since_ms) if expansion.since_ms else 0,
             "grownMillis": expansion.list_since_ms,
+            # What is before them was sent by the list before, and all else by this one; null where that is not known.
+            "grownBarriers": expansion.grown_barriers,
+            "earlierGrowths": [
+                {
+                    "total": each.total,
+                    "grownMillis": each.grown_ms,
+                    "grownBarriers": each.grown_barriers,
+                }
+                for each in expansion.earlier
+            ],
             "reason": expansion.reason,
             "barriers": [list(barrier) for barrier in expansion.barriers],
             "blockers": [blocker._asdict() for blocker in found[:BLOCKERS_SHOWN_MAX]],
@@ -262,7 +275,7 @@ class ExpansionProcessor:
             known = self._ends.get(name)
             if known is None or known[0] != expansion:
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
-            elif known[1] <= now.monotonic_ms and name not in changing:
+            elif known[1] <= now.monotonic_ms and ("topic", name) not in changing:
                 # Asked for again only when this proposal is lost and another limit is over.
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
                 effects.append(Propose([self._end(expansion)]))
@@ -294,6 +307,7 @@ class ExpansionProcessor:
             read_number(ext, "limitMillis", EXPANSION_MS_MAX),
             token,
         )
+        self._check_room(name, record.queues, ())
         # What is proposed from now on stands behind the fence in the log.
         view = self._context.view
         view.fencing.add(name)
@@ -310,39 +324,70 @@ class ExpansionProcessor:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR, 'the body must be {"groups": [names of groups]}'
                 )
+            for group in listed:
+                check_name(check_group_name, group)
             groups = tuple(listed)
-        state = self._context.state
-        topic = state.topics.get(name)
-        readers = (
-            [group for group in readers_of(state, name) if state.is_ordered(group)]
-            if topic is not None
-            else []
-        )
-        if topic is not None and (late := self._retries.waiting(readers)):
-            group, count = late[0]
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _retry_text(name, group, count))
-        expansion = state.expansions.by_topic.get(name)
-        if topic is not None and expansion is not None and expansion.phase is ExpansionPhase.FENCED:
-            busy = [each for group in readers for each in self._in_hand(group, topic)]
-            if busy:
-                raise RequestRefused(ResponseCode.SYSTEM_ERROR, busy[0].reason)
-            fetching = [group for group in readers if (group, name) in self._context.view.fetching]
-            if fetching:
-                # A reset behind the fetch would let its lane be in hand and owe nothing.
-                raise RequestRefused(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"group {fetching[0]} gets lanes of topic[{name}] at this moment; send it again",
-                )
+        queues = read_number(ext, "queues", QUEUES_MAX)
+        self._check_room(name, queues, groups)
+        topic = self._context.state.topics.get(name)
+        if topic is not None:
+            self._check_switch(topic)
 
         return ExpansionSwitched(
             name,
             read_number(ext, "attempt"),
             read_number(ext, "total", QUEUES_MAX),
-            read_number(ext, "queues", QUEUES_MAX),
+            queues,
             groups,
             read_number(ext, "perm", 7) if "perm" in ext else 6,
             token,
+            with_mixed=True,
+            keeps_ends=True,
         )
+
+    def _check_room(self, name: str, queues: int, groups: Sequence[str]) -> None:
+        """Refuse an expansion that would give groups more offsets than there may be.
+
+        Raises:
+            RequestRefused: there is no room (1).
+        """
+        given = offsets_given(self._context.state, name, queues, groups)
+        room = max(0, self._offsets_room())
+        if given > room:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{name}] cannot have {counted(queues, 'queue')} here: the groups that read it would get {given} offsets, and "
+                f"this group of brokers has room for {room} more; delete groups or topics that are not needed",
+            )
+
+    def _check_switch(self, topic: Topic) -> None:
+        """Refuse a switch because of what only the leader sees.
+
+        Raises:
+            RequestRefused: a group has something of the topic left, or in hand (1).
+        """
+        state, name = self._context.state, topic.name
+        readers = readers_of(state, name)
+        ordered = [group for group in readers if state.is_ordered(group)]
+        if late := self._retries.waiting(ordered):
+            group, count = late[0]
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _retry_text(name, group, count))
+        expansion = state.expansions.by_topic.get(name)
+        if expansion is None or expansion.phase is not ExpansionPhase.FENCED:
+            return
+        # A replica of a former release would switch all the same.
+        mixed = [group for group in readers if state.members.is_broadcasting(group)]
+        busy = [each for group in mixed for each in group_blockers(state, group, topic)]
+        busy += [each for group in ordered for each in self._in_hand(group, topic)]
+        if busy:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, busy[0].reason)
+        fetching = [group for group in ordered if (group, name) in self._context.view.fetching]
+        if fetching:
+            # A reset behind the fetch would let its lane be in hand and owe nothing.
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {fetching[0]} gets lanes of topic[{name}] at this moment; send it again",
+            )
 
     def _blockers(self, topic: Topic, readers: Sequence[str]) -> list[Blocker]:
         """Return who is in the way, those who wait for a retry among them."""

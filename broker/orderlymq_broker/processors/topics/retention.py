@@ -26,6 +26,10 @@ from orderlymq_broker.store.layout import (
 from orderlymq_protocol.message.record import decode_record
 
 QUEUES_PER_TICK: Final = 32  # some 20 reads each
+# Halves that go with their messages, at some 5 us each on every replica, in one entry.
+HALVES_PER_TICK: Final = 1_024
+# Sends that the duplicate window forgets, at less than 1 us each: more than come meanwhile.
+SENDS_PER_TICK: Final = 4_096
 # Queues of groups whose lanes are looked at, a read each.
 OWED_PER_TICK: Final = 512
 # A floor moves by at least this much, else every round would write a record for a few messages.
@@ -63,10 +67,13 @@ class RetentionService:
         self._round: Iterator[Queue] | None = None
         # Trims of this round that are under way in the log.
         self._trims = 0
+        # A trim of the duplicate window is.
+        self._window_trims = False
 
     def start(self, now: Now) -> None:
         """Begin to lead: an unfinished round of another leader is begun again."""
         self._round = self._looking = None
+        self._window_trims = False
         self._next_round_ms = self._next_trim_ms = now.monotonic_ms
 
     def look_now(self, now: Now) -> None:
@@ -154,22 +161,26 @@ class RetentionService:
             return [self._trim(queues, floors)]
         if step or self._trims:
             return []
-        self._round = None
-        if self._floor <= self._context.state.floor:
+        state = self._context.state
+        if self._floor <= state.floor:
+            self._round = None
             return []
 
-        # The last record of the round: with it the messages go.
-        return [Propose([RetentionAdvanced((), self._floor)])]
+        # The last records of the round: with them the messages go, and the halves that were given up.
+        floor = state.transactions.floor_up_to(self._floor, HALVES_PER_TICK)
+        return [self._trim(queues, (), floor)]
 
-    def _trim(self, this_round: Iterator[Queue], floors: tuple[QueueFloor, ...]) -> Propose:
-        """Propose to trim queues; the messages go no further than the queues were trimmed."""
+    def _trim(
+        self, this_round: Iterator[Queue], floors: tuple[QueueFloor, ...], floor: int = 0
+    ) -> Propose:
+        """Propose to trim queues, or the log; the messages go no further than the queues were trimmed."""
         self._trims += 1
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
             if self._round is this_round:
                 self._trims -= 1
-                for floor in floors:
-                    self._keep(floor)
+                for each in floors:
+                    self._keep(each)
             return []
 
         def lost(_: Refusal | None) -> list[Effect]:
@@ -177,7 +188,7 @@ class RetentionService:
                 self._round = None
             return []
 
-        return Propose([RetentionAdvanced(floors)], applied, lost)
+        return Propose([RetentionAdvanced(floors, floor)], applied, lost)
 
     def _keep(self, floor: QueueFloor) -> None:
         """Let the messages of a queue stay that lanes have come to owe since the round began."""
@@ -246,13 +257,24 @@ class RetentionService:
     # -- the duplicate window ----------------------------------------------------------------------
 
     def _trim_window(self, now: Now) -> list[Effect]:
-        if now.monotonic_ms < self._next_trim_ms:
+        # What is applied says how far it is trimmed: while nothing commits, the same floor would be proposed again and again.
+        if self._window_trims or now.monotonic_ms < self._next_trim_ms:
             return []
-        self._next_trim_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
         storage, state = self._context.settings.storage, self._context.state
-        floor = state.dedup.floor(
+        floor, is_last = state.dedup.floor(
             count_max=storage.dedup_window_count,
             oldest_ms=state.oldest_kept_ms(now.wall_ms, storage.dedup_window_ms),
+            most=SENDS_PER_TICK,
         )
+        if is_last:
+            self._next_trim_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
 
-        return [Propose([DedupTrimmed(floor)])] if floor else []
+        if not floor:
+            return []
+        self._window_trims = True
+
+        def ended(*_: object) -> list[Effect]:
+            self._window_trims = False
+            return []
+
+        return [Propose([DedupTrimmed(floor)], applied=ended, lost=ended)]

@@ -72,7 +72,6 @@ class CheckService:
         self._due: dict[tuple[str, str], list[tuple[int, int]]] = {}
         # Those of them with halves that nobody could be asked about; these come later, as their producers may stay away.
         self._unasked: set[tuple[str, str]] = set()
-        self._turns: dict[str, int] = {}
         self._now = Now(0, 0)
         self._next_scan_ms = 0
         # Offsets of halves that are to be noted in the next ticks.
@@ -84,7 +83,6 @@ class CheckService:
         """Begin to lead."""
         self._due.clear()
         self._unasked.clear()
-        self._turns.clear()
         self._now = now
         self._next_scan_ms = now.monotonic_ms
         self._unnoted = deque(self._context.state.transactions.open)
@@ -264,8 +262,8 @@ class CheckService:
             if is_old:
                 given_up[offset] = half
             else:
-                turn = self._turns.get(source[0], 0)
-                self._turns[source[0]] = turn + 1
+                # Each check of a half goes to the next one, and those of halves that follow each other do.
+                turn = offset + half.checks
                 asked.append((offset, connections[turn % len(connections)]))
             heappop(heap)
 
@@ -315,7 +313,7 @@ class CheckService:
         header = CheckTransactionStateHeader(
             tran_state_table_offset=half.offset,
             commit_log_offset=opened.physical,
-            msg_id=opened.unique_key,
+            msg_id=said.get(UNIQ_KEY, ""),
             transaction_id=said.get(UNIQ_KEY),
             offset_msg_id=context.message_id(opened.physical),
             topic=opened.topic,
@@ -389,7 +387,6 @@ class CheckService:
         properties.add(TRAN_PREPARED_QUEUE_OFFSET, str(half.offset))
         topics = self._context.state.topics.by_name
         draft = Draft.of_stored(message, topics[TRANS_HALF_TOPIC], 0, properties)
-        draft.unique_key = half.opened.unique_key
 
         # Where people look for transactions that nobody ended.
         return draft.wait_in(

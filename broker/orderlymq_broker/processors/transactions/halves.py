@@ -4,15 +4,17 @@ Transactions: half messages, their end (37), and asking again about given up one
 The rules: a half is stored where nobody reads; its commit appends the message where it belongs and ends
 the transaction in one proposal, so there is one visible copy however often the end is asked for and
 under any leader; it stands where it was committed, after everything that was acknowledged before; what
-ends a half must name its group and both of its offsets. What nobody ends: ``checks.py``.
+ends a half must name its group, both of its offsets and, where it names a message, that one. What nobody ends: ``checks.py``.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft, Properties
+from orderlymq_broker.core.repeats import answer_soon, wait
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.core.uncommitted import Place
@@ -20,7 +22,11 @@ from orderlymq_broker.processors.fetch.read import read_applied, read_message
 from orderlymq_broker.processors.schedule.delays import name_target, put, real_queue, wait_of
 from orderlymq_broker.processors.transactions.checks import CheckService, with_checks
 from orderlymq_broker.state.records import Outcome, Refused
-from orderlymq_broker.state.send.duplicates import send_identity, with_origin
+from orderlymq_broker.state.send.duplicates import (
+    UNIQUE_KEY_LENGTH_MAX,
+    send_identity,
+    with_origin,
+)
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfOpened, HalfResumed
 from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX, Half
@@ -47,7 +53,11 @@ from orderlymq_protocol.message.sysflag import (
     transaction_state,
     with_transaction_state,
 )
-from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from orderlymq_protocol.names import (
+    GROUP_LENGTH_MAX,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+)
 
 # Properties that a check and a giving up add: TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET
 # with separators and numbers of 10 and 20 digits.
@@ -96,7 +106,8 @@ class TransactionProcessor:
         halves = context.state.topics.by_name[TRANS_HALF_TOPIC]
         key, times, said = draft.unique_key, draft.reconsume_times, draft.properties.by_name
         by_key = send_identity(halves.id, key, times, draft.body_crc, said, -1)
-        draft.identity = with_origin(by_key, draft.topic.name)
+        # By its id: a topic that is made again under its name has none of the messages of the former one.
+        draft.identity = with_origin(by_key, str(draft.topic.id))
         first = context.view.first_send(draft.identity, context.state.dedup)
         if type(first) is not Place or not self._ends(first.queue_offset):
             return
@@ -120,18 +131,24 @@ class TransactionProcessor:
         as RocketMQ does (TransactionalMessageBridge.parseHalfMessageInner).
 
         Raises:
-            RequestRefused: too many transactions have not ended, of this group or of all (2).
+            RequestRefused: too many transactions have not ended, of this group or of all (2), or its name is longer than
+                names of groups are (13).
         """
         said = draft.properties.by_name
         group = said.get(PGROUP, producer_group)
-        table = self._context.state.transactions
-        if table.of_group(group) >= OPEN_OF_GROUP_MAX:
+        if len(group) > GROUP_LENGTH_MAX:
+            remark = (
+                f"the producer group has {len(group)} characters, {GROUP_LENGTH_MAX} are allowed"
+            )
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        table, pending = self._context.state.transactions, self._context.entries.pending_rows
+        if table.of_group(group) + pending["halves", group] >= OPEN_OF_GROUP_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
                 f"{OPEN_OF_GROUP_MAX} transactions of producer group {group} have not ended; end some before beginning "
                 f"others, also those that were given up ({TRANS_CHECK_MAX_TIME_TOPIC} has them)",
             )
-        if len(table.open) + len(table.given_up) >= OPEN_MAX:
+        if len(table.open) + len(table.given_up) + pending["halves",] >= OPEN_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
                 f"{OPEN_MAX} transactions have not ended; end some before beginning others",
@@ -143,7 +160,10 @@ class TransactionProcessor:
         # Who sends halves of a group can be asked about them, before its first heartbeat too.
         self._context.sessions.produced(group, peer)
 
-        return HalfOpened(0, 0, group, draft.topic.name, draft.unique_key, 0, immunity_ms)
+        # The message has the whole key; this one stays in the memory of every replica.
+        key = draft.unique_key[:UNIQUE_KEY_LENGTH_MAX]
+
+        return HalfOpened(0, 0, group, draft.topic.name, key, 0, immunity_ms)
 
     def opened(self, offset: int) -> None:
         """Learn that a half is stored."""
@@ -176,7 +196,9 @@ class TransactionProcessor:
         waiting = context.view.ending.get(offset)
         if waiting is not None:
             context.counters["transactions_ended_again"] += 1
-            waiting.append((unanswered(request), peer))
+            if not request.is_oneway:
+                wait(context)
+                waiting.append((unanswered(request), peer))
             return []
         if choice == TRANSACTION_ROLLBACK:
             return [self._propose(half, None, request, peer)]
@@ -259,9 +281,10 @@ class TransactionProcessor:
         def settled(code: int, remark: str | None) -> list[Effect]:
             effects = answer(request, peer, code, remark=remark)
             view.taken_back.pop(half.opened.physical, None)
+            again = remark if code else _ENDED
             for other, other_peer in view.ending.pop(offset):
-                again = remark if code else _ENDED
-                effects += answer(other, other_peer, code, remark=again)
+                then = partial(answer, other, other_peer, code, remark=again)
+                effects += answer_soon(view, 1, then)
             return effects
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
@@ -330,9 +353,23 @@ def _check_end(half: Half, header: EndTransactionHeader) -> None:
         what = f"producer group wrong: half {half.offset} is not of {header.producer_group}"
     elif header.commit_log_offset != half.opened.physical:
         what = f"commit log offset wrong: half {half.offset} is not at {header.commit_log_offset}"
+    elif not _is_named(half, header.msg_id):
+        # Group and offsets come again where a backup was restored, those of another message.
+        what = f"message id wrong: half {half.offset} is not {header.msg_id[:64]!r}"
     else:
         return
     raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the {what}")
+
+
+def _is_named(half: Half, message_id: str) -> bool:
+    """Return whether an end that names *message_id* may mean *half*: clients name the unique key, or where the half is stored."""
+    key = half.opened.unique_key
+    if not key or not message_id or message_id[:UNIQUE_KEY_LENGTH_MAX] == key:
+        return True
+    try:
+        return decode_offset_message_id(message_id)[2] == half.opened.physical
+    except MessageIdError:
+        return False
 
 
 def _immunity_ms(said: str) -> int:

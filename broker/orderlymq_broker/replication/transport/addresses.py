@@ -24,7 +24,11 @@ ADDRESSES_MAX: Final = 64
 
 
 class AddressBook:
-    """Addresses by node id; what was learned wins over the settings until the next restart."""
+    """Addresses by node id; what was learned wins over the settings until the next restart.
+
+    Attributes:
+        learned: what this process was told, which a store that takes the place of another does not have.
+    """
 
     def __init__(self, settings: Mapping[int, Address], learned: Mapping[int, Address]) -> None:
         # Settings win at a start: they are what a person has corrected last.
@@ -32,6 +36,7 @@ class AddressBook:
         self._addresses |= {NodeId(node): address for node, address in settings.items()}
         self._kept = frozenset(map(NodeId, settings))
         self._members: frozenset[NodeId] = frozenset()
+        self.learned: dict[NodeId, Address] = {}
 
     @classmethod
     def load(cls, reader: Reader, settings: Mapping[int, Address]) -> "AddressBook":
@@ -54,7 +59,8 @@ class AddressBook:
             if oldest is None:
                 return False
             del self._addresses[oldest]
-        self._addresses[node] = address
+            self.learned.pop(oldest, None)
+        self._addresses[node] = self.learned[node] = address
         return True
 
     def put(self, batch: Batch) -> None:

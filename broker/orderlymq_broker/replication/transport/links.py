@@ -42,6 +42,7 @@ from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.process.waits import wait_for
 from orderlymq_runtime.security.tls import PeerTls
 from orderlymq_runtime.sockets.dial import connect
 
@@ -326,9 +327,7 @@ class PeerLink:
                 short = held_s < RECONNECT_MAX_S
                 delay_s = min(2 * delay_s, RECONNECT_MAX_S) if short else RECONNECT_FIRST_S
             self._wake.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._wake.wait()
+            await wait_for(self._wake, delay_s)
 
     async def _dial(self) -> FrameConnection:
         """Call the peer, once more if it has called meanwhile and does not answer: a cut may have swallowed the first call.

@@ -9,21 +9,22 @@ that asks the operating system runs in a thread.
 """
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import psutil
 
 from orderlymq_broker.server.clientdeath import portablesockets, sockets
 from orderlymq_broker.server.clientdeath.sockets import Holding, Owners, SocketEnd
-from orderlymq_protocol.hosts import ip_of
+from orderlymq_protocol.hosts import ip_of, is_loopback
 from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
+from orderlymq_runtime.process.waits import wait_for
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,9 @@ LOOK_SHARE: Final = 0.1
 LOOK_RESERVE_S: Final = 0.2
 # A heartbeat follows every 30 s; what has stood in the way three times stays there.
 QUESTIONS_MAX: Final = 3
+# Whom an unnamed connection is taken for at most: each costs an object per connection. More members of one group that run on
+# this machine wait for their heartbeats.
+GUESSES_MAX: Final = 64
 
 _PID_IN_CLIENT_ID: Final = re.compile(r"@([0-9]{1,9})(?:[#@].*)?$")
 _PID: Final = re.compile(r"[0-9]{1,9}")
@@ -81,11 +85,6 @@ def is_of_another_machine(host: str, replica: str | None) -> bool:
     return is_local(host, frozenset()) and not (replica and is_loopback(replica))
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine by its text alone."""
-    return host == "localhost" or is_local(host, frozenset())
-
-
 @dataclass(slots=True)
 class _Question:
     """Who is the client at the other end of a connection."""
@@ -99,13 +98,23 @@ class _Question:
 
 
 @dataclass(slots=True)
+class _Guess:
+    """Who may be the client at the other end of a connection: *candidates* are asked for if that is this machine."""
+
+    known: "_Known"
+    candidates: Callable[[], Iterable[str]]
+    end: SocketEnd
+    is_forwarded: bool
+
+
+@dataclass(slots=True)
 class _Client:
     """One client that speaks, or may speak, on a connection.
 
     Attributes:
         holding: who it is, None while that is being looked for or cannot be proven.
         is_named: whether it says which process it is, and that one holds its socket.
-        is_guess: whether it was not introduced, but is a member of the group that is asked for.
+        is_guess: whether it has sent no heartbeat and is known only as a member of the group that is asked for.
         asked: how often it was looked for.
         is_asked: whether it is being looked for.
     """
@@ -165,6 +174,7 @@ class Liveness:
         # How many clients each set of processes has.
         self._connected: Counter[Owners] = Counter()
         self._questions: list[_Question] = []
+        self._guesses: list[_Guess] = []
         self._lost: dict[Owners, _Lost] = {}
         self._next_look: asyncio.Task[tuple[View, float]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -198,15 +208,25 @@ class Liveness:
                 self._forget_holding(client)
 
     def guess(
-        self, connection: int, client_ids: list[str], end: SocketEnd, *, forwarded: bool = False
+        self,
+        connection: int,
+        candidates: Callable[[], Iterable[str]],
+        end: SocketEnd,
+        *,
+        forwarded: bool = False,
     ) -> None:
-        """Note which clients may speak on a connection; those count whose process holds its other end."""
+        """Note that one of *candidates* may speak on a connection: the client whose process holds its other end.
+
+        They are asked for later, and only where *end* is of this machine: a group may have many members.
+        """
         known = self._known.setdefault(connection, _Known())
-        for client_id in client_ids:
-            pid = pid_of(client_id)
-            if pid is not None:
-                client = known.clients.setdefault(client_id, _Client(end, is_guess=True))
-                self._ask(client, _Question(known, client_id, end, None, pid, forwarded))
+        self._identify_soon()
+        self._guesses.append(_Guess(known, candidates, end, forwarded))
+
+    @property
+    def identified(self) -> int:
+        """How many connected clients would be proven dead: their processes are known."""
+        return self._connected.total()
 
     def knows(self, connection: int) -> bool:
         """Return whether it was said which clients may speak on a connection."""
@@ -243,9 +263,12 @@ class Liveness:
             return
         client.is_asked = True
         client.asked += 1
-        if not self._questions:
-            self._spawn(self._identify())
+        self._identify_soon()
         self._questions.append(question)
+
+    def _identify_soon(self) -> None:
+        if not self._questions and not self._guesses:
+            self._spawn(self._identify())
 
     def _forget_holding(self, client: _Client) -> None:
         if client.holding is not None and not client.is_named:
@@ -261,10 +284,12 @@ class Liveness:
         """Answer the questions that there are; what comes meanwhile is asked next."""
         await asyncio.sleep(0)
         seconds = asyncio.get_running_loop().time
-        while self._questions:
+        while self._questions or self._guesses:
             await asyncio.sleep(self._budget.pause_s(seconds()))
-            asked = self._questions[:]
+            asked: list[_Question] = []
             try:
+                await self._take_guesses()
+                asked = self._questions[:]
                 answers, read_s, cpu_s = await self._answers(asked)
                 self._budget.spend(cpu_s, seconds())
                 for question, answer in answers:
@@ -280,6 +305,26 @@ class Liveness:
                 # Who asked meanwhile may have connected after the look.
                 del self._questions[: len(asked)]
 
+    async def _take_guesses(self) -> None:
+        """Ask about the candidates of the guesses that there are."""
+        guesses = self._guesses[:]
+        try:
+            hosts = await _local_hosts({each.end[0] for each in guesses})
+            for each in guesses:
+                # Who has said meanwhile who it is needs no guess.
+                if each.end[0] in hosts and not each.known.clients:
+                    self._ask_candidates(each)
+        finally:
+            del self._guesses[: len(guesses)]
+
+    def _ask_candidates(self, guess: _Guess) -> None:
+        known, end = guess.known, guess.end
+        named = ((each, pid_of(each)) for each in guess.candidates())
+        usable = ((each, pid) for each, pid in named if pid is not None)
+        for client_id, pid in islice(usable, GUESSES_MAX):
+            client = known.clients.setdefault(client_id, _Client(end, is_guess=True))
+            self._ask(client, _Question(known, client_id, end, None, pid, guess.is_forwarded))
+
     async def _answers(
         self, asked: list[_Question]
     ) -> tuple[list[tuple[_Question, Holding | str]], float, float]:
@@ -288,10 +333,8 @@ class Liveness:
         Returns:
             Also when the connections were read, and the seconds of a CPU that it took.
         """
-        addresses: frozenset[str] = frozenset()
-        if not all(is_loopback(each.end[0]) for each in asked):
-            addresses = await asyncio.to_thread(own_addresses)
-        local = [each for each in asked if is_local(each.end[0], addresses)]
+        hosts = await _local_hosts({each.end[0] for each in asked})
+        local = [each for each in asked if each.end[0] in hosts]
         if not local:
             return [], 0.0, 0.0
         view, looking_s = await self._view()
@@ -343,9 +386,7 @@ class Liveness:
     async def _look_often(self, owners: Owners, waiting: "_Lost") -> None:
         looked = 0
         while looked < len(LOOKS_S):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOKS_S[looked]):
-                    await waiting.more.wait()
+            if await wait_for(waiting.more, LOOKS_S[looked]):
                 looked = 0
             waiting.more.clear()
             proof = await asyncio.to_thread(_proof_of_death, owners)
@@ -405,6 +446,14 @@ class _Lost:
 
     clients: dict[str, _Gone] = field(default_factory=dict)
     more: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def _local_hosts(hosts: Collection[str]) -> set[str]:
+    """Return those of *hosts* that are of this machine."""
+    addresses: frozenset[str] = frozenset()
+    if not all(map(is_loopback, hosts)):
+        addresses = await asyncio.to_thread(own_addresses)
+    return {each for each in hosts if is_local(each, addresses)}
 
 
 def _proof_of_death(owners: Owners) -> str | None:

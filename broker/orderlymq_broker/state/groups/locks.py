@@ -255,10 +255,19 @@ class LockTable:
                 del self._groups[group]
 
     def drop_group(self, group: str, writes: TableWrites) -> None:
-        """Remove the locks of a group that is deleted, and forget that it took any."""
-        for topic in list(self._groups.get(group, _NO_TOPICS)):
-            self._drop(group, topic, writes)
-        self._groups.pop(group, None)
+        """Remove the locks of a group that is deleted, all in one turn, and forget that it took any."""
+        topics = self._groups.pop(group, {})
+        locks = [lock for locks in topics.values() for lock in locks.values()]
+        for client_id in {lock.client_id for lock in locks if lock.client_id}:
+            groups = self._holders[client_id]
+            del groups[group]
+            if not groups:
+                del self._holders[client_id]
+        self.held_count -= self.held_of.pop(group, 0)
+        self.count -= len(locks)
+        if locks:
+            self._raise_floor(locks, writes)
+            writes.delete_grouped(Table.LOCKS, group, topics)
         if group in self._ordered:
             self._ordered.discard(group)
             writes.delete(Table.LOCKS, group, _GROUP_MARK, 0)
@@ -348,7 +357,11 @@ class LockTable:
         for lock in locks.values():
             self._drop_holder(lock)
         writes.delete_numbered(Table.LOCKS, group, topic, numbers=locks)
-        self._floor = max(self._floor, *(lock.epoch for lock in locks.values()))
+        self._raise_floor(locks.values(), writes)
+
+    def _raise_floor(self, gone: Iterable[Lock], writes: TableWrites) -> None:
+        """Let the locks that are created again begin above the epochs of those that are gone."""
+        self._floor = max(self._floor, *(lock.epoch for lock in gone))
         writes.put(Table.COUNTERS, _FLOOR, value=self._floor)
 
     def _free(

@@ -6,14 +6,14 @@ itself in the answer to GET_CONSUMER_LIST_BY_GROUP drops all its queues. Who is 
 since when, only the leader knows: ``processors/groups/members.py``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from orderlymq_broker.state.records import MembersChanged, MemberSeen, Subscription
 from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
-from orderlymq_protocol.body.clients import CONSUME_PASSIVELY, SubscriptionData
+from orderlymq_protocol.body.clients import BROADCASTING, CONSUME_PASSIVELY, SubscriptionData
 from orderlymq_protocol.names import retry_topic
 
 _NO_MEMBERS: Mapping[str, MemberSeen] = {}
@@ -34,6 +34,7 @@ class MemberTable:
     def __init__(self, reader: Reader) -> None:
         self._groups: dict[str, dict[str, MemberSeen]] = {}
         self._groups_of: dict[str, set[str]] = {}
+        self._at_host: dict[tuple[str, str], dict[str, MemberSeen]] = {}
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self.size = 0
         for member in read_as(reader, Table.MEMBERS, MemberSeen):
@@ -46,6 +47,10 @@ class MemberTable:
     def get(self, group: str, client_id: str) -> MemberSeen | None:
         """Return one member or None."""
         return self._groups.get(group, _NO_MEMBERS).get(client_id)
+
+    def at_host(self, group: str, host: str) -> Collection[MemberSeen]:
+        """Return the members of a group whose connections came from *host*."""
+        return self._at_host.get((group, host), _NO_MEMBERS).values()
 
     def groups(self) -> Iterator[str]:
         """Yield the groups that have members."""
@@ -81,10 +86,14 @@ class MemberTable:
         return not wanted or topic in wanted or topic == retry_topic(group)
 
     def is_broadcasting(self, group: str) -> bool:
-        """Return whether the group's members consume in BROADCASTING."""
-        return any(
-            member.message_model == "BROADCASTING" for member in self.of_group(group).values()
-        )
+        """Return whether a member of the group consumes in BROADCASTING; the others may not."""
+        return any(member.message_model == BROADCASTING for member in self.of_group(group).values())
+
+    def all_broadcast(self, group: str) -> bool:
+        """Return whether the group has members, and all of them consume in BROADCASTING."""
+        members = self.of_group(group).values()
+
+        return bool(members) and all(member.message_model == BROADCASTING for member in members)
 
     def is_pushing(self, group: str) -> bool:
         """Return whether a member of *group* lets its client choose what to pull next."""
@@ -113,6 +122,7 @@ class MemberTable:
         if member is None:
             return MembersChanged(())
         self.size -= size_of(member)
+        self._leave_host(member)
         if not members:
             del self._groups[group]
         self._groups_of[client_id].discard(group)
@@ -137,6 +147,11 @@ class MemberTable:
                 assert (member.group, member.client_id) == (group, client_id), member
                 assert group in self._groups_of[client_id], member
         assert self._subscriptions.keys() <= self._groups.keys(), "a name without members is kept"
+        at_host: dict[tuple[str, str], dict[str, MemberSeen]] = {}
+        for group, members in self._groups.items():
+            for member in members.values():
+                at_host.setdefault((group, host_of(member.address)), {})[member.client_id] = member
+        assert self._at_host == at_host, "the members at a host are others"
         everyone = (each for members in self._groups.values() for each in members.values())
         assert self.size == sum(map(size_of, everyone)), "the size is not that of the members"
         assert all(self._groups_of.values()), "a client without groups is kept"
@@ -144,20 +159,43 @@ class MemberTable:
 
     def _add(self, member: MemberSeen) -> None:
         former = self.get(member.group, member.client_id)
+        if former is not None:
+            self._leave_host(former)
+        at_host = self._at_host.setdefault((member.group, host_of(member.address)), {})
+        at_host[member.client_id] = member
         self.size += size_of(member) - (0 if former is None else size_of(former))
         self._groups.setdefault(member.group, {})[member.client_id] = member
         self._groups_of.setdefault(member.client_id, set()).add(member.group)
 
+    def _leave_host(self, member: MemberSeen) -> None:
+        place = (member.group, host_of(member.address))
+        del self._at_host[place][member.client_id]
+        if not self._at_host[place]:
+            del self._at_host[place]
+
+
+def host_of(address: str) -> str:
+    """Return the host of "host:port"."""
+    return address.rpartition(":")[0]
+
 
 def size_of(member: MemberSeen) -> int:
-    """Return what a member takes in memory, about."""
-    return _MEMBER_SIZE + sum(
-        _SUBSCRIPTION_SIZE
-        + len(wish.topic)
-        + len(wish.expression)
-        + _CODE_SIZE * len(wish.codes)
-        + sum(_TAG_SIZE + len(tag) for tag in wish.tags)
-        for wish in member.subscriptions
+    """Return what a member takes in memory, about: its texts are as long as its client makes them, names of enumerations, too."""
+    names = (member.group, member.client_id, member.address, member.account)
+    kinds = (member.consume_type, member.message_model, member.consume_from_where)
+
+    return (
+        _MEMBER_SIZE
+        + sum(map(len, names + kinds))
+        + sum(
+            _SUBSCRIPTION_SIZE
+            + len(wish.topic)
+            + len(wish.expression)
+            + len(wish.expression_type)
+            + _CODE_SIZE * len(wish.codes)
+            + sum(_TAG_SIZE + len(tag) for tag in wish.tags)
+            for wish in member.subscriptions
+        )
     )
 
 

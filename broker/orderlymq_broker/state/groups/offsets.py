@@ -37,7 +37,7 @@ class OffsetTable:
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES).get(queue_id)
 
     def of_group(self, group: str) -> Mapping[str, Mapping[int, int]]:
-        """Return the offsets of a group by topic and queue."""
+        """Return the offsets of a group by topic and queue; a queue stands behind those that were there before it."""
         return self._groups.get(group, _NO_TOPICS)
 
     def groups(self) -> Iterator[str]:
@@ -102,12 +102,14 @@ class OffsetTable:
         for group in gone:
             if not self._groups[group]:
                 del self._groups[group]
-        self._delete(gone, topic, writes)
+        self.count -= sum(map(len, gone.values()))
+        writes.delete_numbered_of(Table.OFFSETS, gone, topic)
 
     def drop_group(self, group: str, writes: TableWrites) -> None:
         """Forget what a group has committed."""
-        for topic, queues in self._groups.pop(group, {}).items():
-            self._delete({group: queues}, topic, writes)
+        topics = self._groups.pop(group, {})
+        self.count -= sum(map(len, topics.values()))
+        writes.delete_grouped(Table.OFFSETS, group, topics)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield offsets for the digest."""
@@ -128,10 +130,6 @@ class OffsetTable:
     def _put(self, queues: dict[int, int], commit: Commit) -> None:
         self.count += commit.queue_id not in queues
         queues[commit.queue_id] = commit.offset
-
-    def _delete(self, gone: Mapping[str, Collection[int]], topic: str, writes: TableWrites) -> None:
-        self.count -= sum(map(len, gone.values()))
-        writes.delete_numbered_of(Table.OFFSETS, gone, topic)
 
     def _set(self, queues: dict[int, int], commit: Commit, writes: TableWrites) -> None:
         self._put(queues, commit)

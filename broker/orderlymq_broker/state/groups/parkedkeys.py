@@ -127,6 +127,10 @@ class ParkedTable:
 
         return sorted(found, key=lambda held: (held.since_ms, held.topic, held.key, held.queue_id))
 
+    def oldest_ms(self, group: str) -> int:
+        """Return since when the oldest key of a group that holds some has been held."""
+        return min(held.since_ms for held in self._held.of_group(group))
+
     def count_in(self, group: str, topic: str) -> int:
         """Return how many keys of a topic a group holds."""
         queues = self._held.groups.get(group, {})

@@ -58,12 +58,21 @@ _VERDICTS: Final = {
 }
 
 
-# Queues that have lanes in a state, by group, topic and number.
-Having: TypeAlias = "Mapping[LaneState, dict[tuple[str, str, int], LaneQueue]]"
+# Queues by group, topic and number, and those that have lanes in a state.
+Queues: TypeAlias = "dict[tuple[str, str, int], LaneQueue]"
+Having: TypeAlias = Mapping[LaneState, Queues]
+
+# What all queues without lanes share: a group may have begun a hundred thousand. Nothing is put into these.
+_NO_LANES: Final[dict[int, Lane]] = {}
+_NO_STATES: Final[dict[LaneState, dict[int, None]]] = {state: {} for state in LaneState}
+_NO_KEYS: Final[dict[str, int]] = {}
+_NO_HEAP: Final[list[tuple[int, int]]] = []
 
 
 class LaneQueue:
     """One queue of a group, its lanes, and how far it was looked at.
+
+    Without lanes it is some 300 bytes.
 
     Attributes:
         scanned: every offset below is complete or owed.
@@ -72,26 +81,67 @@ class LaneQueue:
         by_state: numbers of the lanes in each state, in the order in which they came into it.
         stopping: how many lanes stop the queue.
 
-    It notes itself in *having* while it has lanes in a state that stands there.
+    It notes itself in *busy* while it has lanes, in *having* while it has some in a state that stands there, and counts its
+    lanes in *counts*, those of its group.
     """
 
+    __slots__ = (
+        "_busy",
+        "_by_key",
+        "_counts",
+        "_due",
+        "_firsts",
+        "_having",
+        "_rows",
+        "by_state",
+        "lanes",
+        "owed",
+        "place",
+        "scanned",
+        "serial",
+        "stopping",
+    )
+
     def __init__(
-        self, place: tuple[str, str, int], scanned: int, serial: int, having: Having
+        self,
+        place: tuple[str, str, int],
+        scanned: int,
+        serial: int,
+        *,
+        busy: Queues,
+        having: Having,
+        counts: dict[LaneState, int],
     ) -> None:
         self.place = place
+        self._busy = busy
         self._having = having
-        # Each message writes and removes a row of its lane: the names in the key are encoded once.
-        self._rows = table_key(Table.LANES, *self.place)
+        self._counts = counts
         self.scanned = scanned
         self.serial = serial
-        self.lanes: dict[int, Lane] = {}
         self.owed = 0
         self.stopping = 0
-        self.by_state: dict[LaneState, dict[int, None]] = {state: {} for state in LaneState}
-        self._by_key: dict[str, int] = {}
-        self._firsts: list[tuple[int, int]] = []
+        self._rest()
+
+    def _rest(self) -> None:
+        """Keep nothing that a queue without lanes does not need."""
+        self._rows = b""
+        self.lanes = _NO_LANES
+        self.by_state = _NO_STATES
+        self._by_key = _NO_KEYS
+        self._firsts = self._due = _NO_HEAP
+        self._busy.pop(self.place, None)
+
+    def _rise(self) -> None:
+        """Make room for lanes."""
+        # Each message writes and removes a row of its lane: the names in the key are encoded once.
+        self._rows = table_key(Table.LANES, *self.place)
+        self.lanes = {}
+        self.by_state = {state: {} for state in LaneState}
+        self._by_key = {}
+        self._firsts = []
         # When each parked lane is due, and its number; what a lane has left or said again is passed over.
-        self._due: list[tuple[int, int]] = []
+        self._due = []
+        self._busy[self.place] = self
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -344,7 +394,7 @@ class LaneQueue:
             lane.then = lane.last = -1
             lane.behind = 0
             self._store(lane, writes)
-        self._firsts = []
+        self._firsts.clear()
         self.scanned = offset
         self.store_head(writes)
 
@@ -384,6 +434,10 @@ class LaneQueue:
         assert len(self._firsts) <= 2 * len(self.lanes) + _HEAP_SLACK
         parked = {(lane.due_ms, lane.number) for lane in self.in_state(LaneState.PARKED)}
         assert parked <= set(self._due), "a parked lane would never be due"
+        is_busy = self._busy.get(self.place) is self
+        assert is_busy == bool(self.lanes) == (self.lanes is not _NO_LANES), self.place
+        shared = (_NO_LANES, *_NO_STATES.values(), _NO_KEYS, _NO_HEAP)
+        assert not any(shared), "something is in what all queues share"
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -445,6 +499,8 @@ class LaneQueue:
             heapify(self._firsts)
 
     def _add(self, lane: Lane) -> None:
+        if not self.lanes:
+            self._rise()
         self.lanes[lane.number] = lane
         self._enter(lane.state, lane.number)
         if lane.key:
@@ -452,11 +508,13 @@ class LaneQueue:
 
     def _enter(self, state: LaneState, number: int) -> None:
         self.by_state[state][number] = None
+        self._counts[state] += 1
         if state in self._having:
             self._having[state][self.place] = self
 
     def _leave(self, state: LaneState, number: int) -> None:
         del self.by_state[state][number]
+        self._counts[state] -= 1
         if state in self._having and not self.by_state[state]:
             del self._having[state][self.place]
 
@@ -486,7 +544,10 @@ class LaneQueue:
         if lane.key:
             del self._by_key[lane.key]
         writes.delete_at(numbered_key(self._rows, lane.number))
-        self._trim()
+        if self.lanes:
+            self._trim()
+        else:
+            self._rest()
 
 
 def _granted(queue_id: int, lane: Lane) -> Granted:

@@ -11,10 +11,11 @@ broker puts where messages of several topics meet have an origin, too.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import chain, takewhile
 from struct import Struct
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from orderlymq_broker.state.tables import read_pairs
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import decode_u64, dedup_key
 from orderlymq_protocol.message import properties as known
+from orderlymq_protocol.names import TOPIC_LENGTH_MAX
 
 # Keys of clients have 32 or 56 characters; the window must not hold 100 000 texts of 32 KiB.
 UNIQUE_KEY_LENGTH_MAX: Final = 255
@@ -61,6 +63,8 @@ _TOPIC_ID: Final = Struct(">I")
 _SEPARATOR: Final = b"\x01"
 _VALUE: Final = Struct(">iQQ")
 _END: Final = b"\xff" * 9
+# Rows that go as one range: each for itself takes 1 us, and a reader looks at all ranges of the entries that are not written yet.
+_RANGE_MIN: Final = 256
 # Stands for the queue of a send that was cancelled; its time is in the place of the offset.
 _CANCELLED: Final = -1
 
@@ -73,13 +77,13 @@ def send_identity(
     said: Mapping[str, str],
     queue_id: int | None,
 ) -> bytes:
-    """Return the identity of a send, empty when it has none: without a key, or with a huge one.
+    """Return the identity of a send, empty when it has none: without a key, with a huge one, or with one that holds the separator.
 
     Of its properties, *said*, what libraries write does not count; a body that was deflated counts as it was before, if
     they give its checksum, because the same message in a batch is not deflated. *queue_id* is the queue that its sender names, which a
     sharding key stands for; None for a copy of a failed message, whose next try may name any queue and delay.
     """
-    if not 0 < len(unique_key) <= UNIQUE_KEY_LENGTH_MAX:
+    if not 0 < len(unique_key) <= UNIQUE_KEY_LENGTH_MAX or known.NAME_VALUE_SEPARATOR in unique_key:
         return b""
     place = "" if queue_id is None or known.SHARDING_KEY in said else str(queue_id)
     counted = sorted([f"{name}\x01{value}" for name, value in said.items() if _counts(name)])
@@ -88,7 +92,7 @@ def send_identity(
     if known.BODY_CHECKSUMS in said:
         body_crc = _plain_crc(said[known.BODY_CHECKSUMS], body_crc)
     text = "\x02".join((place, *counted))
-    # Hexadecimal, because no key may hold the separator.
+    # Hexadecimal, because it may not hold the separator of ``with_origin``.
     digest = blake2b(text.encode(), digest_size=8).hexdigest()
 
     return _IDENTITY.pack(topic_id, reconsume_times, body_crc) + f"{unique_key}{digest}".encode()
@@ -109,8 +113,15 @@ def _counts(name: str) -> bool:
 
 def with_origin(identity: bytes, *origin: str) -> bytes:
     """Return the identity of a copy that its origin, too, distinguishes from others; empty stays empty."""
-    # No key holds the separator: it parts properties.
     return identity and _SEPARATOR.join((identity, *(each.encode() for each in origin)))
+
+
+def origin_of(said: Mapping[str, str]) -> str:
+    """Return the topic that a failed message with these properties comes from; empty where a client's text can name none."""
+    topic = said.get(known.RETRY_TOPIC, "")
+    names_one = len(topic) <= TOPIC_LENGTH_MAX and known.NAME_VALUE_SEPARATOR not in topic
+
+    return topic if names_one else ""
 
 
 def _copy_of(identity: bytes) -> tuple[bytes, bytes] | None:
@@ -159,16 +170,18 @@ class DedupWindow:
         value = _VALUE.pack(record.reply_queue, record.queue_offset, record.store_timestamp)
         batch.put(Family.DEDUP, dedup_key(record.physical), value + identity)
 
-    def floor(self, *, count_max: int, oldest_ms: int) -> int:
-        """Return the physical offset below which sends should leave, 0 when none should."""
+    def floor(self, *, count_max: int, oldest_ms: int, most: int) -> tuple[int, bool]:
+        """Return the physical offset below which sends should leave, 0 when none should, and whether these are all; *most* in one go."""
         surplus = len(self._order) - count_max
         floor = 0
         for number, (physical, identity) in enumerate(self._order.items()):
             if number >= surplus and self.sends[identity].store_timestamp >= oldest_ms:
                 break
+            if number == most:
+                return floor, False
             floor = physical + 1
 
-        return floor
+        return floor, True
 
     def trim(self, floor: int, batch: Batch) -> Trimmed:
         """Forget the sends below *floor*."""
@@ -196,13 +209,42 @@ class DedupWindow:
             batch.put(Family.DEDUP, dedup_key(physical), value + identity)
 
     def forget_copies(self, origins: Mapping[int, Collection[str]], batch: Batch) -> None:
-        """Forget copies of failed messages; *origins* names by id of the topic that they went to those they are from, "" for all."""
+        """Forget copies of failed messages; *origins* names by id of the topic that they went to those they are from, "" for all.
+
+        They may be the whole window, and go in one turn of the loop.
+        """
+        gone: list[int] = []
         for topic_id, names in origins.items():
-            of_topic = self._copies.get(_TOPIC_ID.pack(topic_id), {})
-            wanted = list(of_topic) if "" in names else [name.encode() for name in names]
-            for origin in wanted:
-                for physical in list(of_topic.get(origin, ())):
-                    self.forget(physical, batch)
+            topic = _TOPIC_ID.pack(topic_id)
+            of_topic = self._copies.get(topic, {})
+            for origin in list(of_topic) if "" in names else [name.encode() for name in names]:
+                gone += of_topic.pop(origin, ())
+            if not of_topic:
+                self._copies.pop(topic, None)
+        for physical in gone:
+            del self.sends[self._order.pop(physical)]
+        if len(gone) < _RANGE_MIN:
+            self._delete(gone, batch)
+        else:
+            self._delete_runs(sorted(gone), batch)
+
+    def _delete_runs(self, gone: list[int], batch: Batch) -> None:
+        """Remove the rows of sends that have left, those between two that stay as one range."""
+        start = 0
+        for kept in chain(self._order, (gone[-1] + 1,)):
+            end = bisect_left(gone, kept, lo=start)
+            if end - start < _RANGE_MIN:
+                self._delete(gone[start:end], batch)
+            else:
+                batch.delete_range(
+                    Family.DEDUP, dedup_key(gone[start]), dedup_key(gone[end - 1] + 1)
+                )
+            start = end
+
+    @staticmethod
+    def _delete(gone: list[int], batch: Batch) -> None:
+        for physical in gone:
+            batch.delete(Family.DEDUP, dedup_key(physical))
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield sends for the digest."""

@@ -2,9 +2,10 @@
 Expansion of ordered topics: who may write while the queue list of a topic changes, and who is in the way.
 
 Phases of one topic on one raft group: OPEN -> FENCED -> SWITCHED -> PROPAGATING -> OPEN, and FENCED -> OPEN when
-the expansion is given up. FENCED: nobody writes, the ends of the queues are written down as barriers.
-SWITCHED: the new list is valid here; who says that it chose a queue from that list may write. PROPAGATING:
-likewise, and the list is published; when every client can have seen it, the phase ends.
+the expansion is given up. FENCED: nobody sends, and the ends of the queues are written down as barriers. Transactions that
+were opened before may still be committed. SWITCHED: the new list is valid here, and where the queues ended is kept, because it
+begins there; who says that it chose a queue from that list may write. PROPAGATING: likewise, and the list is published; when
+every client can have seen it, the phase ends.
 
 The rules: a group switches only when every ordered group has consumed to the end of every queue, judged from
 the state at that very index; the total number of queues names the list, because it only rises; once
@@ -30,7 +31,12 @@ from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionPropagated,
     ExpansionSwitched,
 )
-from orderlymq_broker.state.topics.expansiontable import Expansion
+from orderlymq_broker.state.topics.expansiontable import (
+    EARLIER_MAX,
+    EarlierGrowth,
+    Ends,
+    Expansion,
+)
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.names import retry_topic
 from orderlymq_protocol.plurals import counted
@@ -98,6 +104,8 @@ def fence(
         record.limit_ms,
         wall_ms,
         grown_ms=present.list_since_ms,
+        grown_barriers=present.grown_barriers,
+        earlier=present.earlier,
     )
 
     return _move(state, expansion, writes)
@@ -125,6 +133,8 @@ def abort(
         since_ms=wall_ms,
         reason=record.reason or "given up",
         grown_ms=present.list_since_ms,
+        grown_barriers=present.grown_barriers,
+        earlier=present.earlier,
     )
 
     return _move(state, expansion, writes)
@@ -152,27 +162,22 @@ def switch(
             or (present.attempt, present.next_total) != (record.attempt, record.total)
         ):
             return Refused(f"topic[{name}] is not fenced for expansion {record.attempt}")
-        found = blockers(state, topic)
+        found = blockers(state, topic, with_mixed=record.with_mixed)
         if found:
             return Refused(f"topic[{name}] is not drained: {found[0].reason}")
     before = 0 if topic is None else topic.config.write_queues
+    expansion = _grown(record, topic, present, wall_ms)
     config = topic.config if topic is not None else TopicSet(name, 0, 0, record.perm, order=True)
     _configure(
         state, config, wall_ms, writes, read_queues=record.queues, write_queues=record.queues
     )
-    readers = sorted({*record.groups, *readers_of(state, name)})
-    for group in readers:
-        for number in range(before, record.queues):
-            if state.offsets.get(group, name, number) is None:
-                state.offsets.reset((Commit(group, name, number, 0),), (name,), writes)
-    expansion = Expansion(
-        name,
-        ExpansionPhase.SWITCHED,
-        record.total,
-        attempt=record.attempt,
-        since_ms=wall_ms,
-        grown_ms=wall_ms,
-    )
+    given = [
+        Commit(group, name, number, 0)
+        for group in sorted({*record.groups, *readers_of(state, name)})
+        for number in range(before, record.queues)
+        if state.offsets.get(group, name, number) is None
+    ]
+    state.offsets.reset(tuple(given), (name,), writes)
 
     return _move(state, expansion, writes)
 
@@ -205,7 +210,10 @@ def open_all(
         total=present.total,
         attempt=present.attempt,
         since_ms=wall_ms,
-        grown_ms=wall_ms,
+        # Who chooses from the new list has written since the switch. Records of earlier versions keep to their later time.
+        grown_ms=wall_ms if present.grown_barriers is None else present.grown_ms,
+        grown_barriers=present.grown_barriers,
+        earlier=present.earlier,
     )
 
     return _move(state, expansion, writes)
@@ -236,16 +244,25 @@ def readers_of(state: BrokerState, topic: str) -> list[str]:
     return sorted({*online, *state.offsets.groups_of(topic), *state.locks.groups_of(topic)})
 
 
-def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
+def offsets_given(state: BrokerState, topic: str, queues: int, groups: Iterable[str]) -> int:
+    """Return how many offsets the switch of a topic to *queues* gives at most: *groups* read it elsewhere, others here."""
+    present = state.topics.get(topic)
+    before = 0 if present is None else present.config.write_queues
+
+    return max(0, queues - before) * len({*groups, *readers_of(state, topic)})
+
+
+def blockers(state: BrokerState, topic: Topic, *, with_mixed: bool = True) -> list[Blocker]:
     """Return who has not consumed to the end, the farthest behind first.
 
     Ordered groups only: others promise no order; of a group that has only just come it is unknown
     yet. What a group handed back for later counts as not consumed, and so does a transaction whose
-    end would put a message into the old queue.
+    end would put a message into the old queue. *with_mixed* is that of the record.
     """
     found = open_transactions(state, topic)
     for group in readers_of(state, topic.name):
-        found += group_blockers(state, group, topic)
+        if with_mixed or not state.members.is_broadcasting(group):
+            found += group_blockers(state, group, topic)
 
     return farthest_first(found)
 
@@ -257,7 +274,7 @@ def farthest_first(found: Iterable[Blocker]) -> list[Blocker]:
 
 def group_blockers(state: BrokerState, group: str, topic: Topic) -> list[Blocker]:
     """Return what a group that reads a topic has not consumed, if it is to be waited for."""
-    if not _may_be_ordered(state, group, topic) or state.members.is_broadcasting(group):
+    if not _may_be_ordered(state, group, topic) or state.only_broadcasts(group):
         return []
     online = len(state.members.of_group(group))
     who = f"{counted(online, 'member')} online" if online else "nobody online"
@@ -350,6 +367,41 @@ def _configure(
         write_queues=config.write_queues if write_queues is None else write_queues,
     )
     state.topics.set(changed, wall_ms, writes)
+
+
+def _grown(
+    record: ExpansionSwitched, topic: Topic | None, present: Expansion | None, wall_ms: int
+) -> Expansion:
+    """Return the row of a topic that has grown; it is still as it was before."""
+    barriers: Ends | None = None
+    earlier: tuple[EarlierGrowth, ...] = ()
+    if record.keeps_ends:
+        # Behind the barriers of the fence are the copies of transactions that were committed since.
+        ends = [] if topic is None else [_end(topic, n) for n in range(topic.config.write_queues)]
+        barriers = tuple(enumerate(ends))
+        earlier = _growths_of(present)[-EARLIER_MAX:]
+    elif record.keeps_barriers:
+        barriers = present.barriers if present is not None else ()
+
+    return Expansion(
+        record.topic,
+        ExpansionPhase.SWITCHED,
+        record.total,
+        attempt=record.attempt,
+        since_ms=wall_ms,
+        grown_ms=wall_ms,
+        grown_barriers=barriers,
+        earlier=earlier,
+    )
+
+
+def _growths_of(present: Expansion | None) -> tuple[EarlierGrowth, ...]:
+    """Return the growths of a topic, the last one included."""
+    if present is None or not present.total:
+        return ()
+    last = EarlierGrowth(present.total, present.list_since_ms, present.grown_barriers)
+
+    return (*present.earlier, last)
 
 
 def _move(state: BrokerState, expansion: Expansion, writes: TableWrites) -> ExpansionMoved:

@@ -51,6 +51,10 @@ class ExpansionSwitched(Struct, frozen=True, array_like=True, tag=82):
     Attributes:
         groups: consumer groups that read the topic on any raft group.
         perm: permission of a topic that this raft group did not have.
+        with_mixed: wait also for a group of which some members broadcast and others do not; former releases do not.
+        keeps_barriers: the row keeps where the old queues ended when writes were fenced; records of earlier versions say so, or
+            neither, and change what they changed then.
+        keeps_ends: it keeps where they end now, and what it had kept of earlier growths.
     """
 
     topic: str
@@ -60,6 +64,9 @@ class ExpansionSwitched(Struct, frozen=True, array_like=True, tag=82):
     groups: tuple[str, ...] = ()
     perm: Long = 6
     token: Long = NO_TOKEN
+    with_mixed: bool = False
+    keeps_barriers: bool = False
+    keeps_ends: bool = False
 
 
 class ExpansionPropagated(Struct, frozen=True, array_like=True, tag=83):

@@ -6,7 +6,7 @@ go on to the next: ``expansionphases.py``.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,19 @@ from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
+
+# Growths before the last one that a row keeps, each with an offset of every queue. No reader is more of them behind.
+EARLIER_MAX: Final = 16
+
+Ends: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class EarlierGrowth(msgspec.Struct, frozen=True, array_like=True):
+    """A growth before the last one; the fields are those that `Expansion` has of the last one."""
+
+    total: int
+    grown_ms: int
+    grown_barriers: Ends | None
 
 
 class Expansion(msgspec.Struct, frozen=True, array_like=True):
@@ -28,7 +41,11 @@ class Expansion(msgspec.Struct, frozen=True, array_like=True):
         limit_ms: how long the fence may last, then how long the settling lasts.
         since_ms: leader's wall clock when the phase began.
         reason: why the last expansion was given up; empty when none was.
-        grown_ms: leader's wall clock when the valid list became it, then when everybody may write to it; 0: it never grew.
+        grown_ms: leader's wall clock when the valid list became it, or by records of earlier versions when everybody might write
+            to it; 0: it never grew.
+        grown_barriers: (queue, offset) where the queues of the list before ended; None: it never grew, or a record of an
+            earlier version let it grow.
+        earlier: the growths before that one; the last ``EARLIER_MAX`` that records of this version have followed.
     """
 
     topic: str
@@ -37,11 +54,13 @@ class Expansion(msgspec.Struct, frozen=True, array_like=True):
     next_total: int = 0
     queues: int = 0
     attempt: int = 0
-    barriers: tuple[tuple[int, int], ...] = ()
+    barriers: Ends = ()
     limit_ms: int = 0
     since_ms: int = 0
     reason: str = ""
     grown_ms: int = 0
+    grown_barriers: Ends | None = None
+    earlier: tuple[EarlierGrowth, ...] = ()
 
     @property
     def list_since_ms(self) -> int:

@@ -89,17 +89,27 @@ class Queue:
     Attributes:
         next_offset: offset that the next message gets; one more than the last.
         min_offset: first offset that is kept; equals ``next_offset`` in an empty queue.
+        first_offset: offset of the first message that was ever here: of another cluster's queue copies may begin above 0.
         last_timestamp: store time of the last message, 0 when there never was one.
         tail: the newest messages, the last of them at ``next_offset - 1``.
     """
 
-    __slots__ = ("last_timestamp", "min_offset", "next_offset", "queue_id", "tail", "topic_id")
+    __slots__ = (
+        "first_offset",
+        "last_timestamp",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "tail",
+        "topic_id",
+    )
 
     def __init__(self, topic_id: int, queue_id: int) -> None:
         self.topic_id = topic_id
         self.queue_id = queue_id
         self.next_offset = 0
         self.min_offset = 0
+        self.first_offset = 0
         self.last_timestamp = 0
         self.tail = _NO_TAIL
 
@@ -126,7 +136,7 @@ class Queue:
 
     def check(self) -> None:
         """Assert what always holds."""
-        assert 0 <= self.min_offset <= self.next_offset, self
+        assert 0 <= self.first_offset <= self.min_offset <= self.next_offset, self
         assert len(self.tail) <= self.next_offset, self
         assert not _NO_TAIL, "the tail of all queues without one has messages"
         stamps = [entry.store_timestamp for entry in self.tail]
@@ -194,7 +204,7 @@ def load_queues(reader: Reader) -> dict[tuple[int, int], Queue]:
         end = start
     for row in read_as(reader, Table.QUEUES, FloorRow):
         queue = queues.setdefault((row.topic_id, row.queue_id), Queue(row.topic_id, row.queue_id))
-        queue.min_offset = row.min_offset
+        queue.min_offset, queue.first_offset = row.min_offset, row.first_offset
         queue.next_offset = max(queue.next_offset, row.min_offset)
         queue.last_timestamp = max(queue.last_timestamp, row.last_timestamp)
 
@@ -203,7 +213,13 @@ def load_queues(reader: Reader) -> dict[tuple[int, int], Queue]:
 
 def write_floor(queue: Queue, writes: TableWrites) -> None:
     """Remember where a trimmed queue begins."""
-    row = FloorRow(queue.topic_id, queue.queue_id, queue.min_offset, queue.last_timestamp)
+    row = FloorRow(
+        queue.topic_id,
+        queue.queue_id,
+        queue.min_offset,
+        queue.last_timestamp,
+        queue.first_offset,
+    )
     writes.put(Table.QUEUES, queue.topic_id, queue.queue_id, value=row)
 
 

@@ -14,12 +14,17 @@ class TopicRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FloorRow(msgspec.Struct, frozen=True, array_like=True):
-    """Where a trimmed queue begins; an empty one cannot be read from CONSUME_QUEUE any more."""
+    """Where a trimmed queue begins; an empty one cannot be read from CONSUME_QUEUE any more.
+
+    Attributes:
+        first_offset: offset of the first message that was ever here; 0 in rows of former releases.
+    """
 
     topic_id: int
     queue_id: int
     min_offset: int
     last_timestamp: int
+    first_offset: int = 0
 
 
 class TailEntry(msgspec.Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ class HalfOpened(Struct, frozen=True, array_like=True, tag=50):
         physical: physical offset of its stored record.
         group: producer group that may end it and is asked about it.
         topic: where it goes when it is committed.
-        unique_key: the producer's own id of the message.
+        unique_key: the beginning of the producer's own id of the message, which has all of it.
         opened_ms: store time of the half, wall ms.
         immunity_ms: do not ask before that long after opening; negative for the setting.
     """

@@ -83,6 +83,16 @@ class Oldest:
             heappop(offsets)
         return None
 
+    def behind(self, count: int) -> Half | None:
+        """Return the oldest but *count* of them, None when there are no more."""
+        skipped: list[int] = []
+        while len(skipped) < count and self.find() is not None:
+            skipped.append(heappop(self._offsets))
+        half = self.find()
+        for offset in skipped:
+            heappush(self._offsets, offset)
+        return half
+
 
 class TransactionTable:
     """All halves that are open, and those that were given up, by their offsets.
@@ -105,10 +115,19 @@ class TransactionTable:
         """Return a half that has not ended, given up or not."""
         return self.open.get(offset) or self.given_up.get(offset)
 
+    def oldest_open(self) -> Half | None:
+        """Return the open half that began first, None when there is none."""
+        return self._oldest_open.find()
+
     def first_open(self) -> int | None:
         """Return the physical offset of the oldest open half: retention must not pass it."""
-        oldest = self._oldest_open.find()
+        oldest = self.oldest_open()
         return None if oldest is None else oldest.opened.physical
+
+    def floor_up_to(self, floor: int, most: int) -> int:
+        """Return the physical offset, up to *floor*, below which no more than *most* halves are that were given up."""
+        half = self._oldest_given_up.behind(most)
+        return floor if half is None else min(floor, half.opened.physical)
 
     def of_group(self, group: str) -> int:
         """Return how many halves of a producer group have not ended."""

@@ -9,6 +9,8 @@ import pytest
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.processors.admin.access import needs_of, signature
+from orderlymq_broker.processors.observe.status import HIDDEN
+from orderlymq_broker.processors.observe.watch import LOOK_MS
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.records import GroupSet, TopicSet
@@ -16,6 +18,7 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from orderlymq_protocol.names import UNSENDABLE_TOPICS
 from tests.broker.processors.driver import ALICE, Shell, settings
 from tests.broker.processors.halves import COMMIT, GROUP, end_ext, half_properties
@@ -235,6 +238,10 @@ def test_what_each_request_needs() -> None:
             (38, both, b""),
             (12, both, b""),
             (222, both, b""),
+            (223, both, b""),
+            (20508, both, b""),
+            (20510, both, b""),
+            (20514, both, b""),
             (34, {}, heartbeat_body("c", "g", ("t",))),
             (41, {}, lock),
             (42, {}, lock),
@@ -252,6 +259,10 @@ def test_what_each_request_needs() -> None:
         38: ["group-g:2"],
         12: ["topic-t:2"],
         222: ["topic-t:2", "group-g:2"],
+        223: ["group-g:2"],
+        20508: ["group-g:2"],
+        20510: ["group-g:2"],
+        20514: ["group-g:2"],
         34: ["group-g:2", "topic-t:2", "group-g:2"],
         41: ["group-g:2"],
         42: ["group-g:2"],
@@ -261,6 +272,25 @@ def test_what_each_request_needs() -> None:
     assert needs(310, {"b": "%RETRY%g"}) == ["group-g:2"]
     assert needs(310, {"b": "%RETRY%"}) == ["topic-%RETRY%:1"]  # of no group
     assert needs(35, {"clientID": "c", "producerGroup": "p"}) == []
+
+
+def test_keys_and_ids_in_a_leaders_findings_are_shown_to_their_readers(guarded: Shell) -> None:
+    """Law: an account that may not consume for a group reads how many of its messages fail, and of none what clients wrote into it."""
+    create(guarded, TopicSet("%DLQ%billing", 1, 1))
+    letter = send_ext("%DLQ%billing", properties(UNIQ_KEY="ID1", __SHARDINGKEY="customer-7"))
+    assert ask(guarded, "boss42", 310, letter)[0] == 0
+    guarded.pass_time(2 * LOOK_MS, step=1_000)
+
+    def failing(who: str, secret: str = SECRET) -> list[tuple[str, str]]:
+        fields = {"AccessKey": who}
+        fields["Signature"] = signature(fields, b"", secret, 409)
+        reply = guarded.call(20500, fields)
+        rows = fastjson.loads(reply.body)["watch"]["failing"]
+        return [(row["messageId"], row["key"]) for row in rows]
+
+    assert failing("reader") == failing("boss42") == [("ID1", "customer-7")]
+    assert failing("operator", "operators") == [("ID1", "customer-7")]
+    assert failing("writer") == [(HIDDEN, HIDDEN)]
 
 
 @pytest.mark.parametrize("topic", sorted(UNSENDABLE_TOPICS))
@@ -346,6 +376,36 @@ def test_traces_may_always_be_sent(guarded: Shell) -> None:
     assert ask(guarded, "reader", 11, pull_ext(topic="RMQ_SYS_TRACE_TOPIC"))[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        (310, {"i": half_properties("u1")}),
+        (310, {"i": properties(DELAY="18")}),
+        (310, {"i": properties(TIMER_DELAY_SEC="86400")}),
+        (320, {"i": properties(DELAY="18")}),
+        (370, {"topic": "RMQ_SYS_TRACE_TOPIC", "recallHandle": "x"}),
+        (325, {}),
+        (20515, {"topic": "RMQ_SYS_TRACE_TOPIC", "queueId": "0"}),
+    ],
+)
+def test_who_may_write_nothing_but_traces_keeps_nothing_waiting(
+    guarded: Shell, code: int, changed: dict[str, str]
+) -> None:
+    """Law: what is open or waits counts against limits of all and holds the log; that takes a right to its topic."""
+    create(guarded, TopicSet("RMQ_SYS_TRACE_TOPIC", 1, 1))
+    body = encode_batch([BatchEntry(0, b"Pub", b"")]) if code == 320 else b"Pub"
+    ext = {**send_ext("RMQ_SYS_TRACE_TOPIC"), **changed}
+    appended = guarded.state.physical_end
+
+    refused, remark = ask(guarded, "reader", code, ext, body)
+
+    assert (refused, "ermission for topic-RMQ_SYS_TRACE_TOPIC" in remark) == (1, True)
+    assert guarded.state.physical_end == appended
+    assert guarded.core.context.counters["access_denied"] == 1
+    if code in (310, 320):
+        assert ask(guarded, "anyone", code, ext, body)[0] == 0
+
+
 def test_who_answers_a_request_needs_no_right_on_the_reply_topic(guarded: Shell) -> None:
     """RocketMQ asks none for 324 and 325; a plain send there, and a reply to another topic, are sends."""
     asked = properties(MSG_TYPE="reply", REPLY_TO_CLIENT="asker", CORRELATION_ID="c-1")
@@ -398,6 +458,7 @@ def test_a_member_cannot_make_accounts(guarded: Shell) -> None:
     [
         (50, {"accessKey": "abc", "secretKey": SECRET}, 209, "at least 6"),
         (50, {"accessKey": "newone"}, 209, "at least 6"),
+        (50, {"accessKey": "n" * 128, "secretKey": SECRET}, 209, "127 are allowed"),
         (50, {"accessKey": "newone", "secretKey": SECRET, "defaultTopicPerm": "ALL"}, 209, "'ALL'"),
         (50, {"accessKey": "newone", "secretKey": SECRET, "topicPerms": "orders"}, 209, "name=PUB"),
         (50, {"accessKey": "operator", "secretKey": SECRET}, 209, "another key"),

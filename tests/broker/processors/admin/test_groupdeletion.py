@@ -8,9 +8,9 @@ import pytest
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
+from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
 from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, keys, lead, produce
-from tests.broker.processors.requests import create, lock, lock_body, unlock
+from tests.broker.processors.requests import create, heartbeat, lock, lock_body, unlock
 
 IN_USE = ResponseCode.ORDERLYMQ_GROUP_IN_USE
 LEASE_MS = 60_000
@@ -141,6 +141,24 @@ def test_nobody_gets_anything_of_a_group_whose_deletion_is_under_way(
     assert codes(shell, deleted) == [0]
     assert not list(shell.state.locks.held(GROUP))
     assert not shell.state.lanes.in_hand_count("a", GROUP, TOPIC)
+
+
+@pytest.mark.parametrize("creates", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_no_member_joins_a_group_whose_deletion_is_under_way(creates: bool, known: bool) -> None:
+    """Its heartbeat makes the group anew where members do so; else a member would stay without a group for minutes."""
+    shell = Shell(settings(auto_create_group=creates)).lead()
+    create(shell, TopicSet(TOPIC, 2, 2), GroupSet(GROUP, on_dead_letter="HoldKey"))
+    if known:
+        heartbeat(shell, "alice")
+    submit(shell)
+
+    heartbeat(shell, "alice")
+
+    assert set(shell.state.members.of_group(GROUP)) == ({"alice"} if creates else set())
+    made = {GROUP: GroupSet(GROUP)} if creates else {}
+    assert {name: row for name, row in shell.state.groups.by_name.items() if name == GROUP} == made
+    shell.replay()
 
 
 @WAYS

@@ -89,6 +89,13 @@ def test_only_the_members_that_are_meant_are_changed(admin: AdminShell) -> None:
     assert found.consume_enable
     assert admin.tool(200, whole, omqMembers="").code == 0
     assert admin.state.groups.by_name["billing"] == found
+    assert admin.tool(200, whole, omqMembers="consumeEnable").code == 0
+    assert not admin.state.groups.by_name["billing"].consume_enable
+    refused = admin.tool(200, whole, omqMembers="consumeEnabled")
+    assert (refused.code, refused.remark) == (
+        1,
+        "omqMembers names 'consumeEnabled', no member of a group",
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
+from orderlymq_broker.core.brokertoclient import TOOLS
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.processors.admin.offsets import CLONED_MAX
+from orderlymq_broker.processors.admin.offsets import CLONED_MAX, KEPT_SIZE_MAX
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset
 from orderlymq_protocol.body import fastjson
@@ -311,6 +313,32 @@ def test_a_member_that_is_silent_or_talks_nonsense_hides_nobody(admin: AdminShel
     assert fastjson.loads(gathered.body) == {"consumerTable": {}, "messageQueueTable": {}}
 
 
+def test_what_members_say_at_length_is_kept_up_to_a_bound(admin: AdminShell) -> None:
+    """Law: the answers of a thousand members, each as long as may be, take neither memory nor a turn of a leader."""
+    peers = {20 + number: Peer(20 + number, "192.0.2.20", 50_000 + number) for number in range(90)}
+    for connection, peer in peers.items():
+        heartbeat(admin, f"c{connection}", peer=peer)
+    rows = ",".join(f"{fastjson.dumps(queue(each)).decode()}:{each}" for each in range(900))
+    body = f'{{"messageQueueTable":{{{rows}}}}}'.encode()
+    assert KEPT_SIZE_MAX < len(peers) * len(body) < len(peers) * ANSWER_SIZE_MAX
+
+    def gathered(**more: str) -> bytes:
+        admin.sent.clear()
+        asked = {"topic": "orders", "group": "billing", **more}
+        opaque = admin.submit(223, asked, peer=TOOL)
+        for connection, question in pushed(admin, 221):
+            reply(admin, question, peers[connection], body)
+        found = admin.reply_to(opaque)
+        assert found is not None
+        return found.body
+
+    whole = gathered()
+    assert KEPT_SIZE_MAX - ANSWER_SIZE_MAX < len(whole) < KEPT_SIZE_MAX + 1_000
+    assert fastjson.loads(whole)["consumerTable"]["c20"][queue(899)] == 899
+    # Who asks next has the room again.
+    assert list(fastjson.loads(gathered(clientAddr="c109"))["consumerTable"]) == ["c109"]
+
+
 def test_one_member_may_be_asked_and_an_empty_group_answers_1(admin: AdminShell) -> None:
     """clientAddr is a client id, as in RocketMQ."""
     heartbeat(admin, "alice")
@@ -320,6 +348,37 @@ def test_one_member_may_be_asked_and_an_empty_group_answers_1(admin: AdminShell)
 
     assert [connection for connection, _ in pushed(admin, 221)] == [BOB.connection]
     assert admin.tool(223, topic="t", group="nobody").code == 1
+
+
+def test_a_group_with_more_members_than_are_asked_takes_no_places(admin: AdminShell) -> None:
+    """To try again later would never help, and other tools would wait for questions that nobody was asked."""
+    for number in range(TOOLS.of_asker + 1):
+        heartbeat(admin, f"c{number}", peer=Peer(20 + number, "192.0.2.20", 50_000 + number))
+
+    refused = admin.tool(223, topic="t", group="billing")
+
+    assert (refused.code, "name one as clientAddr" in (refused.remark or "")) == (1, True)
+    assert len(admin.core.calls) == 0
+    admin.submit(223, {"topic": "t", "group": "billing", "clientAddr": "c1"}, peer=TOOL)
+    assert len(admin.core.calls) == 1
+
+
+def test_a_question_that_is_refused_midway_asks_nobody(admin: AdminShell) -> None:
+    """The places of those before it would stay taken, and their answers go nowhere."""
+    create_topic(admin)
+    heartbeat(admin, "alice")
+    heartbeat(admin, "bob", peer=BOB)
+    one = {"topic": "t", "group": "billing", "clientAddr": "bob"}
+    for _ in range(TOOLS.of_asked):
+        admin.submit(223, one, peer=TOOL)
+
+    refused = admin.tool(223, topic="t", group="billing")
+
+    assert refused.code == 2
+    assert len(pushed(admin, 221)) == len(admin.core.calls) == TOOLS.of_asked
+    admin.pass_time(3_100)
+    admin.submit(223, {"topic": "t", "group": "billing"}, peer=TOOL)
+    assert len(admin.core.calls) == 2
 
 
 def test_a_group_gets_a_copy_of_anothers_offsets(admin: AdminShell) -> None:

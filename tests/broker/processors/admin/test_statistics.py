@@ -72,6 +72,7 @@ def test_what_a_group_has_committed_counts_as_got(admin: AdminShell) -> None:
     """GROUP_GET_NUMS, key topic@group; consumeTps of 208 is its rate."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
+    commit(admin, 0)
     for _ in range(60):
         send(admin, e=0)
     admin.pass_time(10_000)
@@ -82,6 +83,19 @@ def test_what_a_group_has_committed_counts_as_got(admin: AdminShell) -> None:
 
     assert body["statsMinute"]["sum"] == 60
     assert admin.read(208, consumerGroup="billing")["consumeTps"] == body["statsMinute"]["tps"] > 0
+
+
+def test_where_a_group_begins_it_has_consumed_nothing(admin: AdminShell) -> None:
+    """Its first offset of a queue may be any; what it commits behind that counts, in other queues at the same time, too."""
+    create_topic(admin)
+    create(admin, GroupSet("billing"))
+    admin.pass_time(10_000)
+    for queue, offset in ((1, 1_000), (1, 1_010), (0, 5_000), (1, 1_013), (0, 5_002)):
+        create(admin, OffsetsCommitted((OffsetCommit("billing", "orders", queue, offset),)))
+        admin.pass_time(10_000 if queue else 0)
+    admin.pass_time(10_000)
+
+    assert stats(admin, "GROUP_GET_NUMS", "orders@billing")["statsHour"]["sum"] == 15
 
 
 def test_what_a_group_was_sent_is_reported_in_bytes(admin: AdminShell) -> None:
@@ -148,6 +162,7 @@ def test_what_many_topics_got_is_counted_in_steps(admin: AdminShell) -> None:
 def test_a_reset_does_not_make_figures_negative(admin: AdminShell) -> None:
     """Messages that are read again count again."""
     create_topic(admin)
+    commit(admin, 0)
     for _ in range(10):
         send(admin, e=0)
     admin.pass_time(10_000)
@@ -408,6 +423,7 @@ def test_the_figures_of_a_deleted_group_go(admin: AdminShell) -> None:
     """A name for each day would leave a series for each."""
     create_topic(admin, "orders")
     create(admin, GroupSet("billing"))
+    commit(admin, 0)
     send(admin)
     admin.pass_time(11_000)
     commit(admin, 1)

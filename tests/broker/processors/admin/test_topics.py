@@ -76,13 +76,15 @@ def test_a_name_that_is_not_allowed_is_refused(admin: AdminShell, name: str, par
         ({"queues": 1_000_000}, "between 1"),
         ({"queues": 2, "write": 4}, "less than writeQueueNums"),
         ({"perm": 64}, "perm 64"),
+        ({"topicSysFlag": -1}, "topicSysFlag -1"),
+        ({"topicSysFlag": 4}, "topicSysFlag 4"),
         ({"topicFilterType": "x" * 900_000}, "MULTI_TAG"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(
     admin: AdminShell, more: dict[str, Any], part: str
 ) -> None:
-    """A topic needs queues, each written one must be readable, perm has three bits."""
+    """A topic needs queues, each written one must be readable, perm has three bits, the system flag two."""
     reply = create_topic(admin, **more)
 
     assert reply.code == 1

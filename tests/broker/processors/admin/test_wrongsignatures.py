@@ -87,6 +87,24 @@ def test_a_right_signature_vouches_for_no_wrong_ones(guarded: Shell) -> None:
     assert BUSY in remarks[-1]
 
 
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.ORDERLYMQ_CLIENT_DEAD])
+def test_a_large_header_is_no_way_around(code: int) -> None:
+    """Law: signatures cover the header, too; both forms of them."""
+    access = AccessSettings(enable=True, operator_key="operator", operator_secret="operators")
+    shell = Shell(settings(access=access)).lead()
+    size = 256 << 10
+    ext = {"AccessKey": "operator", "Signature": "guessed", "more": "x" * size}
+    ext |= {"OmqKey": "operator", "OmqSignature": "guessed", "OmqTime": "1", "OmqNonce": "1"}
+
+    remarks = [
+        shell.call(code, ext, peer=Peer(100 + each, ADDRESS, 40_000)).remark or ""
+        for each in range(40)
+    ]
+
+    assert sum(BUSY not in remark for remark in remarks) == BYTES_PER_S // size
+    assert BUSY in remarks[-1]
+
+
 def test_a_message_that_nobody_may_send_is_not_judged(guarded: Shell) -> None:
     """It is refused as it is with a right signature."""
     body = b"x" * (guarded.settings.storage.body_size_max + 1)

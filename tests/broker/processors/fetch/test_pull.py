@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from orderlymq_broker.processors.fetch.pull import RELEASE_WORK_MAX
 from orderlymq_broker.processors.fetch.read import (
     BULK_MESSAGES_MAX,
     MESSAGES_MAX,
@@ -26,6 +27,7 @@ from tests.broker.processors.requests import (
     commit_ext,
     create,
     heartbeat,
+    heartbeat_body,
     properties,
     pull,
     pull_ext,
@@ -299,6 +301,47 @@ def test_a_pull_ahead_of_its_heartbeat_waits_for_it(shell: Shell) -> None:
     assert reply is not None
     assert bodies(reply) == [b"paid", b"shipped"]
     assert shell.core.pulls.held_count == 0
+
+
+def test_a_pull_ahead_of_its_heartbeat_waits_on_when_other_members_send_theirs(
+    shell: Shell,
+) -> None:
+    """Law: refused, Java pulls again up to 3 s later, though its own heartbeat is on its way; all members of a rebalance report."""
+    create(shell, ORDERS)
+    send(shell, body=b"paid")
+    heartbeat(shell, "alice", sub_version=5)
+    heartbeat(shell, "bob", sub_version=5, peer=BOB)
+    opaque = shell.submit(11, pull_ext(sysFlag=2, subVersion=7), peer=BOB)
+
+    heartbeat(shell, "alice", sub_version=6)
+    heartbeat(shell, "alice", sub_version=9, group="audit")
+    shell.call(35, {"clientID": "alice", "consumerGroup": "audit"})
+    assert (shell.reply_to(opaque), shell.core.pulls.held_count) == (None, 1)
+    heartbeat(shell, "bob", sub_version=7, peer=BOB)
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert bodies(reply) == [b"paid"]
+
+
+def test_many_pulls_ahead_of_a_heartbeat_are_looked_at_in_turns(shell: Shell) -> None:
+    """Law: whatever comes meanwhile, each is judged when its client has reported."""
+    create(shell, ORDERS)
+    send(shell, body=b"paid")
+    heartbeat(shell, "c1", sub_version=5)
+    count = RELEASE_WORK_MAX + 10
+    opaques = [shell.submit(11, pull_ext(sysFlag=2, subVersion=9)) for _ in range(count)]
+    opaques += [shell.submit(11, pull_ext(sysFlag=2, subVersion=version)) for version in (6, 7)]
+
+    for version in (6, 7):
+        shell.submit(34, {}, heartbeat_body("c1", sub_version=version))
+        shell.turn()
+    shell.settle()
+
+    answered = [opaque for opaque in opaques if shell.reply_to(opaque) is not None]
+    assert answered == opaques[count:]
+    heartbeat(shell, "c1", sub_version=9)
+    assert all(shell.reply_to(opaque) is not None for opaque in opaques)
 
 
 def test_a_pull_whose_heartbeat_does_not_come_is_refused_soon(shell: Shell) -> None:

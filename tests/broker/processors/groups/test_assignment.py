@@ -5,9 +5,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest, assign
 from orderlymq_broker.state.groups.assignment import full_assignment
 from orderlymq_broker.state.records import GroupDeleted, TopicDeleted, TopicSet
+from orderlymq_operator.brokers.answers import all_members
 from orderlymq_operator.plan.assignment import AssignmentInput, Member, assign_queues
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -54,6 +56,18 @@ def test_a_decision_is_stored_and_its_group_notified_once() -> None:
     shell.replay()
 
 
+def test_an_operator_learns_of_all_members_at_once() -> None:
+    """One of thousands of groups need not be asked for each; who is in two groups is named for each."""
+    shell = lead()
+    heartbeat(shell, "one@1", group="audit")
+
+    body = shell.call(MEMBERS, {}).body
+
+    alice, bob = (f"{peer.host}:{peer.port}" for peer in (ALICE, BOB))
+    assert fastjson.loads(body)["members"] == [["one@1", alice], ["one@1", alice], ["two@2", bob]]
+    assert all_members(body) == {"one@1": {alice}, "two@2": {bob}}
+
+
 def test_a_stale_operator_decides_nothing() -> None:
     """As with locks and growth."""
     shell = lead()
@@ -94,6 +108,23 @@ def test_members_are_shown_each_with_its_own_subscriptions() -> None:
 
     assert shown["one@1"] != shown["two@2"]
     assert ["orders", "A || B", "TAG"] in shown["two@2"]
+
+
+def test_the_members_of_a_large_group_are_written_bit_by_bit() -> None:
+    """Law: heartbeats of hundreds of KiB each do not keep others from their turn."""
+    shell = Shell().lead()
+    for number in range(300):
+        peer = Peer(20 + number, "192.0.2.20", 50_000 + number)
+        assert heartbeat(shell, f"c{number:03}", peer=peer, tags="a" * 15_000).code == 0
+
+    opaque = shell.submit(MEMBERS, {"consumerGroup": "billing"})
+
+    assert shell.reply_to(opaque) is None
+    shell.settle()
+    found = shell.reply_to(opaque)
+    assert found is not None
+    members = fastjson.loads(found.body)["members"]
+    assert [each["clientId"] for each in members] == [f"c{number:03}" for number in range(300)]
 
 
 def test_nonsense_is_refused() -> None:

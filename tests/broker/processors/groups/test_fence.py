@@ -1,7 +1,9 @@
 """The fence: who may pull and commit the queues of an ordered group."""
 
+from typing import NoReturn
+
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicSet
+from orderlymq_broker.state.records import GroupDeleted, GroupSet, MemberSeen, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
@@ -127,6 +129,18 @@ def test_broadcasting_members_pass(shell: Shell) -> None:
     assert not shell.state.is_ordered("billing")
 
 
+def test_a_member_that_broadcasts_lets_nobody_else_pass(shell: Shell) -> None:
+    """A connection that has not said who it is may be anybody's of the group, and alice holds the queue."""
+    ordered(shell)
+    heartbeat(shell, "carol", peer=Peer(20, "10.0.0.20", 50_000), model="BROADCASTING")
+
+    assert pull(shell, peer=BOB_AGAIN).code == 1
+    assert commit(shell, 3, peer=BOB_AGAIN) in (None, 1)
+    assert offset_of(shell) is None
+    assert pull(shell, peer=Peer(20, "10.0.0.20", 50_000)).code == 0
+    assert pull(shell, peer=ALICE).code == 0
+
+
 def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
     """No heartbeat comes for up to 30 s; until then a Java consumer says when it made its subscription."""
     leader = ordered(Shell().lead())
@@ -137,6 +151,25 @@ def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
     assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
     assert pull(successor, peer=BOB_AGAIN, subVersion=111).code == 1
     assert pull(successor, peer=ALICE_AGAIN, subVersion=111, queue=1).code == 1
+
+
+class Unwalked(dict[str, MemberSeen]):
+    """Members that nobody goes over."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("went over all members of the group")
+
+
+def test_after_a_fail_over_a_pull_looks_at_members_of_its_address_alone() -> None:
+    """Law: a thousand members pull before their first heartbeat, several times a second each."""
+    leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    successor = leader.restart().lead()
+    members = successor.state.members
+    members._groups["billing"] = Unwalked(members._groups["billing"])
+
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+    assert successor.call(15, commit_ext(2), peer=ALICE_AGAIN).code == 0
 
 
 def test_two_clients_of_one_address_never_both_pull_an_ordered_queue() -> None:

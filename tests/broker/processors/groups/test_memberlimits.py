@@ -1,8 +1,11 @@
 """Heartbeats leave a limited amount in the memory of a replica, by connection and in all."""
 
+import pytest
+
 from orderlymq_broker.core.clientsessions import CLIENTS_MAX, SAID_MAX, SAID_OF_CONNECTION_MAX
 from orderlymq_broker.processors.groups.members import MEMBERS_SIZE_MAX
 from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from tests.broker.processors.driver import ALICE, BOB, Shell
 from tests.broker.processors.requests import (
@@ -68,6 +71,22 @@ def test_small_heartbeats_find_room_beside_large_ones(shell: Shell) -> None:
     said = sessions.said_bytes
     shell.run(shell.core.connection_closed(BOB.connection))
     assert sessions.said_bytes < said
+
+
+@pytest.mark.parametrize(
+    "field", ["consumeType", "messageModel", "consumeFromWhere", "expressionType"]
+)
+def test_every_text_of_a_member_counts(shell: Shell, field: str) -> None:
+    """A client invents names of enumerations as long as a heartbeat may be; such members stay as long as their locks."""
+    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
+    body = fastjson.loads(heartbeat_body("long"))
+    (consumer,) = body["consumerDataSet"]
+    owner = consumer["subscriptionDataSet"][0] if field == "expressionType" else consumer
+    owner[field] = "X" * 100_000
+
+    assert shell.call(34, {}, fastjson.dumps(body)).code == 0
+
+    assert 100_000 < shell.state.members.size < 110_000
 
 
 def test_members_that_hold_locks_count_though_their_connections_are_gone(shell: Shell) -> None:

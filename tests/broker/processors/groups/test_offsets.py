@@ -253,7 +253,7 @@ def test_a_tool_may_set_the_offset_of_a_group_with_nobody_online(shell: Shell) -
 
 
 def test_a_client_that_was_asked_to_reset_may_repeat_the_reset(shell: Shell) -> None:
-    """After 222 pushes 220 the client commits the lower offset; for a minute that counts."""
+    """After 222 pushes 220 the client commits the lower offset; for a quarter of an hour that counts."""
     filled(shell)
     commit(shell, 4)
     commit_of = Commit("billing", "orders", 0, 1)
@@ -266,10 +266,26 @@ def test_a_client_that_was_asked_to_reset_may_repeat_the_reset(shell: Shell) -> 
     commit(shell, 1)
     assert offset_of(shell) == 1
     commit(shell, 3)
-    shell.pass_time(60_000, step=1_000)
+    shell.monotonic_ms += RESET_ECHO_MS
     commit(shell, 1)
 
     assert offset_of(shell) == 3
+
+
+def test_a_java_client_repeats_the_reset_of_its_64th_broker_group_after_ten_minutes(
+    shell: Shell,
+) -> None:
+    """It pauses 10 s for each group, one after the other, and commits its former offset every 5 s until then."""
+    filled(shell, 10)
+    commit(shell, 9)
+    create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 1)], shell.now))
+
+    for _ in range(64):
+        commit(shell, 9)
+        shell.monotonic_ms += 10_000
+    commit(shell, 1)
+
+    assert offset_of(shell) == 1
 
 
 def test_an_offset_is_read_behind_the_commits_that_came_before(shell: Shell) -> None:

@@ -22,7 +22,9 @@ from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.requests import (
     create,
     lock_body,
+    messages,
     properties,
+    pull,
     send,
     unlock,
 )
@@ -343,6 +345,38 @@ def test_a_client_of_rocketmq_under_hold_key_goes_on_and_the_log_says_so_once() 
     assert shell.state.topics.by_name["%DLQ%billing"].queues[0].next_offset == 1
 
 
+@pytest.mark.parametrize("cure", ["StopQueue", "deleted", "another client"])
+def test_the_log_is_silent_when_the_group_holds_keys_or_wants_it_no_more(cure: str) -> None:
+    """Its repetition would say that the cure, which the warning itself names, is none."""
+    shell = lead()
+    hand_over(shell)
+    shell.pass_time(6_000)
+    assert shell.core.group_status()["watch"]["notHolding"] == [{"group": "billing"}]
+    shell.core.watch.warnings.take()
+    if cure == "StopQueue":
+        create(shell, GroupSet("billing", orderly=True, on_dead_letter="StopQueue"))
+    elif cure == "deleted":
+        create(shell, GroupDeleted("billing"))
+
+    shell.pass_time(6_000 if cure != "another client" else 600_000, step=5_000)
+
+    assert shell.core.group_status()["watch"]["notHolding"] == []
+    shell.pass_time(600_000, step=5_000)
+    assert not [text for text in shell.core.watch.warnings.take() if "without holding" in text]
+
+
+def test_a_group_whose_clients_go_on_handing_over_is_warned_of_again() -> None:
+    """Every ten minutes, as long as it lasts."""
+    shell = lead()
+    for number in range(3):
+        text = properties(UNIQ_KEY=f"U{number}", RETRY_TOPIC="orders", __SHARDINGKEY="k")
+        assert send(shell, "%RETRY%billing", b"poison", text, j=2, l=2, peer=BOB).code == 0
+        shell.pass_time(400_000, step=5_000)
+
+    said = [text for text in shell.core.watch.warnings.take() if "without holding" in text]
+    assert len(said) == 2
+
+
 def test_a_hand_over_of_a_parked_key_is_no_news() -> None:
     """The SDK asked before."""
     shell = lead()
@@ -368,6 +402,47 @@ def test_stop_queue_refuses_dead_letters_of_every_client() -> None:
     assert (refused.code, "StopQueue" in (refused.remark or "")) == (13, True)
     assert hand_over(shell).code == 0
     assert shell.state.topics.by_name["%DLQ%billing"].queues[0].next_offset == 1
+
+
+def second_try(shell: Shell) -> RemotingCommand:
+    """Send as Java does after a first try without success: the count of tries and their maximum went with that."""
+    text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", DELAY="5", __SHARDINGKEY="k")
+    return send(shell, "%RETRY%billing", b"poison", text, peer=BOB)
+
+
+def waiting(shell: Shell) -> int:
+    """Return how many messages have been stored to wait for a delay."""
+    delayed = shell.state.topics.by_name["SCHEDULE_TOPIC_XXXX"]
+    return sum(queue.next_offset for queue in delayed.queues.values())
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_hand_over_that_has_lost_its_count_of_tries_is_refused_under_stop_queue(
+    *, declared: bool
+) -> None:
+    """Law: stored as a retry the message would come again behind later ones of its key, and its queue would go on."""
+    shell = lead("StopQueue")
+    if not declared:
+        create(shell, GroupSet("billing", on_dead_letter="StopQueue"))
+        lock(shell, "one")
+
+    assert (second_try(shell).code, waiting(shell)) == (13, 0)
+
+
+def test_a_hand_over_that_has_lost_its_count_of_tries_is_the_same_dead_letter() -> None:
+    """Law: the first try was stored and its answer lost; alone, it is counted as the first would have been."""
+    shell, alone = lead("Continue"), lead("Continue")
+
+    first = hand_over(shell)
+    again = second_try(shell)
+    second_try(alone)
+
+    assert (first.code, again.code) == (0, 0)
+    assert again.ext["msgId"] == first.ext["msgId"]
+    assert (waiting(shell), waiting(alone)) == (0, 0)
+    for each in (shell, alone):
+        (letter,) = messages(pull(each, topic="%DLQ%billing", group="repair"))
+        assert (letter.body, letter.reconsume_times) == (b"poison", 2)
 
 
 # -- configuration ---------------------------------------------------------------------------------------

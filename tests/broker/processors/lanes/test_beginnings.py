@@ -2,17 +2,23 @@
 
 import pytest
 
+from orderlymq_broker.processors.lanes import planner
+from orderlymq_broker.state.lanes.lanerecords import LanesFetched
+from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
+    TOPIC,
     Member,
     committed,
     join,
     keys,
+    lanes,
     lead,
     produce,
 )
 from tests.broker.processors.lanes.test_retention import old
+from tests.broker.processors.requests import create, properties, send_ext
 
 FIRST, LAST = "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET"
 TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
@@ -84,3 +90,57 @@ def test_all_queues_of_a_topic_begin_with_the_first_fetch() -> None:
 
     assert [queue.place[2] for queue in shell.state.lanes.of_group(GROUP)] == [0, 1]
     assert (committed(shell), committed(shell, 1)) == (0, 0)
+
+
+def age_out(shell: Shell, queues: range) -> None:
+    """Let queues have a message each, and retention take it."""
+    for queue in queues:
+        produce(shell, "gone", queue=queue)
+    topic_id = shell.state.topics.by_name[TOPIC].id
+    floors = [QueueFloor(topic_id, queue, 1) for queue in queues]
+    create(shell, RetentionAdvanced(tuple(floors)))
+
+
+def test_no_queue_begins_behind_what_comes_while_a_listener_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: what is acknowledged after the first answer is delivered, however many round trips it takes the queues to begin."""
+    monkeypatch.setattr(planner, "BEGUN_AT_ONCE_MAX", 1)
+    shell = lead(queues=3)
+    age_out(shell, range(3))
+    join(shell, "a", from_where=LAST)
+    member = Member(shell)
+
+    waiting = member.submit(maxLanes=1)
+    for _ in range(6):
+        if shell.reply_to(waiting) is None:
+            shell.submit(310, send_ext(TOPIC, properties(__SHARDINGKEY="x"), e=0), b"paid")
+            shell.turn()
+            shell.go_on()
+    reply = shell.reply_to(waiting)
+    assert reply is not None
+    (x,) = lanes(reply)
+    produce(shell, "late", queue=2)
+    member.done(x)
+
+    assert sorted(keys(member.fetch())) == ["late", "x"]
+
+
+def test_queues_pass_over_what_retention_took_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is a row and an offset on every replica, and all of a topic may have aged out while its group was away."""
+    shell = lead(queues=4)
+    member = Member(shell)
+    member.fetch()
+    age_out(shell, range(3))
+    monkeypatch.setattr(planner, "BEGUN_AT_ONCE_MAX", 2)
+    produce(shell, "x", queue=2)
+
+    assert keys(member.fetch()) == ["x"]
+
+    _, *moved = [len(each.queues) for each in shell.proposed if isinstance(each, LanesFetched)]
+    assert moved == [2, 1]
+    assert [committed(shell, queue) for queue in range(4)] == [1, 1, 1, 0]
+    assert shell.core.context.counters["lane_messages_expired"] == 3
+    shell.replay()

@@ -2,25 +2,39 @@
 
 import pytest
 
-from orderlymq_broker.processors.lanes import planner
+from orderlymq_broker.core import capacity
+from orderlymq_broker.processors.groups import offsets
+from orderlymq_broker.processors.lanes import fetch, planner
+from orderlymq_broker.settings import RaftSettings
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
+from orderlymq_broker.state.lanes.lanerecords import LanesFetched as Record
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
 from orderlymq_protocol.body.lanes import LANE_MESSAGES_MAX, LanesFetched
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
-from tests.broker.processors.driver import Shell
+from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.lanes.member import (
+    GROUP,
     TOPIC,
     Member,
     join,
     keys,
     lanes,
     lead,
+    peer_of,
     produce,
     table,
 )
 from tests.broker.processors.lanes.test_modes import release
-from tests.broker.processors.requests import send_ext
+from tests.broker.processors.requests import (
+    commit_ext,
+    create,
+    heartbeat_body,
+    properties,
+    send,
+    send_ext,
+)
 
 
 def limited(member: Member) -> str:
@@ -113,6 +127,90 @@ def test_a_member_has_no_more_in_hand_than_one_process_works_on(
     a.done(first[0])
     produce(shell, "more")
     assert keys(a.fetch()) == ["more"]
+
+
+def test_the_queues_of_a_topic_begin_some_at_a_time() -> None:
+    """Each is a row and an offset on every replica, and a topic may have thousands."""
+    count = 2 * planner.BEGUN_AT_ONCE_MAX + 1
+    shell = lead(queues=count)
+    produce(shell, "x", queue=count - 1)
+
+    assert keys(Member(shell).fetch()) == ["x"]
+
+    begun = [
+        sum(part.begins for part in each.queues)
+        for each in shell.proposed
+        if isinstance(each, Record)
+    ]
+    assert begun == [planner.BEGUN_AT_ONCE_MAX, planner.BEGUN_AT_ONCE_MAX, 1]
+    shell.replay()
+
+
+@pytest.fixture
+def _few_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a broker group have 10 offsets, and groups by key 8 of them."""
+    monkeypatch.setattr(offsets, "OFFSETS_MAX", 10)
+    monkeypatch.setattr(fetch, "LANE_OFFSETS_MAX", 8)
+
+
+@pytest.mark.usefixtures("_few_offsets")
+def test_groups_by_key_leave_room_for_the_first_commits_of_others() -> None:
+    """Queues without room do not begin, and a member learns why; those that have an offset already do."""
+    shell = lead(queues=16)
+    create(shell, OffsetsReset((Commit(GROUP, TOPIC, 15, 0),)), GroupSet("plain"))
+    produce(shell, "x", queue=15)
+    member = Member(shell)
+
+    assert keys(member.fetch()) == ["x"]
+    assert limited(member) == planner.OFFSETS_FULL
+
+    begun = [queue.place[2] for queue in shell.state.lanes.of_group(GROUP)]
+    assert (sorted(begun), shell.state.offsets.count) == ([*range(7), 15], 8)
+    assert [shell.call(15, commit_ext(0, queue, "plain")).code for queue in range(3)] == [0, 0, 1]
+
+
+@pytest.mark.usefixtures("_few_offsets")
+def test_fetches_of_one_round_trip_share_the_room_for_offsets() -> None:
+    """Law: what is under way counts."""
+    shell = lead(queues=6)
+    create(shell, GroupSet("other", concurrency="Key"))
+    shell.call(34, {}, heartbeat_body("b", "other", (TOPIC,)), peer=peer_of("b"))
+
+    Member(shell).submit()
+    Member(shell, "b").submit(consumerGroup="other")
+    shell.settle()
+
+    assert shell.state.offsets.count == 8
+    assert not shell.core.context.entries.pending_rows
+
+
+@pytest.mark.parametrize("limit", ["bytes", "count"])
+def test_lanes_that_wait_for_the_log_keep_so_many_messages_in_memory_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """While nothing commits a further fetch is refused for a while (2); it is served once the log goes on."""
+    if limit == "count":
+        monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 3)
+    size_max = 256 << 10 if limit == "bytes" else 64 << 20
+    shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=size_max))).lead()
+    topics = tuple(f"topic-{number}" for number in range(12))
+    create(shell, *(TopicSet(each, 1, 1) for each in topics), GroupSet(GROUP, concurrency="Key"))
+    shell.call(34, {}, heartbeat_body("a", GROUP, topics), peer=peer_of("a"))
+    for topic in topics:
+        send(shell, topic, b"x" * (64 << 10), properties(__SHARDINGKEY="x"), e=0)
+    member = Member(shell)
+
+    asked = [member.submit(topic=topic) for topic in topics]
+
+    view = shell.core.context.view
+    codes = [(reply := shell.reply_to(each)) and reply.code for each in asked]
+    assert codes == [None] * 4 + [ResponseCode.SYSTEM_BUSY] * 8
+    assert len(view.fetching) == 4
+    shell.settle()
+    replies = [reply for each in asked[:4] if (reply := shell.reply_to(each))]
+    assert [keys(lanes(reply)) for reply in replies] == [["x"]] * 4
+    assert view.fetching_bytes == 0
+    assert keys(member.fetch(topic=topics[-1])) == ["x"]
 
 
 def test_an_attempt_has_a_bounded_number_of_messages() -> None:

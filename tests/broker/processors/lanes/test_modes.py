@@ -96,17 +96,6 @@ def test_clients_that_know_no_lanes_learn_what_to_do() -> None:
     assert shell.state.offsets.get(GROUP, TOPIC, 0) is None
 
 
-def test_what_nobody_by_key_can_consume_is_not_handed_back() -> None:
-    """A retry of the broker comes to consumers by queue alone."""
-    shell = lead()
-    produce(shell, "x")
-
-    answer = shell.call(36, {"group": GROUP, "offset": "0", "delayLevel": "1"}, peer=peer_of("a"))
-
-    assert answer.code == ResponseCode.NO_PERMISSION
-    assert not shell.state.topics.by_name[retry_topic(GROUP)].queues
-
-
 def test_another_group_reads_the_same_topic_as_ever() -> None:
     """One group's way of consuming does not affect another group."""
     shell = lead()

@@ -19,6 +19,7 @@ from tests.broker.processors.lanes.member import (
     produce,
 )
 from tests.broker.processors.requests import create
+from tests.broker.processors.send.test_copies import append, records, source
 
 HOUR_MS = 3_600_000
 
@@ -162,4 +163,19 @@ def test_what_is_gone_is_passed_though_nothing_follows_it(*, begun: bool) -> Non
     assert shell.core.context.counters["lane_messages_expired"] == (2 if begun else 3)
     assert member.fetch() == ()
     assert shell.core.context.counters["lane_messages_expired"] == (2 if begun else 3)
+    shell.replay()
+
+
+def test_what_a_copied_queue_never_had_does_not_count_as_gone() -> None:
+    """A mirror begins where the source's queue begins; the group has begun the queue while it was empty."""
+    shell = lead(queues=2)
+    member = Member(shell)
+    assert member.fetch() == ()
+    assert append(shell, *records(source(9), 3), begins="true").code == 0
+
+    member.done(*member.fetch())
+
+    assert committed(shell, queue=1) == 4
+    assert shell.core.context.counters["lane_messages_expired"] == 0
+    assert shell.restart().state.topics.by_name[TOPIC].queues[1].first_offset == 3
     shell.replay()

@@ -1,8 +1,5 @@
 """Rounds: the plans for members that wait for lanes of one topic at the same moment."""
 
-import sys
-from types import FrameType
-
 import pytest
 
 from orderlymq_broker.processors.lanes import planner
@@ -13,6 +10,7 @@ from orderlymq_broker.state.lanes.lanerecords import LanesFetched
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_protocol.body.lanes import LaneReport, LaneReports
 from orderlymq_protocol.codes import RequestCode
+from tests.broker.calls import calls_in
 from tests.broker.processors.driver import ALICE, Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
@@ -102,18 +100,10 @@ def test_a_lane_that_cannot_be_handed_out_keeps_the_leader_from_nothing() -> Non
 
 def lists_made_in_a_pump(shell: Shell) -> int:
     """Return how often the ready lanes of a queue are looked for while those who wait are served."""
-    count = 0
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        nonlocal count
-        count += event == "call" and frame.f_code is Round._ready_of.__code__
-
-    sys.setprofile(note)
-    try:
-        shell.run(shell.core.lanes.fetcher.pump((GROUP, TOPIC), shell.now))
-    finally:
-        sys.setprofile(None)
-    return count
+    fetcher = shell.core.lanes.fetcher
+    return calls_in(
+        lambda: shell.run(fetcher.pump((GROUP, TOPIC), shell.now)), Round._ready_of.__code__
+    )
 
 
 def test_the_ready_lanes_of_a_queue_are_looked_for_once_for_all_who_wait(

@@ -1,16 +1,19 @@
 """What one turn of the loop does for lanes has a bound, whatever the number of groups, topics and members."""
 
-import sys
+from collections.abc import Callable
 from itertools import groupby
-from types import FrameType
 
 import pytest
 
+from orderlymq_broker.core.effects import Effect
+from orderlymq_broker.processors.fetch.read import SCAN_WORK_MAX
+from orderlymq_broker.processors.fetch.sql import SqlFilter, compile_sql
 from orderlymq_broker.processors.lanes import fetch, planner
 from orderlymq_broker.state.lanes.lanerecords import LanesFetched
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body.lanes import LaneReport, LaneReports
 from orderlymq_protocol.codes import RequestCode
+from tests.broker.calls import calls_in
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import (
     TOPIC,
@@ -21,8 +24,8 @@ from tests.broker.processors.lanes.member import (
     peer_of,
     produce,
 )
-from tests.broker.processors.lanes.test_rounds import hand_in
-from tests.broker.processors.requests import create, heartbeat_body
+from tests.broker.processors.lanes.test_rounds import hand_in, queue_of
+from tests.broker.processors.requests import create, heartbeat_body, properties, send
 
 GROUPS, MEMBERS, KEYS = 8, "abcd", 16
 LANES, ROOM = 4, 12
@@ -131,19 +134,41 @@ def test_who_waits_behind_many_that_wait_in_vain_is_answered_in_time(
     assert shell.core.lanes.fetcher.waiting_count == 0
 
 
+def compared_in(step: Callable[[], object]) -> int:
+    """Return how many messages a step compares with an expression."""
+    return calls_in(step, SqlFilter.matches.__code__)
+
+
+def test_a_turn_compares_no_more_than_a_pull_does() -> None:
+    """However long the expression is, and few messages match it; the next turns go on to one that does."""
+    shell = lead()
+    expression = " OR ".join(f"n = {number}" for number in range(240))
+    join(shell, "a", tags=expression, kind="SQL92", sub_version=2)
+    for number in [7_777] * 200 + [239]:
+        send(shell, TOPIC, b"", properties(n=str(number), __SHARDINGKEY="x"), e=0)
+    member, cost = Member(shell), compile_sql(expression).cost
+    waiting: list[int] = []
+    scanned: list[int] = []
+
+    steps = [compared_in(lambda: waiting.append(member.submit()))]
+    while shell.pending or shell.later:
+        steps.append(compared_in(shell.go_on))
+        if shell.pending:
+            steps.append(compared_in(shell.turn))
+            scanned.append(queue_of(shell).scanned)
+
+    assert 0 < max(steps) * cost <= SCAN_WORK_MAX + cost
+    assert scanned == sorted(scanned)
+    assert len(set(scanned)) > 200 * cost // (2 * SCAN_WORK_MAX)
+    reply = shell.reply_to(waiting[0])
+    assert reply is not None
+    assert [each.offsets for each in lanes(reply)] == [(200,)]
+
+
 def calls_in_a_tick(shell: Shell) -> int:
     """Return how many functions a tick of the lanes calls."""
-    count = 0
-
-    def note(_: FrameType, event: str, __: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        effects = shell.core.lanes.tick(shell.now)
-    finally:
-        sys.setprofile(None)
+    effects: list[Effect] = []
+    count = calls_in(lambda: effects.extend(shell.core.lanes.tick(shell.now)))
     shell.run(effects)
     shell.settle()
     return count

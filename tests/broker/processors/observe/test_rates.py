@@ -12,6 +12,9 @@ from orderlymq_broker.processors.observe.rates import (
     SECOND_MS,
     Series,
 )
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.requests import create, properties, send
 
 # The widths of the buckets of a minute, an hour and a day.
 _WIDTHS = {MINUTE_MS: 2 * SECOND_MS, HOUR_MS: 2 * MINUTE_MS, DAY_MS: HOUR_MS}
@@ -34,6 +37,24 @@ def test_a_series_grows_by_what_came_since_its_span_began(steps: list[tuple[int,
             first = (now_ms - span_ms) // width_ms + 1
             grown = sum(count for at_ms, count in came if at_ms // width_ms >= first)
             assert series.grown(now_ms, span_ms) == grown
+
+
+def test_send_backs_are_counted_under_topics_alone(shell: Shell) -> None:
+    """Law: what a client has sent to a retry topic may name any text as its origin; counts have names of this broker."""
+    create(shell, TopicSet("orders", 1, 1), TopicSet("%RETRY%billing", 1, 1), GroupSet("billing"))
+    for number in range(3):
+        said = properties(UNIQ_KEY=f"U{number}", RETRY_TOPIC="x" * 10_000 + str(number))
+        assert send(shell, "%RETRY%billing", props=said).code == 0
+    send(shell, props=properties(UNIQ_KEY="V"))
+    queues = shell.state.topics.queues()
+    places = sorted(entry.physical for queue in queues for entry in queue.tail)
+
+    for place in places:
+        ext = {"offset": str(place), "group": "billing", "delayLevel": "0"}
+        assert shell.call(36, ext).code == 0
+
+    assert len(places) == 4
+    assert shell.core.context.sent_back == {("orders", "billing"): 1}
 
 
 def test_a_series_takes_some_two_kilobytes_at_most() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Now
-from orderlymq_broker.processors.observe import messages
-from orderlymq_broker.processors.observe import watch as watch_module
+from orderlymq_broker.processors.observe import lags, messages
+from orderlymq_broker.processors.observe import watch as watching
 from orderlymq_broker.processors.observe.messages import (
     KEYS_COUNTED,
     MESSAGES_MIN,
@@ -21,10 +21,17 @@ from orderlymq_broker.processors.observe.messages import (
 )
 from orderlymq_broker.processors.observe.status import REPEAT_MS, SERIES_MAX, SHOWN_MAX
 from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS, STEP_WORK_MAX
-from orderlymq_broker.state.records import Append, Commit, GroupSet, OffsetsCommitted, OffsetsReset
+from orderlymq_broker.state.records import (
+    Append,
+    Commit,
+    GroupSet,
+    OffsetsCommitted,
+    OffsetsReset,
+    TopicSet,
+)
 from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell
-from tests.broker.processors.lanes.member import Member, lead, produce
+from tests.broker.processors.lanes.member import Member, lead, produce, without_tail
 from tests.broker.processors.requests import create, heartbeat, lock, send
 
 
@@ -32,7 +39,7 @@ def watch(admin: Shell) -> Any:
     return admin.core.group_status()["watch"]
 
 
-def warnings(admin: AdminShell, part: str) -> list[str]:
+def warnings(admin: Shell, part: str) -> list[str]:
     return [text for text in admin.core.watch.warnings.take() if part in text]
 
 
@@ -74,6 +81,16 @@ def test_lag_is_reported_in_messages_and_in_seconds(busy: AdminShell) -> None:
     assert watch(busy)["lag"] == []
 
 
+def test_a_member_that_broadcasts_hides_no_lag_of_the_others(busy: AdminShell) -> None:
+    """A group of which all members broadcast has no lag: they keep their offsets themselves."""
+    heartbeat(busy, "carol", peer=BOB, group="cache", model="BROADCASTING")
+    heartbeat(busy, "bob", peer=BOB, model="BROADCASTING")
+
+    busy.pass_time(LOOK_MS + 1_000, step=1_000)
+
+    assert [(lag["group"], lag["messages"]) for lag in watch(busy)["lag"]] == [("billing", 3)]
+
+
 def test_a_topic_that_members_no_longer_want_has_no_lag(busy: AdminShell) -> None:
     """It has while nobody is online who says what the group wants."""
     create_topic(busy, "former")
@@ -106,7 +123,7 @@ def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: Admi
     (text,) = warnings(busy, "makes no progress in queue 0 of orders")
     assert "ID1" in text
     assert "orderlymq group reset" in text
-    assert row["connected"] is True
+    assert (row["connected"], row["byKey"]) == (True, False)
 
 
 def test_a_blocked_queue_shows_that_its_holder_is_away(busy: AdminShell) -> None:
@@ -141,6 +158,9 @@ def test_a_queue_of_which_only_lanes_wait_is_not_blocked() -> None:
     admin.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
     (row,) = watch(admin)["blocked"]
     assert (row["queue"], row["offset"], row["key"]) == (0, 3, "new")
+    assert (row["byKey"], row["holder"]) == (True, None)
+    (text,) = warnings(admin, "makes no progress in queue 0")
+    assert "a reset of its offsets ends what all lanes of the queue owe" in text
 
     member.done(*member.fetch())
     admin.pass_time(LOOK_MS, step=1_000)
@@ -445,11 +465,37 @@ def test_a_look_at_many_groups_is_cut_into_ticks(admin: AdminShell) -> None:
     assert admin.wall_ms - began >= 100, "the look ended in the tick in which it began"
 
 
+def test_a_look_at_one_large_group_is_cut_into_ticks(
+    admin: AdminShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: one group may consume a hundred topics of a thousand queues; of a topic that a look is in the middle of all is counted."""
+    monkeypatch.setattr(watching, "STEP_WORK_MAX", 40)
+    monkeypatch.setattr(watching, "_WORK_OF_PART", 20)
+    names = [f"t{number}" for number in range(4)]
+    create(admin, *(TopicSet(name, 32, 32) for name in names), GroupSet("billing"))
+    for name in names:
+        create(admin, OffsetsReset(tuple(Commit("billing", name, queue, 0) for queue in range(32))))
+        for queue in range(32):
+            send(admin, name, e=queue)
+    admin.pass_time(2 * LOOK_MS)
+    before = watch(admin)["examinedAt"]
+
+    ticks_under_way = 0
+    while watch(admin)["examinedAt"] == before:
+        admin.pass_time(100)
+        ticks_under_way += admin.core.watch._looking is not None
+
+    assert ticks_under_way >= 3
+    assert [(each["topic"], each["messages"]) for each in watch(admin)["lag"]] == [
+        (name, 32) for name in names
+    ]
+
+
 def test_of_many_lags_the_greatest_are_kept(
     admin: AdminShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are found some at a time: to sort the lags of forty thousand groups takes a leader 50 ms."""
-    monkeypatch.setattr(watch_module, "SERIES_MAX", 2)
+    monkeypatch.setattr(lags, "SERIES_MAX", 2)
     create_topic(admin, "orders")
     for queue in (0, 0, 0, 1):
         send(admin, e=queue)
@@ -460,8 +506,62 @@ def test_of_many_lags_the_greatest_are_kept(
 
     admin.pass_time(2 * LOOK_MS)
 
-    lags = admin.core.watch._lags
-    assert [(each.group, each.messages) for each in lags] == [("b", 4), ("c", 2)]
+    found = admin.core.watch._lags
+    assert [(each.group, each.messages) for each in found] == [("b", 4), ("c", 2)]
+
+
+@pytest.fixture
+def late(admin: AdminShell, monkeypatch: pytest.MonkeyPatch) -> AdminShell:
+    """A look reads two times from the store; a group stands still in a queue whose messages are in no memory."""
+    monkeypatch.setattr(lags, "READS_MAX", 2)
+    without_tail(admin)
+    create_topic(admin, "orders")
+    create(admin, GroupSet("moving"), GroupSet("standing"))
+    for queue in (0, 1, 2):
+        for _ in range(6):
+            send(admin, e=queue)
+    return admin
+
+
+def stand(admin: AdminShell, group: str, *offsets: int) -> None:
+    """Set the offsets of a group in the first queues, and let the leader look."""
+    commits = (Commit(group, "orders", queue, offset) for queue, offset in enumerate(offsets))
+    create(admin, OffsetsReset(tuple(commits)))
+    admin.pass_time(LOOK_MS, step=1_000)
+
+
+def test_who_stands_still_gets_the_age_of_its_messages_whoever_moves(late: AdminShell) -> None:
+    """Law: who has waited longest for a reading is next; until then there is no age, which is not an age of 0."""
+    create(late, OffsetsReset(tuple(Commit("moving", "orders", queue, 6) for queue in range(3))))
+    create(late, OffsetsReset(tuple(Commit("standing", "orders", queue, 6) for queue in (0, 1))))
+    stand(late, "moving", 2, 2)
+    first = series(late, "group_lag_seconds")
+
+    stand(late, "moving", 3, 3)
+    stand(late, "moving", 4, 4)
+
+    ages = series(late, "group_lag_seconds")
+    assert first.keys() == {("moving", "orders")}
+    assert ages.keys() == {("moving", "orders"), ("standing", "orders")}
+    assert all(10 <= age <= 16 for age in ages.values())
+    assert series(late, "group_lag_messages").keys() == ages.keys()
+
+
+def test_who_moves_keeps_the_last_age_that_was_read(
+    late: AdminShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is too great, never too small; a group that was set back has none before the next reading."""
+    stand(late, "standing", 4, 4, 6)
+    (before,) = series(late, "group_lag_seconds").values()
+    monkeypatch.setattr(lags, "READS_MAX", 0)
+
+    stand(late, "standing", 5, 5)
+    (moved,) = series(late, "group_lag_seconds").values()
+    stand(late, "standing", 1, 1)
+
+    assert moved == pytest.approx(before + LOOK_MS / 1000)
+    assert series(late, "group_lag_seconds") == {}
+    assert watch(late)["lag"][0]["seconds"] == 0.0
 
 
 def test_only_what_is_shown_of_blocked_queues_is_read(busy: AdminShell) -> None:

@@ -1,9 +1,11 @@
 """Recalls of timer messages by the handle of their send (370), as RocketMQ 5.3.1 and later have them."""
 
+import gc
 from typing import Any
 
 import pytest
 
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.settings import TimerSettings
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.codes import RequestCode
@@ -56,6 +58,18 @@ def test_a_timer_message_is_recalled_by_the_handle_of_its_send(timed: Shell) -> 
     assert delivered_bodies(timed) == [b"stays"]
     assert rows(timed) == 0
     timed.replay()
+
+
+@pytest.mark.parametrize("key", ["order 7", " 7", "7 "])
+def test_a_message_whose_key_has_blanks_is_recalled(timed: Shell, key: str) -> None:
+    """Blanks part a handle; what was read of it found no message, and the recall succeeded at nothing."""
+    handle = wait(timed, key)
+
+    reply = recall(timed, handle)
+
+    assert (reply.code, reply.ext["msgId"]) == (0, key)
+    timed.pass_time(6_000)
+    assert delivered_bodies(timed) == []
 
 
 def test_a_recall_that_is_repeated_gets_the_same_answer() -> None:
@@ -208,6 +222,22 @@ def test_a_handle_of_a_repeat_has_the_time_of_the_first_send(how: str) -> None:
     shell.pass_time(8_000)
     assert delivered_bodies(shell) == [b"later"]
     assert recall(shell, handle).code == 604
+
+
+def test_repeats_that_wait_keep_no_body(shell: Shell) -> None:
+    """Law: their number is bounded, their bytes are not; each gets the handle of the first."""
+    create(shell, TopicSet("orders", 4, 4, order=True))
+    asked = send_ext("orders", properties(UNIQ_KEY="K1", TIMER_DELAY_MS="60000"))
+
+    opaques = [shell.submit(310, asked, b"x" * 1_000) for _ in range(20)]
+    drafts = sum(type(each) is Draft and len(each.body) == 1_000 for each in gc.get_objects())
+    shell.settle()
+
+    assert drafts == 1
+    replies = [shell.reply_to(opaque) for opaque in opaques]
+    assert {reply and reply.ext["recallHandle"] for reply in replies} == {
+        handle_of(due_ms=START_MS + 60_000)
+    }
 
 
 def taken_back(how: str, *, by_message: bool) -> Shell:

@@ -160,6 +160,20 @@ def test_handed_back_twice_is_stored_once(shell: Shell) -> None:
     assert found(shell, "%RETRY%billing") == [b"x"]
 
 
+def test_the_window_keeps_no_long_origin_of_a_copy(shell: Shell) -> None:
+    """It has 100,000 sends, on every replica; a text that names no topic is none, whoever makes the copy."""
+    ready(shell)
+    text = properties(UNIQ_KEY="U", RETRY_TOPIC="o" * 30_000)
+    sent = send(shell, "%RETRY%billing", b"x", text, peer=BOB, j=1, l=16)
+    again = send(shell, "%RETRY%billing", b"x", text, peer=BOB, j=1, l=16)
+
+    hand_back(shell, int(sent.ext["msgId"][16:], 16))
+
+    assert again.ext["msgId"] == sent.ext["msgId"]
+    assert len(shell.state.dedup) == 2
+    assert max(map(len, shell.state.dedup.sends)) < 2_000
+
+
 def test_a_compressed_message_and_its_consumers_inflated_copy_are_one(shell: Shell) -> None:
     """Law: a broker copies the body as it was sent, a client as it read it."""
     ready(shell)

@@ -5,17 +5,23 @@ from itertools import pairwise
 
 import pytest
 
+from orderlymq_broker.core.effects import Send
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
+from orderlymq_broker.core.uncommitted import Place
 from orderlymq_broker.processors.send.batches import (
     PIECE_COUNT,
     READ_COUNT_MAX,
     READ_COUNT_SIZE,
     _Batch,
 )
-from orderlymq_broker.settings import RaftSettings
-from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.message.batch import BatchEntry, encode_batch
+from orderlymq_broker.processors.send.responses import answer_places
+from orderlymq_broker.settings import Address, RaftSettings
+from orderlymq_protocol.body.config import QUEUES_MAX
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.codec import ANSWER_HEADER_SIZE_MAX, FrameDecoder, encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.integers import INT64_MAX
+from orderlymq_protocol.message.batch import BATCH_COUNT_MAX, BatchEntry, encode_batch
 from orderlymq_protocol.message.properties import decode_properties
 from tests.broker.processors.driver import ALICE, BOB, Shell, settings
 from tests.broker.processors.requests import (
@@ -130,6 +136,26 @@ def test_a_delayed_batch_is_released_together(shell: Shell) -> None:
 
 
 # -- large batches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["192.0.2.100", "fd00::1"])
+def test_the_answer_to_the_largest_batch_is_read_by_who_asked(host: str) -> None:
+    """Law: also where each message lies by itself, at the greatest numbers; else its sender loses the connection and sends again."""
+    shell = Shell(settings(address=Address(host, 10911)))
+    places = [
+        Place(QUEUES_MAX - 1, INT64_MAX - 2 * number, INT64_MAX)
+        for number in range(BATCH_COUNT_MAX)
+    ]
+    command = request(RequestCode.SEND_BATCH_MESSAGE, send_ext("orders", m="true"))
+
+    (effect,) = answer_places(shell.core.context, places, {}, command, ALICE)
+    assert isinstance(effect, Send)
+    (reply,) = FrameDecoder(header_size_max=ANSWER_HEADER_SIZE_MAX).receive_data(
+        encode(effect.command)
+    )
+
+    for name in ("msgId", "places"):
+        assert reply.ext[name].count(",") == BATCH_COUNT_MAX - 1
 
 
 def many(count: int, *, last: bytes = b"last") -> bytes:
@@ -366,6 +392,21 @@ def test_batches_that_wait_count_with_all_that_is_kept_of_them() -> None:
     assert held < limit
 
 
+def test_no_piece_of_a_batch_is_refused_behind_which_another_is_stored(shell: Shell) -> None:
+    """At the limit all that a message takes in the log counts, for the whole batch and for its first piece alike."""
+    create(shell, PLAIN)
+    common = "".join(f"a{number}\x01{'b' * 1_040}\x02" for number in range(12))
+    send(shell, body=bytes(3_000), props=common)
+    end = shell.state.physical_end
+    # Without what their records take they fit into the limit, with it the first piece does not.
+    large = bytes(3_000 + 16_330 - end)
+    body = batch_body(*[(large, b"")] * PIECE_COUNT, (b"last", b""))
+
+    reply = shell.call(320, send_ext("orders", common, m="true"), body)
+
+    assert (reply.code, shell.state.physical_end) == (13, end)
+
+
 def test_a_batch_that_breaks_its_reader_stands_in_nobodys_way(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,7 +482,7 @@ def test_a_repeat_of_a_batch_that_is_stored_in_part_is_not_refused(shell: Shell)
     shell.go_on()
 
     lose_second(shell)
-    shell.turn()
+    shell.settle()
 
     assert shell.reply_to(repeat) is None
     assert BOB.connection in [close.connection for close in shell.closed]

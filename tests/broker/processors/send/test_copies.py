@@ -66,10 +66,15 @@ def records(shell: Shell, start: int = 0) -> list[bytes]:
 
 
 def append(
-    shell: Shell, *copies: bytes, queue: int = 1, topic: str = "orders", peer: Peer = ALICE
+    shell: Shell,
+    *copies: bytes,
+    queue: int = 1,
+    topic: str = "orders",
+    peer: Peer = ALICE,
+    **more: str,
 ) -> RemotingCommand:
     """Append copies."""
-    ext = {"topic": topic, "queueId": str(queue)}
+    ext = {"topic": topic, "queueId": str(queue), **more}
     return shell.call(RequestCode.ORDERLYMQ_APPEND_COPIES, ext, b"".join(copies), peer=peer)
 
 
@@ -159,7 +164,7 @@ def test_a_queue_begins_where_the_source_does() -> None:
     """Retention has taken what was before; the offsets are the same, also after a restart and when all has aged out."""
     mine, theirs = source(6), target()
 
-    assert append(theirs, *records(mine, 4)).ext == {"queueOffset": "6"}
+    assert append(theirs, *records(mine, 4), begins="true").ext == {"queueOffset": "6"}
 
     queue = theirs.state.topics.by_name["orders"].queues[1]
     assert (queue.min_offset, queue.next_offset) == (4, 6)
@@ -167,6 +172,23 @@ def test_a_queue_begins_where_the_source_does() -> None:
     again = theirs.restart()
     queue = again.state.topics.by_name["orders"].queues[1]
     assert (queue.min_offset, queue.next_offset) == (4, 6)
+
+
+def test_late_copies_do_not_begin_a_topic_that_was_created_again() -> None:
+    """Law: no hole. Appends were under way when the topic was deleted and made again; its queue would begin in the middle."""
+    mine, theirs = source(9), target()
+    every = records(mine)
+    append(theirs, *every[:4])
+    theirs.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    create(theirs, TopicSet("orders", 2, 2, perm=4, order=True))
+
+    late = append(theirs, *every[4:])
+
+    assert late.code == ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE
+    assert "the queue goes on at 0, the copies at 4" in str(late.remark)
+    assert append(theirs, *every[:4], begins="true").ext == {"queueOffset": "4"}
+    assert append(theirs, *every[4:], begins="true").ext == {"queueOffset": "9"}
+    theirs.replay()
 
 
 def test_a_repeat_by_the_sender_is_recognised_by_the_copy() -> None:

@@ -1,8 +1,13 @@
 """Sends to a topic that a send creates."""
 
+import pytest
+
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.state.records import TopicSet
-from tests.broker.processors.driver import Shell
+from orderlymq_broker.processors import creations
+from orderlymq_broker.settings import RaftSettings
+from orderlymq_broker.state.records import TopicDeleted, TopicSet
+from orderlymq_protocol.codes import ResponseCode
+from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.requests import bodies, pull, send_ext
 
 
@@ -75,3 +80,70 @@ def test_each_that_waits_for_a_topic_that_is_lost_is_answered(shell: Shell) -> N
     told = [reply.code for each in waiting if (reply := shell.reply_to(each)) is not None]
     assert told == [14, 14]
     assert bodies(pull(shell)) == [b"shipped"]
+
+
+def test_sends_that_wait_for_their_topic_are_bounded() -> None:
+    """Law: while nothing commits, producers that pipeline fill no memory; a further send is refused for a while (2)."""
+    shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=64 << 10))).lead()
+    opaques = [shell.submit(310, send_ext("orders"), b"x" * (16 << 10)) for _ in range(9)]
+
+    codes = [(reply := shell.reply_to(opaque)) and reply.code for opaque in opaques]
+
+    assert codes == [None] * 3 + [ResponseCode.SYSTEM_BUSY] * 6
+    shell.settle()
+    assert [len(body) for body in bodies(pull(shell))] == [16 << 10] * 3
+    assert shell.core.context.view.creating_bytes == 0
+
+
+def test_sends_that_wait_for_their_topic_are_served_bit_by_bit_in_their_order(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: thousands of them do not keep the leader from being heard of, and who comes meanwhile stands behind them."""
+    monkeypatch.setattr(creations, "SERVED_MAX", 4)
+    for number in range(9):
+        shell.submit(310, send_ext("orders"), b"%d" % number)
+    commit(shell, take(shell))
+    proposed = [len(shell.pending)]
+    shell.submit(310, send_ext("orders"), b"9")
+    while shell.later:
+        shell.go_on()
+        proposed.append(len(shell.pending))
+    shell.settle()
+
+    assert proposed == [4, 8, 10]
+    assert bodies(pull(shell)) == [b"%d" % number for number in range(10)]
+
+
+def test_a_topic_that_is_deleted_while_sends_are_served_is_made_again_for_them(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: those that are served then and those that still wait keep their order."""
+    monkeypatch.setattr(creations, "SERVED_MAX", 2)
+    for number in range(8):
+        shell.submit(310, send_ext("orders"), b"%d" % number)
+    commit(shell, take(shell))
+    shell.run([Propose([TopicDeleted("orders")])])
+    shell.turn()
+    shell.settle()
+
+    assert bodies(pull(shell)) == [b"%d" % number for number in range(2, 8)]
+
+
+def test_sends_that_wait_when_the_leadership_ends_are_refused(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: served in the next term they would come behind younger ones."""
+    monkeypatch.setattr(creations, "SERVED_MAX", 1)
+    waiting = [shell.submit(310, send_ext("orders"), body) for body in (b"created", b"paid")]
+    shell.turn()
+    shell.turn()
+    shell.follow()
+    later, shell.later = shell.later, []
+    shell.lead()
+    assert shell.call(310, send_ext("orders"), b"shipped").code == 0
+    shell.later = later
+    shell.settle()
+
+    told = [reply.code for each in waiting if (reply := shell.reply_to(each)) is not None]
+    assert told == [0, 14]
+    assert bodies(pull(shell)) == [b"created", b"shipped"]

@@ -12,6 +12,7 @@ from orderlymq_protocol.message.record import body_crc
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.halves import GROUP
 from tests.broker.processors.requests import bodies, create, properties, pull, send, send_ext
+from tests.broker.processors.schedule.test_retries import hand_back, reset
 
 KEYED = {"__SHARDINGKEY": "customer-7"}
 FIRST = {"UNIQ_KEY": "U1", "TAGS": "open", "KEYS": "o-1", "WAIT": "true"}
@@ -147,6 +148,20 @@ def test_retries_that_clients_send_are_distinguished_by_what_their_message_says(
     ]
 
     assert (sent[0] == sent[1], sent[0] == sent[2]) == (True, False)
+
+
+def test_a_message_whose_key_holds_a_separator_fails_once_more_after_a_reset(
+    ordered: Shell,
+) -> None:
+    """Law: what is answered as handed back is stored; the end of such a key is no topic that the message comes from."""
+    send(ordered, props="UNIQ_KEY\x01a\x01b")
+
+    for _ in range(2):
+        assert hand_back(ordered, 0, level=1) == 0
+        create(ordered, reset("orders", 0))
+    ordered.pass_time(2_000, step=500)
+
+    assert bodies(pull(ordered, topic="%RETRY%billing")) == [b"paid"] * 2
 
 
 def options(level: int) -> SendOptions:

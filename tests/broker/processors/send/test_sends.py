@@ -485,6 +485,7 @@ def test_a_lost_send_is_refused_for_certain_with_its_repeats(shell: Shell) -> No
     opaques = [shell.submit(310, ext, b"paid"), shell.submit(310, ext, b"paid")]
 
     shell.lose_proposals()
+    shell.settle()
 
     replies = [shell.reply_to(opaque) for opaque in opaques]
     assert [reply.code for reply in replies if reply is not None] == [14, 14]

@@ -2,12 +2,15 @@
 
 import pytest
 
+from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.processors.send.batches import READ_COUNT_MAX
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
 from tests.broker.processors.driver import ALICE, TOOL, Shell
 from tests.broker.processors.halves import COMMIT, begin, end, end_ext, found
 from tests.broker.processors.requests import create, properties, send, send_ext
+from tests.broker.processors.send.test_batches import many
 from tests.broker.processors.topics.test_expansionraces import said
 
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -20,6 +23,12 @@ def creation(queues: int) -> dict[str, str]:
     fields = {"topic": "orders", "defaultTopic": "TBW102", "perm": "6", "order": "false"}
     fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
     return {**fields, "readQueueNums": str(queues), "writeQueueNums": str(queues)}
+
+
+def create_now(shell: Shell, record: TopicSet) -> None:
+    """Apply a change before anything that was put off goes on."""
+    shell.run([Propose([record])])
+    shell.turn()
 
 
 @pytest.fixture
@@ -55,6 +64,25 @@ def test_a_send_that_would_make_a_topic_goes_into_the_one_that_an_administrator_
     assert said(shell, refused)[0] == 1
     assert said(shell, taken)[0] == 0
     assert shell.state.topics.by_name["orders"].queue_count == 2
+
+
+@pytest.mark.parametrize("queue", [3, -1])
+@pytest.mark.parametrize("order", [False, True])
+def test_a_batch_that_is_being_read_goes_into_no_queue_that_is_taken_away(
+    shell: Shell, queue: int, *, order: bool
+) -> None:
+    """Law: what is acknowledged is in a queue that is read; so with the sends that wait behind the batch."""
+    create(shell, TopicSet("orders", 4, 4, order=order))
+    for _ in range(3):
+        send(shell, e=-1)  # the broker chooses the last queue next
+    batch = shell.submit(320, send_ext("orders", e=queue, m="true"), many(3 * READ_COUNT_MAX))
+    single = shell.submit(310, send_ext("orders", e=3), b"behind")
+    create_now(shell, TopicSet("orders", 2, 2, order=order))
+    shell.settle()
+
+    assert (said(shell, batch)[0], said(shell, single)[0]) == (1, 1)
+    assert sorted(shell.state.topics.by_name["orders"].queues) == [0, 1, 2]
+    assert shell.core.context.entries.uncommitted == 0
 
 
 @pytest.mark.parametrize("first", ["create", "delete", "switch"])

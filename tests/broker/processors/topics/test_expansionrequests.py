@@ -15,7 +15,7 @@ from orderlymq_broker.state.records import (
     RetentionAdvanced,
     TopicSet,
 )
-from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
+from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase, ExpansionSwitched
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfGivenUp
 from orderlymq_protocol.body import fastjson
@@ -197,12 +197,18 @@ def test_a_topic_that_is_created_again_is_another_one(topic: Shell) -> None:
 
 def test_since_when_a_list_is_valid_is_reported_whatever_is_given_up_later(topic: Shell) -> None:
     """A reader of a topic asks for this time, to read no message of a list before."""
-    assert expansion(topic)["grownMillis"] == 0
-    for step in ("fence", "switch", "publish"):
+    found = expansion(topic)
+    assert (found["grownMillis"], found["grownBarriers"]) == (0, None)
+    send(topic, e=1)
+    commit(topic, 1, queue=1)
+    for step in ("fence", "switch"):
         assert change(topic, step).code == 0
-    topic.pass_time(6_000)
     grown = expansion(topic)["grownMillis"]
     assert grown == expansion(topic)["sinceMillis"] > 0
+    topic.pass_time(60)
+    change(topic, "publish")
+    topic.pass_time(6_000)
+    assert expansion(topic)["sinceMillis"] > grown
 
     topic.pass_time(60_000)
     change(topic, "fence", attempt=2, total=16, queues=16)
@@ -210,6 +216,7 @@ def test_since_when_a_list_is_valid_is_reported_whatever_is_given_up_later(topic
 
     found = expansion(topic)
     assert (found["phase"], found["grownMillis"]) == ("open", grown)
+    assert found["grownBarriers"] == [[0, 0], [1, 1], [2, 0], [3, 0]]
     assert found["sinceMillis"] > grown
 
 
@@ -286,6 +293,24 @@ def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
 
     assert expansion(topic)["blockers"] == []
     assert expansion(topic)["readers"] == ["billing", "cache", "search"]
+    assert change(topic, "switch").code == 0
+
+
+def test_one_member_that_broadcasts_excuses_no_other_one(topic: Shell) -> None:
+    """Law: messages that the holder has not consumed keep the switch waiting; replicas of a former release do not even see it."""
+    heartbeat(topic, "two@2", peer=BOB, model="BROADCASTING")
+    send(topic, e=0)
+    change(topic, "fence")
+
+    refused = change(topic, "switch")
+
+    assert (refused.code, "billing lacks 1 message of queue 0" in (refused.remark or "")) == (
+        1,
+        True,
+    )
+    assert [each["queue_id"] for each in expansion(topic)["blockers"]] == [0]
+    assert not any(type(record) is ExpansionSwitched for record in topic.proposed)
+    commit(topic, 1)
     assert change(topic, "switch").code == 0
 
 

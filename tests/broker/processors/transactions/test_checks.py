@@ -447,6 +447,21 @@ def test_transactions_can_be_shown(orders: Shell) -> None:
     }
 
 
+def test_the_oldest_transaction_is_shown_though_it_was_resumed(orders: Shell) -> None:
+    """It comes behind the others in the table then, and waits for longer than they do."""
+    half = begin(orders, key="U1")
+    orders.pass_time(70_000, step=1_000)
+    begin(orders, key="U2")
+    join(orders)
+    orders.pass_time(2_000)
+    assert orders.state.transactions.open[0].checks
+
+    assert orders.call(323, {"msgId": f"C000026400002A9F{half[1]:016X}"}).code == 0
+
+    assert list(orders.state.transactions.open) == [1, 0]
+    assert orders.core.group_status()["transactions"]["oldestMillis"] == START_MS
+
+
 def test_the_producer_of_a_restored_half_is_asked_however_old_the_backup_is() -> None:
     """It is given up when nobody answered for as long as messages are kept behind the restore."""
     former = with_orders(Shell(settings(storage=StorageSettings(retention_ms=100_000))).lead())

@@ -87,6 +87,25 @@ def test_a_half_message_rests_as_rocketmq_keeps_it(orders: Shell) -> None:
     }
 
 
+def test_a_half_keeps_no_long_texts_of_its_sender_in_memory(orders: Shell) -> None:
+    """Each that is open stays in the memory of every replica; the message itself has the whole key."""
+    by_header = orders.call(310, send_ext("orders", properties(TRAN_MSG="true"), a="g" * 300), b"")
+    by_property = orders.call(
+        310, send_ext("orders", properties(TRAN_MSG="true", PGROUP="g" * 30_000)), b""
+    )
+    assert (by_header.code, by_property.code) == (13, 13)
+    assert not orders.state.transactions.open
+    assert not orders.core.context.sessions.senders("g" * 300)
+
+    half = begin(orders, key="U" * 30_000)
+
+    opened = orders.state.transactions.open[half[0]].opened
+    assert (opened.group, opened.unique_key) == (GROUP, "U" * 255)
+    assert end(orders, half, COMMIT).code == 0
+    (paid,) = messages(pull(orders))
+    assert decode_properties(paid.properties)["UNIQ_KEY"] == "U" * 30_000
+
+
 def test_the_bit_or_the_property_makes_a_half(orders: Shell) -> None:
     """Either alone would otherwise store a message that is delivered, or one that never is."""
     topic = orders.state.topics.by_name["orders"]
@@ -170,6 +189,19 @@ def test_a_message_that_an_ordered_topic_has_by_a_commit_begins_no_transaction_a
     assert (again.code, "U1 has ended" in (again.remark or "")) == (13, True)
     assert found(orders) == [b"paid"]
     assert not orders.state.transactions.open
+
+
+def test_a_topic_that_is_made_again_gets_a_message_that_the_former_one_had(orders: Shell) -> None:
+    """Law: what an ordered topic keeps one copy of is what it has."""
+    assert end(orders, begin(orders), COMMIT).code == 0
+    create(orders, TopicDeleted("orders"))
+    with_orders(orders)
+
+    assert end(orders, begin(orders), COMMIT).code == 0
+
+    assert found(orders) == [b"paid"]
+    again = send(orders, "orders", b"paid", half_properties(), a=GROUP, e=0, f=4)
+    assert again.code == 13
 
 
 def test_a_normal_topic_gets_a_message_again_whose_commit_is_not_applied(orders: Shell) -> None:
@@ -324,6 +356,35 @@ def test_an_end_that_does_not_know_its_half_is_refused(orders: Shell) -> None:
     assert found(orders) == []
 
 
+def test_the_end_of_another_message_at_the_same_place_is_refused(orders: Shell) -> None:
+    """
+    Law: a producer that outlives the restore of a backup ends no transaction but its own.
+
+    Group and both offsets are those of a half of the new cluster, the message's id is not. Clients name the unique key, and the
+    offset id where a half has none.
+    """
+    halves = [begin(orders, key=key) for key in ("U1", "U2", "U3" * 200)]
+    names = ("U1", f"C000026400002A9F{halves[1][1]:016X}", "U3" * 200)
+
+    refused = [
+        end(orders, half, choice, message_id=name)
+        for half in halves
+        for choice in (COMMIT, ROLLBACK)
+        for name in ("U0", f"C000026400002A9F{halves[0][1] + 1:016X}")
+    ]
+    still_open = len(orders.state.transactions.open)
+    ended = [
+        end(orders, half, COMMIT, message_id=name).code
+        for half, name in zip(halves, names, strict=True)
+    ]
+
+    assert {(reply.code, (reply.remark or "").split(":")[0]) for reply in refused} == {
+        (1, "the message id wrong")
+    }
+    assert still_open == 3
+    assert ended == [0, 0, 0]
+
+
 def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell) -> None:
     """Given up and dropped, it was never committed; nobody may learn that it was."""
     half = begin(orders)
@@ -398,6 +459,7 @@ def test_an_end_that_is_lost_with_its_leader_can_be_asked_for_again(orders: Shel
 
     orders.follow()
     orders.lose_proposals()
+    orders.settle()
 
     replies = [orders.reply_to(number) for number in numbers]
     assert [reply.code for reply in replies if reply is not None] == [1, 1]

@@ -1,6 +1,5 @@
 """Peers that a test makes, closed behind it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from orderlymq_runtime.security.tls import PeerTls
 from tests.broker.replication.transport.peers import MakePeer, Peer
 from tests.ports import free_ports
+from tests.waiting import turns
 
 
 @pytest.fixture
@@ -32,6 +32,6 @@ async def make_peer() -> AsyncIterator[MakePeer]:
     # asyncio's server forgets to close what it accepts in the turn in which it is closed itself.
     for peer in made:
         peer.transport.set_peers({})
-    await asyncio.sleep(0.02)
+    await turns()
     for peer in made:
         await peer.transport.close()

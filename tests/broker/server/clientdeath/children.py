@@ -14,14 +14,14 @@ CLIENT = """
 import ctypes, os, signal, socket, sys, threading, time
 
 def fork(*mine):
-    # It closes what is not its own, which the first process waits for, and lives for some seconds at most.
+    # It closes what is not its own, which the first process waits for, and lives for a minute at most.
     closed, closing = os.pipe()
     if os.fork():
         os.close(closing)
         os.read(closed, 1)
         os.close(closed)
         return
-    signal.alarm(5)
+    signal.alarm(60)
     os.close(closed)
     for each in mine:
         each.close()

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orderlymq_broker.server.clientdeath.liveness import (
+    GUESSES_MAX,
     Liveness,
     LookBudget,
     _timed,
@@ -97,6 +98,7 @@ async def test_a_killed_client_is_proven_dead(named: bool) -> None:
         async with watching() as (liveness, dead):
             name = f"127.0.0.1@{process.pid}#1" if named else NAME
             await identified(liveness, broker, name)
+            assert liveness.identified == 1
 
             process.kill()
             process.wait()
@@ -104,6 +106,7 @@ async def test_a_killed_client_is_proven_dead(named: bool) -> None:
             await settled(liveness)
 
             assert dead == [name]
+            assert liveness.identified == 0
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["any name", "named"])
@@ -166,7 +169,7 @@ async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection
         async with watching() as (liveness, dead):
             mine, other = f"127.0.0.1@{process.pid}#1", f"127.0.0.1@{NOBODY}#2"
             assert not liveness.knows(0)
-            liveness.guess(0, [other, mine, NAME], broker.ends[0])
+            liveness.guess(0, lambda: [other, mine, NAME], broker.ends[0])
             await settled(liveness)
             assert liveness.knows(0)
 
@@ -177,6 +180,53 @@ async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection
 
             assert dead == [mine]
             assert not liveness.knows(0)
+
+
+async def test_for_a_client_of_another_machine_no_member_is_looked_at() -> None:
+    """Law: one pull of a stranger costs no object and no step per member of the group that it names."""
+    asked: list[str] = []
+
+    def members() -> list[str]:
+        asked.append("members")
+        return [f"192.0.2.{number % 250}@{number}#1" for number in range(1_000)]
+
+    async with watching() as (liveness, _):
+        for connection in range(100):
+            liveness.guess(connection, members, ("192.0.2.200", 40_000 + connection))
+        await settled(liveness)
+
+        assert (asked, liveness.looks) == ([], 0)
+        assert not any(known.clients for known in liveness._known.values())
+        assert all(map(liveness.knows, range(100)))
+
+
+async def test_an_unnamed_client_of_this_machine_is_taken_for_some_members_at_most() -> None:
+    """Law: what a connection costs has a limit, however large its group is."""
+    async with watching() as (liveness, _):
+        liveness.guess(
+            0, lambda: (f"127.0.0.1@{NOBODY}#{n}" for n in range(1_000)), ("127.0.0.1", 1)
+        )
+        await settled(liveness)
+
+        assert len(liveness._known[0].clients) == GUESSES_MAX
+
+
+async def test_a_client_that_names_itself_before_the_guess_needs_none() -> None:
+    """Its members may be many."""
+    with listening() as broker, client(broker) as process:
+        async with watching() as (liveness, dead):
+            mine = f"127.0.0.1@{process.pid}#1"
+            liveness.guess(0, lambda: [f"127.0.0.1@{NOBODY}#2"], broker.ends[0])
+            liveness.seen(0, [mine], broker.ends[0], ours=broker.ours)
+            await settled(liveness)
+            assert list(liveness._known[0].clients) == [mine]
+
+            process.kill()
+            process.wait()
+            liveness.lost(0)
+            await settled(liveness)
+
+            assert dead == [mine]
 
 
 async def test_one_look_answers_for_all_clients() -> None:

@@ -67,14 +67,15 @@ def test_of_equal_versions_the_first_client_decides(replica: Replica) -> None:
     assert replica.state.members.subscriptions("g") == {"t": Subscription("t", "a", version=1)}
 
 
-def test_one_member_that_broadcasts_is_enough(replica: Replica) -> None:
-    """The others cluster, or the group has none."""
+def test_a_member_that_broadcasts_says_nothing_about_the_others(replica: Replica) -> None:
+    """Of g one broadcasts, of h none, of i all."""
     replica.take(member("a", "t"), member("b", "t", group="h"))
     replica.take(member("b", "t", message_model="BROADCASTING"))
+    replica.take(member("c", "t", group="i", message_model="BROADCASTING"))
+    members, groups = replica.state.members, ("g", "h", "i", "nobody")
 
-    found = [replica.state.members.is_broadcasting(group) for group in ("g", "h", "nobody")]
-
-    assert found == [True, False, False]
+    assert [members.is_broadcasting(group) for group in groups] == [True, False, True, False]
+    assert [members.all_broadcast(group) for group in groups] == [False, False, True, False]
 
 
 def test_a_member_is_as_old_as_its_newest_subscription() -> None:

@@ -1,5 +1,9 @@
 """Lanes of groups and topics: what goes with them, and when a group may change how it consumes."""
 
+import gc
+import tracemalloc
+from functools import partial
+
 import msgspec
 import pytest
 
@@ -15,6 +19,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Report,
     Said,
 )
+from orderlymq_broker.state.lanes.table import LaneTable
 from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
@@ -28,8 +33,10 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import Table, table_bounds
+from tests.broker.calls import calls_in
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 BY_QUEUE = GroupSet(GROUP)
@@ -271,3 +278,36 @@ def test_a_topic_that_is_made_again_begins_with_new_lanes() -> None:
     world.replica.append(world.replica.topic_id(TOPIC))
 
     assert [each.offsets for each in world.fetch(scan=1)] == [(0,)]
+
+
+def begun(queues: int) -> LaneWorld:
+    """Return a group that has begun so many queues and has a lane in hand of the first."""
+    world = LaneWorld(["x"], queues=queues)
+    parts = tuple(QueueFetch(number, 0, 0, begins=True) for number in range(1, queues))
+    world.take(LanesFetched(GROUP, TOPIC, "a", 1, 1_000, parts))
+    world.fetch(scan=1)
+    return world
+
+
+def test_a_queue_without_lanes_takes_little_memory() -> None:
+    """A group may have begun a hundred thousand."""
+    world, count = begun(500), 500
+    gc.collect()
+
+    tracemalloc.start()
+    table = LaneTable(world.replica.store)
+    gc.collect()
+    memory, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(list(table.all())) == count
+    assert memory < 500 * count
+
+
+def test_a_deletion_takes_no_step_per_queue_without_lanes() -> None:
+    """It counts as some hundred changes, however many queues the group has begun."""
+    tables = [begun(count).replica.state.lanes for count in (2, 200)]
+
+    few, many = (calls_in(partial(each.drop, TableWrites(), group=GROUP)) for each in tables)
+
+    assert few == many

@@ -19,7 +19,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Said,
 )
 from orderlymq_broker.state.lanes.queue import LaneQueue
-from orderlymq_broker.state.records import Commit, OffsetsReset
+from orderlymq_broker.state.records import Commit, OffsetsReset, TopicDeleted
 from orderlymq_protocol.body.lanes import REASON_LENGTH_MAX
 from tests.broker.state.entries import WALL_MS
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
@@ -174,7 +174,8 @@ def test_a_lane_costs_no_more_memory_than_its_limit_counts_on(
     head: int, size: int, mib_max: int
 ) -> None:
     """Law: of as many as a group may have, with short keys and with the longest."""
-    queue = LaneQueue((GROUP, TOPIC, 0), 1 << 40, 1_024, {})
+    counts = dict.fromkeys(LaneState, 0)
+    queue = LaneQueue((GROUP, TOPIC, 0), 1 << 40, 1_024, busy={}, having={}, counts=counts)
     tracemalloc.start()
     try:
         for number in range(1, 1_025):
@@ -206,3 +207,22 @@ def test_what_a_queue_is_owed_of_is_found_without_a_walk_over_all_groups() -> No
     assert (lanes.first_owed(TOPIC, 0), lanes.first_owed("other", 0)) == (0, None)
     world.done(x)
     assert lanes.first_owed(TOPIC, 0) is None
+
+
+def test_lanes_are_counted_without_a_walk_over_the_queues_of_a_group() -> None:
+    """Law: each plan, look and scrape asks, and a group may have looked at a hundred thousand queues."""
+    world = LaneWorld(["x", "y", "z"])
+    lanes = world.replica.state.lanes
+    x, y, _ = world.fetch(scan=3)
+    world.done(x)
+    world.say("a", Said.RELEASE, y)
+    topics = lanes._groups[GROUP]
+    lanes._groups[GROUP] = Unwalked(topics)
+
+    assert lanes.counts() == {(GROUP, LaneState.READY): 1, (GROUP, LaneState.IN_HAND): 1}
+    assert (lanes.count_of(GROUP), lanes.count_of("other")) == (2, 0)
+    assert lanes.count_in(LaneState.IN_HAND, GROUP) == 1
+    lanes._groups[GROUP] = topics
+    world.check()
+    world.take(TopicDeleted(TOPIC))
+    assert (lanes.counts(), lanes.count_of(GROUP)) == ({}, 0)

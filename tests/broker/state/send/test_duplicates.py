@@ -2,14 +2,18 @@
 
 import pytest
 
-from orderlymq_broker.state.records import DedupTrimmed, TopicSet, Trimmed
+from orderlymq_broker.state.records import Append, DedupTrimmed, TopicSet, Trimmed
+from orderlymq_broker.state.send import duplicates
 from orderlymq_broker.state.send.duplicates import (
     UNIQUE_KEY_LENGTH_MAX,
     DedupWindow,
+    origin_of,
     send_identity,
+    with_origin,
 )
 from orderlymq_broker.state.send.firstsend import FirstSend
 from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_protocol.names import TOPIC_LENGTH_MAX
 from tests.broker.state.entries import WALL_MS, Replica
 from tests.broker.store.memory import MemoryStore
 
@@ -59,7 +63,7 @@ def test_the_window_is_bounded_by_number_and_by_age(
     """Law: a send leaves when either bound says so; at the bound itself it stays."""
     starts = filled(replica, 0, 1, 2)
 
-    floor = replica.state.dedup.floor(count_max=count_max, oldest_ms=WALL_MS + oldest)
+    floor, _ = replica.state.dedup.floor(count_max=count_max, oldest_ms=WALL_MS + oldest, most=9)
 
     assert floor == (starts[leave - 1] + 1 if leave else 0)
     assert replica.take(DedupTrimmed(floor)) == [Trimmed(leave)]
@@ -67,7 +71,7 @@ def test_the_window_is_bounded_by_number_and_by_age(
 
 def test_an_empty_window_has_no_floor() -> None:
     """There is nothing that should leave."""
-    assert DedupWindow(MemoryStore()).floor(count_max=0, oldest_ms=WALL_MS) == 0
+    assert DedupWindow(MemoryStore()).floor(count_max=0, oldest_ms=WALL_MS, most=9) == (0, True)
 
 
 def test_an_identity_that_was_forgotten_may_come_again(replica: Replica) -> None:
@@ -96,7 +100,7 @@ def test_what_was_taken_back_is_forgotten_by_its_place(replica: Replica) -> None
     window.check()
     assert [row[1] for row in window.rows()] == list(window.sends) == [b"I0", b"I2"]
     assert list(replica.restarted().state.dedup.rows()) == list(window.rows())
-    assert window.floor(count_max=1, oldest_ms=0) == starts[0] + 1
+    assert window.floor(count_max=1, oldest_ms=0, most=9) == (starts[0] + 1, True)
     assert replica.take(DedupTrimmed(starts[2] + 1)) == [Trimmed(2)]
 
 
@@ -112,13 +116,54 @@ def test_what_was_cancelled_is_known_by_its_time_until_it_is_sent_again(replica:
     loaded = replica.restarted().state.dedup
     assert list(loaded.rows()) == list(replica.state.dedup.rows())
     assert loaded.sends[b"I0"] == FirstSend(-1, 0, starts[0], WALL_MS, WALL_MS + 7)
-    assert loaded.floor(count_max=1, oldest_ms=0) == starts[0] + 1
+    assert loaded.floor(count_max=1, oldest_ms=0, most=9) == (starts[0] + 1, True)
     again = replica.state.physical_end
     for _ in range(2):
         replica.append(replica.topic_id(), 1, identity=b"I0", timestamp=WALL_MS + 9)
     replica.state.dedup.check()
     assert replica.state.dedup.sends[b"I0"] == FirstSend(1, 0, again, WALL_MS + 9)
     assert [row[1] for row in replica.restarted().state.dedup.rows()] == [b"I1", b"I0"]
+
+
+@pytest.mark.parametrize("range_min", [1, 2, 3, 99])
+@pytest.mark.parametrize("pattern", ["ccccc", "cxccc", "xcccx", "cxcxc", "ccxxc", "xxxxx", "xcccc"])
+def test_copies_are_forgotten_in_memory_and_in_the_store_alike(
+    pattern: str, range_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: whatever stands between them stays, also what the same entry has stored."""
+    monkeypatch.setattr(duplicates, "_RANGE_MIN", range_min)
+    store, batch = MemoryStore(), Batch()
+    window = DedupWindow(store)
+    for number, kind in enumerate(pattern):
+        identity = send_identity(7, f"U{number}", 1, 5, {}, None)
+        if kind == "c":
+            identity = with_origin(identity, "orders")
+        at = 10 * number
+        window.add(Append(7, 0, number, at, 9, 7, WALL_MS, "", "", identity), batch)
+        if number == 2:
+            store.write(batch, sync=True)
+            batch = Batch()
+
+    window.forget_copies({7: {"orders"}, 8: {""}}, batch)
+
+    store.write(batch, sync=True)
+    window.check()
+    assert [row[0] for row in window.rows()] == [10 * at for at in range(5) if pattern[at] == "x"]
+    assert DedupWindow(store).sends == window.sends
+
+
+def test_copies_that_fill_the_window_go_as_one_range() -> None:
+    """Law: a group that is set back, and has failed all, makes no replica write a hundred thousand rows in one turn."""
+    window, batch = DedupWindow(MemoryStore()), Batch()
+    for number in range(1_000):
+        identity = with_origin(send_identity(7, f"U{number}", 1, 5, {}, None), f"t{number % 3}")
+        record = Append(7, 0, number, number, 9, 7, WALL_MS, "", "", identity)
+        window.add(record, Batch())
+
+    window.forget_copies({7: {""}}, batch)
+
+    assert (len(window), len(batch.puts), len(batch.range_deletes)) == (0, 0, 1)
+    window.check()
 
 
 @pytest.mark.parametrize("length", [0, 1, UNIQUE_KEY_LENGTH_MAX, UNIQUE_KEY_LENGTH_MAX + 1])
@@ -129,6 +174,21 @@ def test_a_key_of_a_usual_length_makes_an_identity(length: int) -> None:
     usual = 0 < length <= UNIQUE_KEY_LENGTH_MAX
     head = bytes.fromhex("000000010000000200000003") + b"U" * length
     assert (found.startswith(head), len(found) - len(head)) == (True, 16) if usual else not found
+
+
+@pytest.mark.parametrize("key", ["\x01", "a\x01b", "ab\x01"])
+def test_a_key_with_the_separator_of_origins_makes_none(key: str) -> None:
+    """Its end would be taken for an origin; no client library makes such a key."""
+    assert send_identity(1, key, 2, 3, {}, 0) == b""
+
+
+def test_an_origin_is_a_text_that_can_name_a_topic() -> None:
+    """What is behind a separator would be taken for another message's place."""
+    texts = ["orders", "o" * TOPIC_LENGTH_MAX, "o" * (TOPIC_LENGTH_MAX + 1), "orders\x01000A"]
+
+    found = [origin_of({"RETRY_TOPIC": text}) for text in texts]
+
+    assert found == [*texts[:2], "", ""]
 
 
 def test_an_identity_is_the_same_in_every_process_and_release() -> None:

@@ -3,7 +3,6 @@
 from cProfile import Profile
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -24,7 +23,6 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
-from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.expansionphases import NO_QUEUE, Blocker, blockers, readers_of
 from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionAborted,
@@ -37,8 +35,6 @@ from orderlymq_broker.state.topics.expansionrecords import (
 )
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.transactions.halfrecords import HalfOpened
-from orderlymq_broker.store.kv import Batch
-from orderlymq_broker.store.layout import Table
 from orderlymq_protocol.plurals import counted
 from tests.broker.state.entries import WALL_MS, Replica
 
@@ -48,7 +44,7 @@ SWITCHED, PROPAGATING = ExpansionPhase.SWITCHED, ExpansionPhase.PROPAGATING
 TOPIC = TopicSet("orders", 2, 2, order=True)
 FENCE = ExpansionFenced("orders", 1, 8, 4, 60_000)
 ABORT = ExpansionAborted("orders", 1, "too slow")
-SWITCH = ExpansionSwitched("orders", 1, 8, 4)
+SWITCH = ExpansionSwitched("orders", 1, 8, 4, keeps_ends=True)
 PROPAGATE = ExpansionPropagated("orders", 8, 40_000)
 OPENED = ExpansionOpened("orders")
 
@@ -96,6 +92,9 @@ def lock(group: str, *queues: int) -> LocksRequested:
     return LocksRequested(group, "c", "h:1", 1_000, places)
 
 
+BROADCASTER = member("g", message_model="BROADCASTING")
+
+
 # -- phases ----------------------------------------------------------------------------------------
 
 
@@ -111,7 +110,15 @@ def test_each_phase_keeps_what_it_needs_and_nothing_of_the_one_before(replica: R
     assert queues_of(replica) == (4, 2)
 
     assert replica.take(SWITCH) == [ExpansionMoved("orders", SWITCHED, changed=True)]
-    switched = Expansion("orders", SWITCHED, 8, attempt=1, since_ms=WALL_MS, grown_ms=WALL_MS)
+    switched = Expansion(
+        "orders",
+        SWITCHED,
+        8,
+        attempt=1,
+        since_ms=WALL_MS,
+        grown_ms=WALL_MS,
+        grown_barriers=((0, 0), (1, 1)),
+    )
     assert expansion(replica) == switched
     assert queues_of(replica) == (4, 4)
 
@@ -137,62 +144,16 @@ def test_an_aborted_expansion_leaves_the_old_list_and_a_reason(
     ]
 
     assert expansion(replica) == Expansion(
-        "orders", OPEN, 8, attempt=2, since_ms=WALL_MS, reason=kept, grown_ms=WALL_MS
+        "orders",
+        OPEN,
+        8,
+        attempt=2,
+        since_ms=WALL_MS,
+        reason=kept,
+        grown_ms=WALL_MS,
+        grown_barriers=((0, 0), (1, 0)),
     )
     assert queues_of(replica) == (4, 4)
-
-
-def since(replica: Replica) -> int:
-    """Return since when the list is what it is."""
-    found = expansion(replica)
-    assert found is not None
-    return found.list_since_ms
-
-
-def test_an_expansion_that_is_given_up_does_not_move_the_time_of_growth(replica: Replica) -> None:
-    """Law: only a step that goes on moves it; who reads behind a growth reads one list, fenced again or not."""
-    fence, abort = ExpansionFenced("orders", 2, 16, 9, 60_000), ExpansionAborted("orders", 2, "")
-    steps: tuple[Record, ...] = (
-        FENCE,
-        ABORT,
-        replace(FENCE, attempt=2),
-        replace(SWITCH, attempt=2),
-        PROPAGATE,
-        OPENED,
-    )
-    later = (replace(fence, attempt=3), replace(abort, attempt=3), replace(fence, attempt=4))
-    replica.take(TOPIC)
-
-    times = []
-    for number, record in enumerate((*steps, *later), start=1):
-        replica.take(record, wall_ms=WALL_MS + number)
-        times.append(max(0, since(replica) - WALL_MS))
-
-    assert times == [0, 0, 0, 4, 4, 6, 6, 6, 6]
-
-
-@pytest.mark.parametrize("phase", [OPEN, FENCED])
-def test_a_row_of_an_earlier_version_grew_before_its_phase_began(
-    phase: ExpansionPhase,
-) -> None:
-    """It has one field less: a store opens, and the first fence keeps the time that is known."""
-    replica = Replica()
-    replica.take(TOPIC, FENCE, SWITCH, PROPAGATE)
-    replica.take(OPENED, wall_ms=WALL_MS + 1)
-    fence, abort = ExpansionFenced("orders", 2, 16, 9, 60_000), ExpansionAborted("orders", 2, "")
-    if phase is FENCED:
-        replica.take(fence, wall_ms=WALL_MS + 2)
-    (row,) = read_rows(replica.store, Table.EXPANSIONS)
-    writes, batch = TableWrites(), Batch()
-    writes.put(Table.EXPANSIONS, "orders", value=msgspec.msgpack.decode(row)[:-1])
-    writes.flush(batch)
-    replica.store.write(batch, sync=True)
-
-    old = replica.restarted()
-    known = since(old)
-    old.take(fence, abort, wall_ms=WALL_MS + 9)
-
-    assert (known, since(old)) == (WALL_MS + 1 + (phase is FENCED), known)
 
 
 @pytest.mark.parametrize(
@@ -289,14 +250,14 @@ def test_a_given_up_expansion_is_followed_by_a_later_attempt(replica: Replica) -
 
 def test_a_switch_makes_a_missing_topic_with_the_permission_it_says(replica: Replica) -> None:
     """Ordered, with all its queues; readers begin at the first message of each."""
-    record = ExpansionSwitched("orders", 3, 8, 2, ("g",), 4)
+    record = ExpansionSwitched("orders", 3, 8, 2, ("g",), 4, keeps_ends=True)
 
     assert replica.take(record) == [ExpansionMoved("orders", SWITCHED, changed=True)]
 
     config = replica.state.topics.by_name["orders"].config
     assert config == TopicSet("orders", 2, 2, 4, order=True)
     assert expansion(replica) == Expansion(
-        "orders", SWITCHED, 8, attempt=3, since_ms=WALL_MS, grown_ms=WALL_MS
+        "orders", SWITCHED, 8, attempt=3, since_ms=WALL_MS, grown_ms=WALL_MS, grown_barriers=()
     )
     assert dict(replica.state.offsets.of_group("g")) == {"orders": {0: 0, 1: 0}}
 
@@ -388,19 +349,38 @@ def test_groups_of_other_topics_cost_the_search_for_readers_next_to_nothing(
         # One that has committed messages without a lock has no order to lose; nor has one that left.
         ((GroupSet("g"), member("g"), OffsetsCommitted((Commit("g", "orders", 1, 1),))), False),
         ((GroupSet("g"), OffsetsCommitted((Commit("g", "orders", 1, 0),))), False),
-        ((GroupSet("g", orderly=True), member("g", message_model="BROADCASTING")), False),
+        ((GroupSet("g", orderly=True), BROADCASTER), False),
+        # One that broadcasts has its queue once for itself, another one in order; by key it has nothing.
+        ((GroupSet("g"), BROADCASTER, replace(lock("g", 0), orderly=False)), False),
+        ((GroupSet("g"), BROADCASTER, replace(lock("g", 0), client_id="away")), True),
+        ((GroupSet("g", orderly=True), BROADCASTER, member("g", "d"), lock("g", 0)), True),
+        ((GroupSet("g", orderly=True), BROADCASTER, member("g", "d")), True),
+        ((GroupSet("g", concurrency="Key"), BROADCASTER, member("g", "d")), True),
+        ((GroupSet("g", concurrency="Key"), BROADCASTER), True),
     ],
 )
 def test_groups_are_waited_for_when_they_consume_in_order_or_may(
     replica: Replica, records: tuple[Record, ...], blocks: bool
 ) -> None:
-    """Broadcasting members and groups without order are not."""
+    """Groups of which all members broadcast, and groups without order, are not."""
     replica.take(TOPIC)
     replica.append(replica.topic_id(), 0)
 
     replica.take(*records)
 
     assert ([each.queue_id for each in found(replica)] == [0]) is blocks
+
+
+@pytest.mark.parametrize("with_mixed", [False, True])
+def test_a_switch_of_a_former_release_waits_for_no_group_with_a_broadcasting_member(
+    replica: Replica, with_mixed: bool
+) -> None:
+    """So a log of before gives the same state; what this release writes waits for the members that do not broadcast."""
+    replica.take(TOPIC, GroupSet("g", orderly=True), BROADCASTER, member("g", "d"))
+    replica.append(replica.topic_id(), 0)
+    replica.take(FENCE)
+
+    assert refused(replica, replace(SWITCH, with_mixed=with_mixed)) is with_mixed
 
 
 def test_a_group_that_is_not_waited_for_hides_nobody_behind_it(replica: Replica) -> None:

@@ -1,0 +1,78 @@
+"""
+Repeats of what is under way: sends, messages that are handed back, ends of transactions.
+
+The rules: a repeat has no outcome of its own: it waits for that of the first, and is answered as that is. So many wait at most as
+changes do; a further one is refused, which says of this try alone that it stores nothing. All may be known in one turn, and are
+answered bit by bit. Which sends are known: ``uncommitted.py``.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from orderlymq_broker.core.capacity import check_backlog
+from orderlymq_broker.core.effects import Effect, Later, Now
+from orderlymq_broker.core.requestcontext import Context
+from orderlymq_broker.core.uncommitted import KnownSend, LeaderView, PendingSend
+
+# Messages whose repeats are answered before timers and other clients have their share, at some 10 us each.
+ANSWERED_MAX: Final = 1_024
+
+
+def when_known(
+    context: Context, firsts: Sequence[KnownSend], then: Callable[[], list[Effect]]
+) -> list[Effect]:
+    """Return what *then* returns, or call it when the last of *firsts* has its outcome.
+
+    Raises:
+        RequestRefused: it would have to wait, and too much does (2).
+    """
+    pending = {
+        id(first): first for first in firsts if type(first) is PendingSend and first.outcome is None
+    }
+    if not pending:
+        return then()
+    view, count, left = context.view, len(firsts), len(pending)
+    wait(context, count)
+
+    def known() -> list[Effect]:
+        nonlocal left
+        left -= 1
+
+        return [] if left else answer_soon(view, count, then)
+
+    for first in pending.values():
+        first.waiters.append(known)
+
+    return []
+
+
+def wait(context: Context, count: int = 1) -> None:
+    """Count a repeat of so many messages that has to wait, until ``answer_soon``.
+
+    Raises:
+        RequestRefused: too much waits (2).
+    """
+    check_backlog(context, context.view.repeats + count)
+    context.view.repeats += count
+
+
+def answer_soon(view: LeaderView, count: int, then: Callable[[], list[Effect]]) -> list[Effect]:
+    """Let a repeat that has waited be answered by *then*, behind those that are."""
+    view.answering.append((count, then))
+
+    return [Later(partial(_answer_some, view))] if len(view.answering) == 1 else []
+
+
+def _answer_some(view: LeaderView, _: Now) -> list[Effect]:
+    effects: list[Effect] = []
+    room = ANSWERED_MAX
+    while view.answering and room > 0:
+        count, then = view.answering.popleft()
+        room -= count
+        view.repeats -= count
+        effects += then()
+    if view.answering:
+        effects.append(Later(partial(_answer_some, view)))
+
+    return effects

@@ -1,0 +1,92 @@
+"""
+Requests that wait for a topic or a group that is made for them.
+
+The rules: what they need is proposed once, for the first of them; they are served in the order in which they came, bit by
+bit, and who comes meanwhile stands behind them; what they keep in memory has the limit of what is not committed yet.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+from orderlymq_broker.core.capacity import BUSY
+from orderlymq_broker.core.effects import Effect, Later, Now, Propose, Refusal
+from orderlymq_broker.core.requestcontext import Context, answer
+from orderlymq_broker.core.uncommitted import Creation, LeaderView, Waiter
+from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_protocol.codes import ResponseCode
+
+# Requests that are served before timers and other clients have their share, at some 50 us each.
+SERVED_MAX: Final = 256
+
+_End: TypeAlias = Callable[[Waiter, Now], list[Effect]]
+
+
+class Creations:
+    """Lets requests wait; *serve* and *refuse* end that."""
+
+    def __init__(
+        self,
+        context: Context,
+        serve: Callable[[Waiter, Now], list[Effect]],
+        refuse: Callable[[Waiter, Refusal | None], list[Effect]],
+    ) -> None:
+        self._context = context
+        self._serve = serve
+        self._refuse = refuse
+
+    def wait(self, names: Creation, records: Sequence[Record], waiter: Waiter) -> list[Effect]:
+        """Propose *records*, which make *names*, unless another request has; refuse the request when too much waits (2)."""
+        view, request = self._context.view, waiter.request
+        held = request.memory_bytes()
+        room = self._context.settings.raft.uncommitted_size_max - view.creating_bytes
+        if view.creating and held > room:
+            return answer(request, waiter.peer, ResponseCode.SYSTEM_BUSY, remark=BUSY)
+        view.creating_bytes += held
+        waiting = view.creating.get(names)
+        if waiting is not None:
+            waiting.append(waiter)
+            return []
+        view.creating[names] = deque([waiter])
+
+        def applied(_: Sequence[Outcome], now: Now) -> list[Effect]:
+            return self._end_some(names, view, self._serve_or_refuse(view), now)
+
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            def refuse(each: Waiter, _: Now) -> list[Effect]:
+                return self._refuse(each, refusal)
+
+            # Refusing reads no clock.
+            return self._end_some(names, view, refuse, Now(0, 0))
+
+        return [Propose(records, applied=applied, lost=lost)]
+
+    def _serve_or_refuse(self, view: LeaderView) -> _End:
+        """Return what serves a request; one that outlives the leadership of *view* would come behind younger ones, and is refused."""
+
+        def end(waiter: Waiter, now: Now) -> list[Effect]:
+            if self._context.leading and self._context.view is not view:
+                return self._refuse(waiter, None)
+            return self._serve(waiter, now)
+
+        return end
+
+    def _end_some(self, names: Creation, view: LeaderView, end: _End, now: Now) -> list[Effect]:
+        """End the wait of some requests; the others keep their place before those that come meanwhile."""
+        # Out of the view first: who is served would wait for itself.
+        waiting = view.creating.pop(names)
+        effects: list[Effect] = []
+        for _ in range(min(len(waiting), SERVED_MAX)):
+            waiter = waiting.popleft()
+            view.creating_bytes -= waiter.request.memory_bytes()
+            effects += end(waiter, now)
+        if not waiting:
+            return effects
+        if names in view.creating:
+            # Deleted meanwhile, and made again for one that was served: the others stand behind it.
+            view.creating[names].extend(waiting)
+            return effects
+        view.creating[names] = waiting
+
+        return [*effects, Later(partial(self._end_some, names, view, end))]

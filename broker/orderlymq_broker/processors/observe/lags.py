@@ -1,0 +1,96 @@
+"""
+Lags of groups as a look finds them: which are shown, and whose store times are read.
+
+The rules: a look reads some hundred store times from the store, and those of messages in memory; whoever waits for a reading
+gets it before those that had one later. Who looks: ``watch.py``.
+"""
+
+from dataclasses import dataclass
+from heapq import heappush, heappushpop
+from itertools import islice
+from typing import Final, TypeAlias
+
+from orderlymq_broker.processors.observe.status import SERIES_MAX
+
+# Store times read in one look; the others are read in the next ones.
+READS_MAX: Final = 512
+
+# Group, topic, queue.
+Place: TypeAlias = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind in a topic: messages, and age of the oldest one in seconds, None while no age is known."""
+
+    group: str
+    topic: str
+    messages: int
+    seconds: float | None
+
+
+class Readings:
+    """Whose store times a look reads from the store: of those who wait for it, who have waited longest, and who comes first if there are few."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Place, None] = {}
+        self._due: set[Place] = set()
+        self._spare = 0
+
+    def begin(self) -> None:
+        """Begin a look."""
+        self._due = set(islice(self._waiting, READS_MAX))
+        self._spare = READS_MAX - len(self._due)
+
+    def take(self, place: Place) -> bool:
+        """Return whether it is the turn of a place, which else waits for the next looks."""
+        is_due = place in self._due
+        if not is_due and not self._spare:
+            self._waiting[place] = None
+            return False
+        self._spare -= not is_due
+        self._waiting.pop(place, None)
+
+        return True
+
+    def end(self) -> None:
+        """End a look: whose turn it was and who did not come waits no more."""
+        for place in self._due:
+            self._waiting.pop(place, None)
+
+
+class WorstLags:
+    """The lags that are shown, the greatest of all that are added; those of one group and topic come one behind the other."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Lag]] = []
+        self._number = 0
+        self._last = Lag("", "", 0, None)
+
+    def add(self, group: str, topic: str, messages: int, seconds: float | None) -> None:
+        """Count what a group lacks in a queue."""
+        last = self._last
+        if (last.group, last.topic) == (group, topic):
+            messages += last.messages
+            if seconds is None or (last.seconds is not None and last.seconds > seconds):
+                seconds = last.seconds
+        else:
+            self._keep()
+        self._last = Lag(group, topic, messages, None if seconds is None else round(seconds, 1))
+
+    def ended(self) -> list[Lag]:
+        """Return the greatest, the first by name of equals first."""
+        self._keep()
+        lags = [lag for _, _, lag in self._heap]
+
+        return sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
+
+    def _keep(self) -> None:
+        if not self._last.messages:
+            return
+        self._number -= 1
+        item = (self._last.messages, self._number, self._last)
+        if len(self._heap) < SERIES_MAX:
+            heappush(self._heap, item)
+        else:
+            heappushpop(self._heap, item)

@@ -1,0 +1,104 @@
+"""Lists of lanes are written some queues at a time, and one that no frame takes is refused in words."""
+
+import pytest
+
+from orderlymq_broker.core import listings
+from orderlymq_broker.processors.lanes import overview
+from orderlymq_broker.processors.lanes.overview import SHOWN_MAX
+from orderlymq_broker.state.records import TopicDeleted
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, lead, produce, table
+from tests.broker.processors.requests import create
+
+STEP = 16
+QUEUES = 3 * STEP
+LISTS = {
+    RequestCode.ORDERLYMQ_LANES: "queues",
+    RequestCode.ORDERLYMQ_PARKED_KEYS: "parkedKeys",
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a step write few rows."""
+    monkeypatch.setattr(listings, "STEP_WORK_MAX", STEP)
+
+
+def holding(queues: int, *keys: str) -> Shell:
+    """Return a leader whose group holds these keys in each queue."""
+    shell = lead(queues=queues, on_dead_letter="HoldKey")
+    for queue in range(queues):
+        produce(shell, *keys, queue=queue)
+    member = Member(shell)
+    for lane in member.fetch(maxLanes=queues * len(keys)):
+        assert member.say("retry", lane, tries_max=1).verdict == "held"
+    return shell
+
+
+@pytest.mark.parametrize("code", LISTS)
+def test_a_list_of_lanes_is_written_some_queues_at_a_time(code: RequestCode) -> None:
+    """A group may have begun a hundred thousand, and others elect a leader that is silent."""
+    shell = holding(QUEUES, "x")
+
+    asked, steps = shell.submit(code, {"consumerGroup": GROUP}), 0
+    while shell.later:
+        assert shell.reply_to(asked) is None
+        shell.go_on()
+        steps += 1
+
+    reply = shell.reply_to(asked)
+    assert reply is not None
+    assert len(fastjson.loads(reply.body)[LISTS[code]]) == QUEUES
+    assert steps >= QUEUES // STEP
+
+
+@pytest.mark.parametrize("code", LISTS)
+def test_a_list_of_lanes_outlives_what_is_in_it(code: RequestCode) -> None:
+    """Lanes and queues go while it is written; they may be in it or not."""
+    shell = holding(QUEUES, "x")
+
+    asked = shell.submit(code, {"consumerGroup": GROUP})
+    create(shell, TopicDeleted(TOPIC))
+
+    reply = shell.reply_to(asked)
+    assert reply is not None
+    assert reply.code == 0
+    assert len(fastjson.loads(reply.body)[LISTS[code]]) <= QUEUES
+
+
+def test_the_lanes_that_are_named_are_the_oldest_of_all_queues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many were passed over in the steps before: the last queue has the oldest of all."""
+    monkeypatch.setattr(overview, "_KEPT_MAX", 2 * SHOWN_MAX)
+    count = SHOWN_MAX
+    shell = lead(queues=4)
+    produce(shell, "oldest", queue=3)
+    member = Member(shell)
+    (oldest,) = member.fetch()
+    shell.pass_time(1_000)
+    for queue in range(3):
+        produce(shell, *[f"key-{number}" for number in range(count)], queue=queue)
+    for lane in (oldest, *member.fetch(maxLanes=512), *member.fetch(maxLanes=512)):
+        member.say("retry", lane, delay_millis=60_000)
+        if lane is oldest:
+            shell.pass_time(1_000)
+
+    found = table(shell)
+
+    assert [each.parked for each in found.queues] == [count] * 3 + [1]
+    assert len(found.lanes) == SHOWN_MAX
+    assert found.lanes[0].key == "oldest"
+
+
+def test_a_list_that_no_frame_takes_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with 16,384 held lanes that have the longest keys."""
+    shell = holding(1, *[letter * 1_000 for letter in "abcdefgh"])
+    monkeypatch.setattr(listings, "BODY_SIZE_MAX", 4_000)
+
+    reply = shell.call(RequestCode.ORDERLYMQ_PARKED_KEYS, {"consumerGroup": GROUP})
+
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "ask for single ones" in (reply.remark or "")

@@ -1,0 +1,69 @@
+"""The offsets that an expansion gives to the groups that read its topic: for whom, and how many there may be."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.processors.groups import offsets
+from orderlymq_broker.state.topics.expansionrecords import ExpansionSwitched
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.frame.command import RemotingCommand
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.requests import send
+from tests.broker.processors.topics.test_expansionrequests import CHANGE, change, commit, phase
+
+
+def switched(shell: Shell, *groups: str, **ext: Any) -> RemotingCommand:
+    """Switch a topic that groups read elsewhere."""
+    fields = {"topic": "orders", "attempt": 1, "total": 8, "queues": 8, "operatorToken": 1, **ext}
+    texts = {name: str(value) for name, value in fields.items()}
+    body = fastjson.dumps({"groups": groups})
+    return shell.call(CHANGE, {"action": "switch", **texts}, body)
+
+
+def test_an_expansion_gives_no_more_offsets_than_there_may_be(
+    topic: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reader gets one in each new queue. The fence is refused already, so nobody's sends wait in vain."""
+    commit(topic, 0)
+    count = topic.state.offsets.count
+    monkeypatch.setattr(offsets, "OFFSETS_MAX", count + 11)
+
+    refused = [change(topic, "fence", total=16, queues=16)]
+    assert phase(topic) == "open"
+    assert send(topic, e=0).code == 0
+    commit(topic, 1)
+    assert change(topic, "fence").code == 0
+    refused += [
+        switched(topic, "here", "there"),
+        switched(topic, "there", topic="new", attempt=3, queues=12),
+    ]
+    assert [(each.code, "room for 11 more" in (each.remark or "")) for each in refused] == [
+        (1, True)
+    ] * 3
+    assert switched(topic, "there").code == 0
+
+    assert topic.state.offsets.count == count + 8
+    assert not topic.core.context.entries.pending_rows
+
+
+def test_a_switch_counts_the_offsets_that_it_gives() -> None:
+    """A replica applies an entry in one go, and what is under way counts against the room."""
+    entries = Shell().lead().core.context.entries
+    groups = tuple(f"group-{number}" for number in range(100))
+    proposal = Propose([ExpansionSwitched("orders", 1, 100, 100, groups)])
+
+    assert entries.admit(proposal) is None
+
+    assert proposal.changes_count >= 10_000
+    assert entries.pending_rows == {("offsets",): 10_000}
+
+
+@pytest.mark.parametrize("group", ["", "a\0b", "g" * 256])
+def test_a_switch_names_groups_that_there_may_be(topic: Shell, group: str) -> None:
+    """A name with a zero byte would have its rows between those of another group."""
+    change(topic, "fence")
+
+    assert switched(topic, group).code == 1
+    assert not any(type(record) is ExpansionSwitched for record in topic.proposed)

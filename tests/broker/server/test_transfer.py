@@ -1,0 +1,37 @@
+"""A planned move of leadership is answered by what has come of it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.server.transfer import LeadershipTransfer
+from orderlymq_broker.settings import RaftSettings
+from orderlymq_raft import ProposalRefused
+from orderlymq_raft.types import NodeId
+
+TWO, THREE = NodeId(2), NodeId(3)
+
+
+class Elected:
+    """Node 2 leads after each move, whoever was wanted."""
+
+    leader = TWO
+
+    async def move(self, **_: object) -> bool:
+        return True
+
+
+def transfer() -> LeadershipTransfer:
+    node = SimpleNamespace(is_leader=True, round_trip_ticks=1)
+    instance = SimpleNamespace(node=node, loop=None)
+    settings = SimpleNamespace(raft=RaftSettings())
+    parts: list[Any] = [settings, lambda: instance, Elected(), None, None]
+    return LeadershipTransfer(*parts)
+
+
+async def test_a_move_to_a_replica_is_done_only_when_that_one_leads() -> None:
+    """The replica that was asked may lose its votes on a slow link, and another one is elected meanwhile."""
+    assert await transfer().move(TWO) == TWO
+    with pytest.raises(ProposalRefused, match="node 2 leads now: it was elected instead of node 3"):
+        await transfer().move(THREE)
