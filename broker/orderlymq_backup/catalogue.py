@@ -35,6 +35,7 @@ from orderlymq_backup.manifest import (
     decode,
     encode,
     id_of,
+    is_blob,
     manifest_key,
 )
 from orderlymq_backup.storage import Storage, failed, make_folder
@@ -44,6 +45,8 @@ from orderlymq_runtime.wallclock import machine_ms
 _log = logging.getLogger(__name__)
 
 _SPOOLED: Final = "orderlymq-backup-"
+# Manifests that are looked through for a label, or for known files: what older ones had is mostly in these, too.
+MANIFESTS_READ_MAX: Final = 10
 RUNNING: Final = "running"
 # A mark that is older belongs to a program that was killed.
 RUNNING_MAX_MS: Final = 24 * 3600 * 1000
@@ -85,9 +88,7 @@ def read(storage: Storage, backup_id: str | None) -> Backup:
         for piece in storage.read(key):
             data += piece
             if len(data) > MANIFEST_SIZE_MAX:
-                raise BackupDamaged(
-                    f"backup {backup_id}: the manifest is larger than {MANIFEST_SIZE_MAX} bytes"
-                )
+                break  # which `decode` refuses
     except KeyError:
         raise BackupNotFound(
             f"{storage} holds no backup {backup_id}; `orderlymq backup list` shows them"
@@ -122,12 +123,22 @@ def newest_of(storage: Storage, cluster: str) -> Backup | None:
     return None
 
 
+def labelled(storage: Storage, label: str) -> Backup | None:
+    """Return the newest backup with this *label*, None where none of the newest has it."""
+    for backup_id in reversed(ids(storage)[-MANIFESTS_READ_MAX:]):
+        with suppress(BackupDamaged, BackupNotFound):
+            found = read(storage, backup_id)
+            if found.label == label:
+                return found
+    return None
+
+
 def write(storage: Storage, backup: Backup) -> None:
     """Make a backup count, whose bytes are all stored.
 
     Raises:
         BackupError: some are not; another program has deleted them.
-        BackupDamaged: nobody could read it again.
+        BackupDamaged: nobody could read it again, for it is too large or holds nonsense.
     """
     data = encode(backup)
     decode(data, backup.id)
@@ -415,7 +426,13 @@ def _read_to_prune(storage: Storage, backup_id: str) -> Backup:
 
 
 def delete(storage: Storage, backup_id: str, wall_ms: int, tell: Callable[[str], None]) -> bool:
-    """Delete one backup and the bytes that only it needed; return whether it was there. Raises as `prune`."""
+    """Delete one backup and the bytes that only it needed; return whether it was there.
+
+    While another one cannot be read, so that nobody knows what it needs, all bytes stay.
+
+    Raises:
+        PlaceBusy, BackupError: as `prune`.
+    """
     with _deleting(storage, wall_ms):
         known = ids(storage)
         doomed = [each for each in known if each == backup_id]
@@ -430,22 +447,32 @@ def _delete(
     wall_ms: int,
     tell: Callable[[str], None],
 ) -> list[str]:
-    needed = {
-        blob_key(file.sha256)
-        for each in kept
-        for part in read(storage, each).parts
-        for file in part.files
-    }
+    needed: set[str] = set()
+    unreadable: list[str] = []
+    for each in kept:
+        try:
+            parts = read(storage, each).parts
+        except BackupDamaged:
+            unreadable.append(each)
+        else:
+            needed.update(blob_key(file.sha256) for part in parts for file in part.files)
     _refuse_readers(storage, doomed, wall_ms)
     for each in doomed:
         storage.delete(manifest_key(each))
         tell(f"deleted backup {each}")
-    present = [key for key, _ in storage.list("blobs")]
+    # Others may keep something below the same folder.
+    present = [key for key, _ in storage.list("blobs") if is_blob(key)]
     # A backup by these rules waits. One that does not, such as an older release, is still noticed here.
     _refuse_running(storage, wall_ms)
     _refuse_readers(storage, doomed, wall_ms)
     if new := {*ids(storage)} - {*doomed, *kept}:
         raise PlaceBusy(f"backup {min(new)} was made in {storage} meanwhile; try again")
+    if unreadable:
+        damaged = ", ".join(unreadable)
+        tell(
+            f"all bytes stay: nobody knows what {damaged} needs; `orderlymq backup delete` it, too"
+        )
+        present = []
     for key in present:
         if key not in needed:
             _refuse_late(storage, wall_ms)

@@ -1,17 +1,18 @@
 """
-The commands of `orderlymq backup`: create, salvage, list, show, verify, restore, prune, delete.
+The commands of `orderlymq backup`: create, salvage, list, show, verify, restore, hold, prune, delete.
 
 Exit codes are those of the SDK's commands: 0 done; 1 failed or refused; 2 wrong usage; 3 no such backup; 4 nobody answers.
 The work is in the modules beside this one.
 """
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
@@ -34,7 +35,7 @@ from orderlymq_backup.errors import (
     BackupNotNamed,
     TargetRefused,
 )
-from orderlymq_backup.manifest import Backup
+from orderlymq_backup.manifest import LABEL_MAX, Backup
 from orderlymq_backup.report import report_of, reported, write_report
 from orderlymq_backup.salvage import salvage
 from orderlymq_backup.storage import Storage, open_storage
@@ -45,38 +46,29 @@ from orderlymq_runtime.process.ending import interrupted_by_termination
 from orderlymq_runtime.settingsfile import SettingsError
 from orderlymq_runtime.wallclock import machine_ms
 
-_C = TypeVar("_C", bound=Callable[..., Any])
-
 _MIB: Final = 1 << 20
 _PLACE: Final = "A folder, or s3://BUCKET/PREFIX."
 
 
-def _from(command: _C) -> _C:
-    return click.option("--from", "place", required=True, metavar="PLACE", help=_PLACE)(command)
+_from: Final = click.option("--from", "place", required=True, metavar="PLACE", help=_PLACE)
 
+_id: Final = click.option(
+    "--id",
+    "backup_id",
+    help="Which backup; without it the newest, where all are of one cluster.",
+)
 
-def _id(command: _C) -> _C:
-    return click.option(
-        "--id",
-        "backup_id",
-        help="Which backup; without it the newest, where all are of one cluster.",
-    )(command)
+_report: Final = click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File that gets the result or the error as JSON of 4096 bytes at most.",
+)
 
-
-def _report(command: _C) -> _C:
-    return click.option(
-        "--report",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="File that gets the result or the error as JSON of 4096 bytes at most.",
-    )(command)
-
-
-_WORKDIR: Final = click.option(
+_workdir: Final = click.option(
     "--workdir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Where one group at a time is put together; without it the folder for temporary files.",
 )
-
 
 _groups: Final = click.option(
     "--groups",
@@ -103,7 +95,14 @@ def backup(context: click.Context) -> None:
     show_default=True,
     help="Read it back before it counts, as `verify` does.",
 )
-@_WORKDIR
+@click.option(
+    "--label",
+    envvar="ORDERLYMQ_BACKUP_LABEL",
+    show_envvar=True,
+    default="",
+    help=f"What it is made for, in {LABEL_MAX} characters: an attempt with the same label as an earlier one that made a backup makes no other.",
+)
+@_workdir
 @_report
 @connected
 async def create_command(
@@ -111,17 +110,22 @@ async def create_command(
     place: str,
     groups: str | None,
     verify: bool,
+    label: str,
     workdir: Path | None,
     report: Path | None,
     output: str,
 ) -> None:
     """Back up every broker group while it serves; only what no earlier backup in PLACE has is read."""
+    if len(label) > LABEL_MAX:
+        raise click.BadParameter(f"it has more than {LABEL_MAX} characters", param_hint="--label")
     with reported(report), _errors():
         storage = open_storage(place)
         async with AdminClient(name_server) as admin:
             expected = None if groups is None else groups.split(",")
             check = partial(_verify, storage, workdir) if verify else None
-            made = await create(admin, storage, _tell(output), groups=expected, check=check)
+            made = await create(
+                admin, storage, _tell(output), groups=expected, check=check, label=label
+            )
     write_report(report, report_of(made, verified=verify))
     if output == "json":
         print_json(_described(made))
@@ -169,6 +173,8 @@ def list_command(place: str, output: str) -> None:
         for backup_id in catalogue.ids(storage):
             try:
                 rows.append(_described(catalogue.read(storage, backup_id)))
+            except BackupNotFound:
+                continue  # another program has deleted it meanwhile
             except BackupDamaged as error:
                 rows.append({"id": backup_id, "problem": str(error)})
     if output == "json":
@@ -206,7 +212,7 @@ def show_command(
 @backup.command("verify")
 @_from
 @_id
-@_WORKDIR
+@_workdir
 @reporting
 def verify_command(place: str, backup_id: str | None, workdir: Path | None, output: str) -> None:
     """Read a backup back: compare all bytes with their digests, open each store, check its state.
@@ -275,6 +281,7 @@ def restore_command(
         with catalogue.reading(storage, backup_id) as found:
             if backup_id is None:
                 _refuse_others(replicas, groups.split(","), found.id)
+            restore.refuse_early(found, machine_ms())
             for settings in replicas:
                 identity = Identity(settings.cluster, settings.group, settings.node_id)
                 part = found.part_for(settings.group, groups.split(","))
@@ -310,6 +317,23 @@ def _refuse_others(
             f"replicas of {', '.join(sorted(missing))} are not restored here, and the newest may be another one then: name "
             f"the same backup for all with --id; the newest now is {newest}"
         )
+
+
+@backup.command("hold")
+@_from
+@click.option("--id", "backup_id", required=True, help="Which backup.")
+@reporting
+def hold_command(place: str, backup_id: str, output: str) -> None:
+    """Keep one backup from being deleted until this program is asked to end.
+
+    For the time between the restores of a cluster's replicas. A place that cannot be written to takes no mark of it.
+    """
+    with _errors(), catalogue.reading(open_storage(place), backup_id) as found:
+        if output == "json":
+            print_json(_described(found))
+        else:
+            click.echo(f"Backup {found.id} is kept until this program ends")
+        threading.Event().wait()
 
 
 @backup.command("prune")

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import zlib
 from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,17 +29,20 @@ from orderlymq_backup.errors import (
     FileDamaged,
     GroupsDiffer,
 )
-from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
+from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key, refuse_more
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.server.backups import (
+    CREATION,
     IDLE_MAX_S,
     PIECE_SIZE_MAX,
+    UNCHANGED,
     CopiedFile,
     Copy,
     CopyLost,
 )
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.wallclock import machine_ms
 
@@ -49,12 +53,12 @@ READ_TIMEOUT_S: Final = 60.0
 PIECES_AHEAD: Final = 4
 # Several times while a replica waits for its reader (IDLE_MAX_S).
 KEEP_EVERY_S: Final = IDLE_MAX_S / 4
-# Manifests that are looked through for known files; what older ones had is mostly in these, too.
-MANIFESTS_READ_MAX: Final = 10
 
 # A copy goes when its replica leads no more: the next leader makes another one.
 TRIES_MAX: Final = 3
 AGAIN_AFTER_S: Final = 1.0
+# In half of the time for which a replica waits for its reader.
+BUSY_TRIES_MAX: Final = int(IDLE_MAX_S / 2 / AGAIN_AFTER_S)
 
 Tell = Callable[[str], None]
 
@@ -68,15 +72,20 @@ class GroupCopy:
         self._address = address
 
     @classmethod
-    async def begin(cls, instance: ClientInstance, group: str, address: str) -> "GroupCopy":
-        """Let the replica at *address* make a copy.
+    async def begin(
+        cls, instance: ClientInstance, group: str, address: str, creation: str = ""
+    ) -> "GroupCopy":
+        """Let the replica at *address* make a copy; where it was asked for the same *creation* before, get that one.
 
         Raises:
             BackupError: it is of another group, or cannot be read.
             OrderlyMQError: the broker refuses or does not answer.
         """
         answer = await instance.call(
-            address, RequestCode.ORDERLYMQ_BACKUP_BEGIN, timeout_s=BEGIN_TIMEOUT_S
+            address,
+            RequestCode.ORDERLYMQ_BACKUP_BEGIN,
+            {CREATION: creation},
+            timeout_s=BEGIN_TIMEOUT_S,
         )
         try:
             copy = msgspec.json.decode(answer.body, type=Copy)
@@ -109,6 +118,16 @@ class GroupCopy:
         finally:
             await end_tasks(tasks)
 
+    async def confirm(self) -> None:
+        """Make sure that no topic has grown since the copy was begun; the copies of all groups are there.
+
+        A topic grows on all groups, one after the other, so no copy was made behind a growth that another one lacks.
+
+        Raises:
+            BrokerError: with the code of `CopyLost`: one has grown, or the replica leads no more.
+        """
+        await self._piece("CURRENT", 0, 1, **{UNCHANGED: "true"})
+
     async def keep(self) -> None:
         """Read a byte now and then, so that the copy stays while a large file is stored elsewhere."""
         while True:
@@ -122,19 +141,32 @@ class GroupCopy:
         with contextlib.suppress(OrderlyMQError):
             await self._instance.call(self._address, RequestCode.ORDERLYMQ_BACKUP_END, ext)
 
-    async def _piece(self, name: str, offset: int, size: int) -> bytes:
+    async def _piece(self, name: str, offset: int, size: int, **fields: str) -> bytes:
         ext = {
+            **fields,
             "session": self.copy.session,
             "file": name,
             "offset": str(offset),
             "size": str(size),
         }
-        answer = await self._instance.call(
-            self._address, RequestCode.ORDERLYMQ_BACKUP_READ, ext, timeout_s=READ_TIMEOUT_S
-        )
+        answer = await self._read(ext)
         if len(answer.body) != size or str(zlib.crc32(answer.body)) != answer.ext.get("checksum"):
             raise BackupError(f"a piece of {name} was damaged on its way; make the backup again")
         return answer.body
+
+    async def _read(self, ext: dict[str, str]) -> RemotingCommand:
+        """Read, again where the quota of this address is used up for the moment."""
+        tries = 0
+        while True:
+            try:
+                return await self._instance.call(
+                    self._address, RequestCode.ORDERLYMQ_BACKUP_READ, ext, timeout_s=READ_TIMEOUT_S
+                )
+            except BrokerError as error:
+                tries += 1
+                if error.code != ResponseCode.SYSTEM_BUSY or tries == BUSY_TRIES_MAX:
+                    raise
+            await asyncio.sleep(AGAIN_AFTER_S)
 
 
 class _Known:
@@ -145,7 +177,7 @@ class _Known:
         if storage is None:
             return
         sizes = dict(storage.list("blobs"))
-        for backup_id in catalogue.ids(storage)[-MANIFESTS_READ_MAX:]:
+        for backup_id in catalogue.ids(storage)[-catalogue.MANIFESTS_READ_MAX :]:
             # A damaged one is no reason against a new one.
             with contextlib.suppress(BackupDamaged, BackupNotFound):
                 for part in catalogue.read(storage, backup_id).parts:
@@ -165,12 +197,14 @@ async def create(
     *,
     groups: Collection[str] | None = None,
     check: Callable[[Backup], None] | None = None,
+    label: str = "",
 ) -> Backup:
     """Make a backup of every broker group of the cluster; *tell* gets what happens, in words.
 
     *groups* names all broker groups. Without it those of the newest backup of this cluster must be there. *check* verifies
     what is stored, in a thread, before it counts. Where a store is damaged though all digests fit, it may have come so from a
-    broker, and all is read again, once.
+    broker, and all is read again, once. Where an attempt with the same *label* has made a backup, that one is returned: nobody
+    may have heard of it.
 
     Raises:
         GroupsDiffer: a name server that has just started, or a group that is away, would make a backup without it.
@@ -178,6 +212,9 @@ async def create(
         OrderlyMQError: a broker refuses or does not answer.
     """
     began_ms = machine_ms()
+    if label and (former := await asyncio.to_thread(catalogue.labelled, storage, label)):
+        tell(f"backup {former.id} was made by an earlier attempt")
+        return former
     backup_id = await asyncio.to_thread(catalogue.next_id, storage, began_ms)
     brokers = await admin.brokers()
     if not brokers:
@@ -193,7 +230,8 @@ async def create(
         await _wait_for_deletion(storage, tell)
         for source in (storage, None):
             known = await asyncio.to_thread(_Known, source)
-            made = await _read_all(admin.instance, brokers, storage, known, tell)
+            copies = partial(_copies, admin.instance, brokers, backup_id)
+            made = await _read_all(copies, storage, known, tell)
             backup = Backup(
                 id=backup_id,
                 cluster=made[0][0].cluster,
@@ -201,6 +239,7 @@ async def create(
                 ended_ms=machine_ms(),
                 release=__version__,
                 new_bytes=sum(size for _, size in made),
+                label=label,
                 parts=tuple(part for part, _ in made),
             )
             damage = await _damage(check, backup)
@@ -272,20 +311,24 @@ async def _wait_for_deletion(storage: Storage, tell: Tell) -> None:
 
 
 async def _read_all(
-    instance: ClientInstance, brokers: dict[str, str], storage: Storage, known: _Known, tell: Tell
+    copied: Callable[[], contextlib.AbstractAsyncContextManager[list[GroupCopy]]],
+    storage: Storage,
+    known: _Known,
+    tell: Tell,
 ) -> list[tuple[Part, int]]:
     """Copy all groups and store what is new; again from new copies where a leader changed meanwhile."""
     tries = 0
     while True:
         tries += 1
         try:
-            async with _copies(instance, brokers) as copies:
+            async with copied() as copies:
                 clusters = {each.copy.cluster for each in copies}
                 if len(clusters) != 1:
                     raise BackupError(
                         f"the name server shows several clusters: {', '.join(sorted(clusters))}"
                     )
-                tell(f"copied {', '.join(sorted(brokers))}; reading what is new")
+                refuse_more(sum(len(each.copy.files) for each in copies))
+                tell(f"copied {', '.join(each.copy.group for each in copies)}; reading what is new")
                 return await _store_all(copies, storage, known, tell)
         except (BrokerUnreachable, BrokerError) as error:
             if tries == TRIES_MAX or not _lost(error):
@@ -301,11 +344,11 @@ def _lost(error: OrderlyMQError) -> bool:
 
 @contextlib.asynccontextmanager
 async def _copies(
-    instance: ClientInstance, brokers: dict[str, str]
+    instance: ClientInstance, brokers: dict[str, str], creation: str
 ) -> AsyncIterator[list[GroupCopy]]:
     """Let all groups make their copies at the same time; those that were made go at the end."""
     begun = await asyncio.gather(
-        *(GroupCopy.begin(instance, group, brokers[group]) for group in sorted(brokers)),
+        *(GroupCopy.begin(instance, group, brokers[group], creation) for group in sorted(brokers)),
         return_exceptions=True,
     )
     copies = [each for each in begun if isinstance(each, GroupCopy)]
@@ -314,6 +357,7 @@ async def _copies(
         for each in begun:
             if isinstance(each, BaseException):
                 raise each
+        await asyncio.gather(*(each.confirm() for each in copies))
         yield copies
     finally:
         await end_tasks(keepers)

@@ -17,19 +17,26 @@ from typing import Annotated, Final
 
 import msgspec
 
-from orderlymq_backup.errors import BackupDamaged, TargetRefused
+from orderlymq_backup.errors import BackupDamaged, BackupError, TargetRefused
 from orderlymq_broker.server.backups import Digest, Name
 from orderlymq_broker.state.integerranges import Position
 from orderlymq_protocol.decodeerrors import UNREADABLE
 
-FORMAT: Final = 1
+# Of a backup with a label; those without one can be read by programs that know no labels.
+FORMAT: Final = 2
+_UNLABELLED: Final = 1
+# It is read and decoded as a whole.
 MANIFEST_SIZE_MAX: Final = 64 << 20
 GROUPS_MAX: Final = 1_000
+LABEL_MAX: Final = 64
 FILES_MAX: Final = 100_000
+# Of all groups together; a file takes up to 214 bytes of a manifest, which has room for these and its groups.
+BACKUP_FILES_MAX: Final = 300_000
 # It has the name of one file, and is read as a whole.
 CURRENT_SIZE_MAX: Final = 64
 
 _HEAD: Final = re.compile(rb"orderlymq-backup ([0-9]{1,9}) ([0-9a-f]{64})\n")
+_BLOB: Final = re.compile(r"blobs/(?P<begin>[0-9a-f]{2})/(?P=begin)[0-9a-f]{62}")
 _KEY: Final = re.compile(r"backups/(?P<id>[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8})\.manifest")
 
 BackupId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}\Z")]
@@ -67,7 +74,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
         return sum(file.size for file in self.files)
 
 
-class Backup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class Backup(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """A complete backup.
 
     Attributes:
@@ -75,6 +89,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
         release: version of the program that made it.
         new_bytes: what no earlier backup in the same place had.
         salvaged: made from disks of a group without a majority, so it may lack acknowledged messages.
+        label: for what it was made, such as the UID of an object; several attempts at one thing have the same.
     """
 
     id: BackupId
@@ -84,6 +99,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     release: Annotated[str, msgspec.Meta(max_length=64)]
     new_bytes: Position
     salvaged: bool = False
+    label: Annotated[str, msgspec.Meta(max_length=LABEL_MAX)] = ""
     parts: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1, max_length=GROUPS_MAX)]
 
     @property
@@ -115,22 +131,40 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
         return parts[wanted.index(group)]
 
 
+def refuse_more(files: int) -> None:
+    """Refuse a backup of so many files that no manifest can name them.
+
+    Raises:
+        BackupError: it has more than `BACKUP_FILES_MAX`.
+    """
+    if files > BACKUP_FILES_MAX:
+        raise BackupError(
+            f"the broker groups have {files} files, of which a backup has at most {BACKUP_FILES_MAX}: let retention keep "
+            "less (of a Cluster spec.retention)"
+        )
+
+
 def encode(backup: Backup) -> bytes:
     """Return the bytes of a manifest."""
     text = msgspec.json.encode(backup)
-    return b"orderlymq-backup %d %s\n%s" % (FORMAT, hashlib.sha256(text).hexdigest().encode(), text)
+    form = FORMAT if backup.label else _UNLABELLED
+    return b"orderlymq-backup %d %s\n%s" % (form, hashlib.sha256(text).hexdigest().encode(), text)
 
 
 def decode(data: bytes, backup_id: str) -> Backup:
     """Return what `encode` made *data* from, which stands under *backup_id*.
 
     Raises:
-        BackupDamaged: it is no manifest, or not as it was written.
+        BackupDamaged: it is no manifest, or not as it was written, or larger than any.
     """
+    if len(data) > MANIFEST_SIZE_MAX:
+        raise BackupDamaged(
+            f"backup {backup_id}: the manifest is larger than {MANIFEST_SIZE_MAX} bytes"
+        )
     head = _HEAD.match(data)
     if head is None:
         raise BackupDamaged(f"backup {backup_id}: the manifest has no head; use another backup")
-    if int(head[1]) != FORMAT:
+    if int(head[1]) not in (_UNLABELLED, FORMAT):
         raise BackupDamaged(
             f"backup {backup_id} has format {int(head[1])}, this release reads {FORMAT}: "
             "use the release that made it"
@@ -173,3 +207,8 @@ def id_of(key: str) -> str | None:
 def blob_key(sha256: str) -> str:
     """Return where the bytes with this digest stand."""
     return f"blobs/{sha256[:2]}/{sha256}"
+
+
+def is_blob(key: str) -> bool:
+    """Return whether *key* is one of `blob_key`, so that what stands there can only be of a backup."""
+    return _BLOB.fullmatch(key) is not None

@@ -32,11 +32,14 @@ from orderlymq_broker.store.replica import Identity, hold, read_identity, write_
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import finish_import, put_in_place, verify_values
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.plurals import counted
 from orderlymq_raft.types import HardState, Index, Membership, NodeId, SnapshotMeta, Term
 from orderlymq_runtime.wallclock import machine_ms
 
 # More elections than a group sees between a backup and the end of its cluster.
 TERM_STEP: Final = 1 << 32
+# Clocks of machines that are kept right differ by less.
+CLOCKS_DIFFER_MS: Final = 60_000
 # Left free beside what is restored: the store writes a log and its first tables.
 ROOM_MIN: Final = 256 << 20
 
@@ -88,6 +91,21 @@ def restore(storage: Storage, part: Part, target: Target) -> None:
             verify_part(directory, part)
             _adopt(directory, part, target)
             put_in_place(directory, target.data_dir)
+
+
+def refuse_early(backup: Backup, wall_ms: int) -> None:
+    """Refuse a restore at *wall_ms*, which is before the backup: the ages of its messages would count from there.
+
+    Raises:
+        TargetRefused: the clock of this machine is wrong.
+    """
+    # Those of several machines; one that was ahead does not count.
+    written_ms = min(backup.ended_ms, *(part.taken_ms for part in backup.parts))
+    if wall_ms < written_ms - CLOCKS_DIFFER_MS:
+        raise TargetRefused(
+            f"the clock of this machine is {counted((written_ms - wall_ms) // 1000, 'second')} before backup {backup.id}; "
+            "restore it when the clock is right: retention counts ages from the restore"
+        )
 
 
 def is_restored(part: Part, target: Target) -> bool:
@@ -232,9 +250,10 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
         batch.put(
             Family.META, layout.META_APPLIED, layout.encode_applied(replace(applied, term=term))
         )
-        write_identity(batch, target.identity)
-        for key in (layout.META_RECOVERY, layout.META_PEERS):
+        # Nothing of the former replica: it has promised nobody here to stick to a leader, for one.
+        for key in sorted(layout.META_OF_REPLICA | {layout.META_PEERS}):
             batch.delete(Family.META, key)
+        write_identity(batch, target.identity)
         note_groups(batch, target.groups)
         store.write(batch, sync=True)
         store.flush()

@@ -103,8 +103,12 @@ class Folder:
         """See `Storage`."""
         try:
             for path in sorted((self._path / folder).rglob("*")):
-                if path.is_file() and not path.name.startswith("."):
-                    yield path.relative_to(self._path).as_posix(), path.stat().st_size
+                try:
+                    found = path.stat()
+                except FileNotFoundError:
+                    continue  # another program has removed it meanwhile
+                if stat.S_ISREG(found.st_mode) and not path.name.startswith("."):
+                    yield path.relative_to(self._path).as_posix(), found.st_size
         except OSError as error:
             raise failed(self, error) from error
 

@@ -14,7 +14,7 @@ import msgspec
 from orderlymq_nameserver.outside import OutsideAddresses, Table
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_protocol.plurals import counted
-from orderlymq_runtime.filestamp import file_stamp
+from orderlymq_runtime.followedfiles import FollowedFiles
 from orderlymq_runtime.remoting.outside import LISTENERS_MAX, ListenerName
 from orderlymq_runtime.settingsfile import SettingsError
 from orderlymq_runtime.sockets.addresses import split_address
@@ -41,19 +41,13 @@ class AddressFile:
     def __init__(self, path: Path, addresses: OutsideAddresses) -> None:
         self._path = path
         self._addresses = addresses
-        self._stamp = file_stamp(path)
+        self._followed = FollowedFiles(path, log=_log, stays="the present addresses stay effective")
         addresses.update(read_table(path))
 
     def refresh(self) -> None:
         """Read the file if it has changed; one that cannot be used leaves the present addresses effective."""
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            table = read_table(self._path)
-        except SettingsError as error:
-            _log.error("%s; the present addresses stay effective", error)
+        table = self._followed.read_changed(lambda: read_table(self._path), SettingsError)
+        if table is None:
             return
         self._addresses.update(table)
         _log.info("%s was read again: %s", self._path, _described(table))
@@ -81,10 +75,10 @@ def read_table(path: Path) -> Table:
 
 def _check(address: str, where: str) -> None:
     try:
-        host, port = split_address(address)
+        _, port = split_address(address)
     except ValueError as error:
         raise SettingsError(f"{where}: {error}") from error
-    if port == 0 or not host:
+    if port == 0:
         raise SettingsError(f"{where}: {address!r} is no address that clients can call")
 
 

@@ -13,6 +13,7 @@ Pure. Rules kept here:
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from orderlymq_nameserver.registrations import (
@@ -31,10 +32,13 @@ from orderlymq_protocol.body.catalogue import (
     TopicList,
     TopicRouteData,
 )
+from orderlymq_protocol.names import TOPIC_LENGTH_MAX
 
-UNIT: Final = 0x1  # bits of a topic's system flag, RocketMQ TopicSysFlag
-UNIT_SUBSCRIPTION: Final = 0x2
-
+# Of each table of the status page: some milliseconds and 300 KB, beside all clients and in a pod of 256 MiB.
+ROWS_SHOWN_MAX: Final = 1_000
+# Of one address, and letters of each. RocketMQ's brokers had one or two.
+_SERVERS_SHOWN_MAX: Final = 2
+_SERVER_LENGTH_MAX: Final = 255
 # Encoded routes that are kept: 32,000 topics of three groups.
 ENCODED_BYTES_MAX: Final = 16 << 20
 
@@ -60,6 +64,7 @@ class Answers:
         self._encoded_bytes = 0
         self._awaits_any: bool | None = None  # None: something has changed since it was known
         self.changes = 0
+        self._counted = -1, 0  # after how many changes, and how many topics
 
     @property
     def unsigned_bytes(self) -> int:
@@ -163,38 +168,73 @@ class Answers:
             }
         )
 
+    def topic_count(self) -> int:
+        """Return how many topics there are; they are counted once after a change, because scrapes ask again and again."""
+        if self._counted[0] != self.changes:
+            names = set[str]().union(*(broker.topics for broker in self._brokers.values()))
+            self._counted = self.changes, len(names)
+        return self._counted[1]
+
     def dump(self, now_ms: int) -> dict[str, object]:
-        """Return the five tables of RocketMQ's name server, for `/status`."""
-        info = self.cluster_info().to_json_value()
-        queues: dict[str, dict[str, object]] = {}
-        for name, broker in sorted(self._brokers.items()):
-            for topic_name, topic in broker.topics.items():
-                queues.setdefault(topic_name, {})[name] = topic.queue.to_json_value() | {
-                    "order": topic.is_ordered
-                }
-        live = {
-            entry.address: {
-                "brokerName": name,
-                "brokerId": broker_id,
-                "connections": len(entry.sessions),
-                "silentMillis": now_ms - max(each.seen_ms for each in entry.sessions.values()),
-                "dataVersion": None if broker.version is None else broker.version.counter,
-            }
-            for name, broker in self._living()
-            for broker_id, entry in sorted(broker.entries.items())
-        }
-        filters = {
-            address: servers
-            for _, broker in self._living()
-            for address, servers in filter_servers(broker).items()
-        }
+        """Return the five tables of RocketMQ's name server for `/status`, of each the first `ROWS_SHOWN_MAX` rows."""
+        living = self._living()
+        rows = list(
+            islice(
+                (
+                    (name, broker, number, entry)
+                    for name, broker in living
+                    for number, entry in sorted(broker.entries.items())
+                ),
+                ROWS_SHOWN_MAX,
+            )
+        )
+        addresses: dict[str, dict[int, str]] = {}
+        clusters: dict[str, list[str]] = {}
+        for name, broker, number, entry in rows:
+            if name not in addresses:
+                clusters.setdefault(broker.cluster, []).append(name)
+            addresses.setdefault(name, {})[number] = entry.address
         return {
-            "topicQueueTable": dict(sorted(queues.items())),
-            "brokerAddrTable": info["brokerAddrTable"],
-            "clusterAddrTable": info["clusterAddrTable"],
-            "brokerLiveTable": live,
-            "filterServerTable": filters,
+            "brokers": len(living),
+            "topics": self.topic_count(),
+            "topicQueueTable": self._shown_queues(),
+            "brokerAddrTable": {
+                name: BrokerData(self._brokers[name].cluster, name, found).to_json_value()
+                for name, found in addresses.items()
+            },
+            "clusterAddrTable": dict(sorted(clusters.items())),
+            "brokerLiveTable": {
+                entry.address: {
+                    "brokerName": name,
+                    "brokerId": number,
+                    "connections": len(entry.sessions),
+                    "silentMillis": now_ms - max(each.seen_ms for each in entry.sessions.values()),
+                    "dataVersion": None if broker.version is None else broker.version.counter,
+                }
+                for name, broker, number, entry in rows
+            },
+            "filterServerTable": {
+                entry.address: [
+                    each[:_SERVER_LENGTH_MAX] for each in entry.filter_servers[:_SERVERS_SHOWN_MAX]
+                ]
+                for _, _, _, entry in rows
+                if entry.filter_servers
+            },
         }
+
+    def _shown_queues(self) -> dict[str, dict[str, object]]:
+        """Return the queues of topics by broker name, as many rows as `dump` shows."""
+        rows = (
+            (topic_name, name, topic)
+            for name, broker in sorted(self._brokers.items())
+            for topic_name, topic in broker.topics.items()
+            if len(topic_name) <= TOPIC_LENGTH_MAX
+        )
+        queues: dict[str, dict[str, object]] = {}
+        for topic_name, name, topic in islice(rows, ROWS_SHOWN_MAX):
+            shown = topic.queue.to_json_value() | {"order": topic.is_ordered}
+            queues.setdefault(topic_name, {})[name] = shown
+        return dict(sorted(queues.items()))
 
     # Parts.
 

@@ -2,16 +2,16 @@
 The name server process: sockets, clock and timer around `processor`; everything is wired here.
 
 Rule: requests are answered in the order in which they were read, within the same turn of the loop, but for
-questions that a name server that has just begun cannot answer yet; a connection that ends takes its
+questions that a name server cannot answer yet; a connection that ends takes its
 registrations with it immediately. A crowd of clients keeps no broker out: the client that was heard of longest ago
-gives way, and connects again when it asks next.
+gives way, and connects again when it asks next. A process that stood still reads first what has come meanwhile, and
+is like a new one for those whose connections ended.
 """
 
 import asyncio
 import logging
 import os
 import secrets
-import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from orderlymq_nameserver.addressfile import AddressFile
 from orderlymq_nameserver.kv import KvError, KvFile, KvTable
-from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
+from orderlymq_nameserver.processor import HOLD_MAX_MS, KNOWS_ALL_AFTER_MS, NameServerCore
 from orderlymq_nameserver.proofs import Proofs
 from orderlymq_nameserver.routefile import RouteFile
 from orderlymq_nameserver.settings import NameServerSettings
@@ -43,7 +43,7 @@ from orderlymq_runtime.remoting.unsent import NAME_SERVER_BYTES_MAX as NAME_SERV
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 from orderlymq_runtime.settingsfile import ServerAddress
 from orderlymq_runtime.sockets.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
-from orderlymq_runtime.wallclock import machine_ms
+from orderlymq_runtime.wallclock import machine_ms, monotonic_ms
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,9 @@ CLIENTS_MAX: Final = 16_384
 # Between looks at the file of outside addresses, some microseconds, and between writes of what strangers put into the key-value
 # configuration: 2 MiB that are synced hold the loop for some 30 ms, so for 3 % of the time at most.
 FILES_S: Final = 1.0
+
+# Brokers and clients give a connection up that has been without an answer for about as long.
+PAUSE_MAX_MS: Final = 3_000
 
 # One that is late met a long turn of the loop.
 SCANS_MISSED_MAX: Final = 3
@@ -90,7 +93,7 @@ class NameServer:
         self._core = NameServerCore(
             kv,
             expiry_ms=settings.expiry_ms,
-            began_ms=_now_ms() if is_new else None,
+            began_ms=monotonic_ms() if is_new else None,
             make_room=self._budget.make_room,
             proofs=_proofs(settings),
             properties={
@@ -123,7 +126,8 @@ class NameServer:
         self._registry.register(InputBudgetCollector(self._budget))
         self._registry.register(_NameServerCollector(self._core))
         self._http: HealthServer | None = None
-        self._started_ms = self._scanned_ms = _now_ms()
+        self._started_ms = self._scanned_ms = self._awake_ms = monotonic_ms()
+        self._expires_from_ms = 0
         self._timers = Timers()
         self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
         self._held_of: Counter[int] = Counter()
@@ -184,14 +188,14 @@ class NameServer:
 
     def alive(self) -> tuple[bool, str]:
         """Return whether the process should live on: a name server that does not look for silent groups publishes them."""
-        late_ms = _now_ms() - self._scanned_ms
+        late_ms = monotonic_ms() - self._scanned_ms
         if late_ms > SCANS_MISSED_MAX * self._settings.scan_ms:
             return False, f"silent groups have not been looked for since {late_ms} ms"
         return True, "ok"
 
     def status(self) -> dict[str, object]:
-        """Return what `/status` shows: the process and RocketMQ's five tables."""
-        now_ms = _now_ms()
+        """Return what `/status` shows: the process, and the beginnings of RocketMQ's five tables."""
+        now_ms = monotonic_ms()
         return {
             "role": "name-server",
             "address": str(self.address),
@@ -214,7 +218,8 @@ class NameServer:
 
     def received(self, conn: Connection, request: RemotingCommand) -> None:
         """Answer a request; responses are ignored, for nothing is asked of clients."""
-        now_ms = _now_ms()
+        now_ms = monotonic_ms()
+        self._stay_awake(now_ms)
         if self._clients.pop(conn.id, None) is not None:
             self._clients[conn.id] = conn
         if request.is_response:
@@ -246,16 +251,16 @@ class NameServer:
 
     def _look_at_held(self) -> None:
         """Begin to answer what waited long enough, or, where something has changed, for a topic that is known now."""
-        before, self._judged_by = self._judged_by, self._core.judges_by(_now_ms())
+        before, self._judged_by = self._judged_by, self._core.judges_by(monotonic_ms())
         self._answer_held(len(self._held), is_changed=before != self._judged_by)
 
     def _answer_held(self, count: int, *, is_changed: bool) -> None:
         """Look at the first *count* questions that wait, some in each turn of the loop."""
-        now_ms = _now_ms()
-        waits: dict[tuple[str, int], bool] = {}
+        now_ms = monotonic_ms()
+        waits: dict[tuple[int, str, int], bool] = {}
         for _ in range(min(count, LOOKED_AT_MAX, len(self._held))):
             due_ms, conn, request = self._held.popleft()
-            kind = request.ext["topic"], request.language
+            kind = request.code, request.ext["topic"], request.language
             if is_changed and kind not in waits:
                 waits[kind] = self._core.knows_too_little(request, now_ms)
             if conn.id in self._connections:
@@ -278,7 +283,10 @@ class NameServer:
 
     def _answer_late(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
         """Answer what this name server may not know: with any answer the Go client would ask the next one for what topics are made after."""
-        if request.language != LanguageCode.GO:
+        if (
+            request.language != LanguageCode.GO
+            or request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC
+        ):
             self._answer(conn, request, now_ms)
 
     def connection_lost(self, conn: Connection) -> None:
@@ -291,6 +299,7 @@ class NameServer:
 
     def _look_after_files(self) -> None:
         self._timers.arm("files", FILES_S, self._look_after_files)
+        self._stay_awake(monotonic_ms())
         if self._file is not None:
             self._file.refresh()
         self._save()
@@ -303,10 +312,21 @@ class NameServer:
         except KvError as error:
             _log.error("%s; texts that are not saved yet are lost when this process ends", error)
 
+    def _stay_awake(self, now_ms: int) -> None:
+        """Begin again after a pause of the process: its brokers were not silent, it did not listen."""
+        paused_ms = now_ms - self._awake_ms
+        self._awake_ms = now_ms
+        if paused_ms > PAUSE_MAX_MS:
+            _log.warning("this process stood still for %d ms", paused_ms)
+            self._core.begin(now_ms)
+            self._expires_from_ms = now_ms + KNOWS_ALL_AFTER_MS
+
     def _scan(self) -> None:
         self._timers.arm("scan", self._settings.scan_ms / 1000, self._scan)
-        now_ms = _now_ms()
-        self.scan(now_ms)
+        now_ms = monotonic_ms()
+        self._stay_awake(now_ms)
+        if now_ms >= self._expires_from_ms:
+            self.scan(now_ms)
         # After it: a scan that fails each time has not been.
         self._scanned_ms = now_ms
 
@@ -334,7 +354,7 @@ class _NameServerCollector(Collector):
                 "orderlymq_nameserver_topics",
                 "Topics with a route",
                 (),
-                [((), len(core.routes.topics()))],
+                [((), core.routes.topic_count())],
             ),
             family(
                 CounterMetricFamily,
@@ -356,7 +376,3 @@ def _proofs(settings: NameServerSettings) -> Proofs:
         secrets.token_hex(16),
         allow_unsigned=settings.allow_unsigned_registrations,
     )
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -177,7 +177,9 @@ class KvFile:
         """Write a new file, synced, and put it in place of the old one."""
         content = _FileContent({name: dict(table) for name, table in tables.items()})
         try:
-            replace_file(self._path, msgspec.json.format(msgspec.json.encode(content)))
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            data = msgspec.json.format(msgspec.json.encode(content))
+            replace_file(self._path, data, 0o666)
         except OSError as error:
             raise KvError(
                 f"{self._path} cannot be written: {error.strerror}; free its disk or repair it"

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from orderlymq_nameserver.answers import UNIT, UNIT_SUBSCRIPTION
 from orderlymq_nameserver.capacity import NotEntered
 from orderlymq_nameserver.kv import KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
 from orderlymq_nameserver.outside import OutsideAddresses
-from orderlymq_nameserver.proofs import OF_ONE_BROKER, NotSigned, Proofs
+from orderlymq_nameserver.proofs import OF_ONE_BROKER, NotSigned, Proofs, names_cluster
 from orderlymq_nameserver.registrations import (
     Identity,
     listed_groups,
@@ -26,6 +25,8 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
     REGISTRATION_SIZE_MAX,
+    UNIT,
+    UNIT_SUBSCRIPTION,
     DataVersion,
     KVTable,
     ModelError,
@@ -155,6 +156,10 @@ class NameServerCore:
             RequestCode.GET_NAMESRV_CONFIG: self._get_properties,
         }
 
+    def begin(self, now_ms: int) -> None:
+        """Be new from now on: brokers may be about to register again."""
+        self._began_ms = now_ms
+
     @property
     def codes(self) -> list[int]:
         """The request codes that are served."""
@@ -268,19 +273,23 @@ class NameServerCore:
         ) == request.ext.get("value")
 
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
-        """Return whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.
+        """Return whether the answer had better wait, `HOLD_MAX_MS` at most: to a question for a route, or to an early deletion.
 
         A name server that has just begun may not have heard of the topic yet. A client that is answered that a topic
         does not exist asks next for what topics are made after; see `negativecache`. Nor may it have heard
         of every group that the list of an ordered topic names: keys move for a client that gets only some. A topic
         that is listed exists, for however long none of its groups has registered. The Go client, which reads no list,
         gets no part of it for as long: brokers learn of a name server that was added when they restart.
+        RocketMQ's tools ask for the deletion of a topic, without a signature, right after its brokers: before these report that it is gone.
         """
-        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or request.body:
-            return False  # no client sends a body, and it would be kept
         topic = request.ext.get("topic", "")
-        if not 0 < len(topic) <= TOPIC_LENGTH_MAX:
-            return False  # there is none
+        if request.body or not 0 < len(topic) <= TOPIC_LENGTH_MAX:
+            return False  # no client sends a body, and it would be kept; there is no such topic
+        if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
+            signs = not self._proofs.needed or names_cluster(request)
+            return not signs and not self._holds_already(request)
+        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return False
         if self._awaits_groups(topic):
             return True
         conf = self.kv.get(ORDER_NAMESPACE, topic)

@@ -78,8 +78,7 @@ class Proofs:
         """
         if self._key is None:
             return False
-        # Clients with an account sign what they ask brokers and name servers alike; that counts there alone.
-        if is_signed(request.ext) and request.ext.get(KEY) == NAME_SERVERS:
+        if names_cluster(request):
             try:
                 self._guard.take(verified(request, (self._key,)), wall_ms)
             except SignatureRefused as refused:
@@ -96,6 +95,14 @@ class Proofs:
         """Return the answer, from which a process of the cluster learns what to sign with."""
         ext = {SERVER: self._guard.mark} if self.needed else {}
         return request.reply(ResponseCode.NO_PERMISSION, ext=ext, remark=str(reason))
+
+
+def names_cluster(request: RemotingCommand) -> bool:
+    """Return whether a request says that the cluster has signed it.
+
+    Clients with an account sign what they ask brokers and name servers alike; that counts there alone.
+    """
+    return is_signed(request.ext) and request.ext.get(KEY) == NAME_SERVERS
 
 
 def _what_to_do(code: int) -> str:

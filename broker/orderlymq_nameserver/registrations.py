@@ -67,6 +67,8 @@ class Broker:
     version: DataVersion | None = None
     is_version_of_master: bool = False
     version_connection: int = 0  # who registered it
+    # Of topics that a former life of this name server knew, until the name registers.
+    kept: DataVersion | None = None
     # Of the groups that were restored together with this one, those that have never registered, and those that have:
     # until the last has, an ordered topic may have more queues.
     awaited: frozenset[str] = frozenset()

@@ -2,7 +2,8 @@
 The file that keeps the routes of ordered topics over a restart of the name server.
 
 The rule: until a group registers again it stands in the routes as it did, as if the name server had not ended: a shorter
-list of queues would move keys. What the group registers then is believed, whatever its version. Only names of brokers that
+list of queues would move keys. What the group registers then is believed unless it is older than what stands here, as that
+of a replica that lags. The version here is the first at which these were the topics. Only names of brokers that
 sign are kept. A file that cannot be used is as good as none: the groups report the same.
 """
 
@@ -14,8 +15,9 @@ import msgspec
 
 from orderlymq_nameserver.registrations import Broker, RoutedTopic
 from orderlymq_nameserver.routes import RouteRegistry
-from orderlymq_protocol.body.catalogue import QueueData
+from orderlymq_protocol.body.catalogue import DataVersion, QueueData
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN
 from orderlymq_runtime.durablefiles import replace_file
 
 _log = logging.getLogger(__name__)
@@ -23,8 +25,9 @@ _log = logging.getLogger(__name__)
 # A hundred groups of 10,000 ordered topics.
 FILE_SIZE_MAX: Final = 64 << 20
 
+# What a registration may say (`QueueData`) can be read again: one row that could not would cost the others.
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
-_Bits: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=0x7FFF_FFFF)]
+_Bits: TypeAlias = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]
 
 
 class _Queues(msgspec.Struct, array_like=True):
@@ -35,12 +38,19 @@ class _Queues(msgspec.Struct, array_like=True):
     is_ordered: bool
 
 
+class _Version(msgspec.Struct, array_like=True, frozen=True):
+    counter: int
+    timestamp: int
+
+
 class _Group(msgspec.Struct):
     cluster: str
     addresses: dict[int, str]
     topics: dict[str, _Queues]
     awaited: list[str] = []
     heard: list[str] = []
+    # None in a file of a former release.
+    version: _Version | None = None
 
 
 class RouteFile:
@@ -50,28 +60,45 @@ class RouteFile:
         self._path = path
         self._routes = routes
         self._saved = b""
+        self._groups: dict[str, _Group] = {}
         try:
             if path.stat().st_size > FILE_SIZE_MAX:
                 raise OSError(f"larger than {FILE_SIZE_MAX} bytes")
             data = path.read_bytes()
-            routes.restore(_read(data))
+            groups = msgspec.json.decode(data, type=dict[str, _Group])
+            routes.restore(_read(groups))
         except FileNotFoundError:
             return
         except (OSError, *UNREADABLE) as error:
             _log.error("%s: %s; routes come when the groups register", path, error)
         else:
-            self._saved = data
+            self._saved, self._groups = data, groups
 
     def save(self) -> None:
         """Write the file if something else is to be kept than it holds."""
         if not self._routes.is_changed:
             return
         self._routes.is_changed = False
-        data = _written(self._routes.ordered())
+        groups = _written(self._routes.ordered())
+        for name, group in groups.items():
+            former = self._groups.get(name)
+            if former is not None and (group.version is None or group.topics == former.topics):
+                group.version = former.version
+        data = msgspec.json.encode(groups)
         if data == self._saved:
             return
+        if len(data) > FILE_SIZE_MAX:
+            _log.error(
+                "%s: the routes take %d bytes, of which %d would be read: delete ordered topics that nobody needs; "
+                "a restart would begin with former routes",
+                self._path,
+                len(data),
+                FILE_SIZE_MAX,
+            )
+            return
         try:
-            replace_file(self._path, data)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, data, 0o666)
         except OSError as error:
             self._routes.is_changed = True  # it is tried again
             reason = error.strerror or error
@@ -81,11 +108,11 @@ class RouteFile:
                 reason,
             )
         else:
-            self._saved = data
+            self._saved, self._groups = data, groups
 
 
-def _written(brokers: dict[str, Broker]) -> bytes:
-    groups = {
+def _written(brokers: dict[str, Broker]) -> dict[str, _Group]:
+    return {
         name: _Group(
             broker.cluster,
             broker.last_addresses,
@@ -101,13 +128,13 @@ def _written(brokers: dict[str, Broker]) -> bytes:
             },
             sorted(broker.awaited),
             sorted(broker.heard),
+            _Version(broker.version.counter, broker.version.timestamp) if broker.version else None,
         )
         for name, broker in brokers.items()
     }
-    return msgspec.json.encode(groups)
 
 
-def _read(data: bytes) -> dict[str, Broker]:
+def _read(groups: dict[str, _Group]) -> dict[str, Broker]:
     return {
         name: Broker(
             group.cluster,
@@ -116,13 +143,16 @@ def _read(data: bytes) -> dict[str, Broker]:
                 topic: RoutedTopic(
                     QueueData(name, found.read, found.write, found.perm, found.flags),
                     found.is_ordered,
-                    counter=0,
+                    group.version.counter if group.version else 0,
                 )
                 for topic, found in group.topics.items()
             },
+            kept=DataVersion(group.version.counter, group.version.timestamp)
+            if group.version
+            else None,
             awaited=frozenset(group.awaited),
             heard=frozenset(group.heard),
             is_trusted=True,
         )
-        for name, group in msgspec.json.decode(data, type=dict[str, _Group]).items()
+        for name, group in groups.items()
     }

@@ -89,6 +89,7 @@ class RouteRegistry(Answers):
                     broker.cluster,
                     last_addresses=broker.last_addresses,
                     topics=topics,
+                    version=broker.version or broker.kept,
                     awaited=broker.awaited,
                     heard=broker.heard,
                     is_trusted=True,
@@ -96,7 +97,7 @@ class RouteRegistry(Answers):
         return found
 
     def restore(self, brokers: Mapping[str, Broker]) -> None:
-        """Publish what `ordered` returned in a former life, until the groups register: then these are believed."""
+        """Publish what `ordered` returned in a former life, until the groups register: then these are believed, as far as they do not lag."""
         self._reserved.update(brokers)
         self._brokers.update(brokers)
         self.purge()
@@ -136,7 +137,7 @@ class RouteRegistry(Answers):
                 f"give the broker of cluster {who.cluster} another name"
             )
         replaces = replaces_topics(broker, who, connection, body.topics.data_version)
-        topics = self._topics_after(broker, who, body) if replaces else broker.topics
+        topics = self._topics_after(broker, who, body, restored_with) if replaces else broker.topics
         size = self._size_after(broker, who, topics, body.filter_server_list)
         size += rows_bytes(restored_with) if is_trusted else 0
         self._check_room(who.broker_name, broker, size)
@@ -163,7 +164,7 @@ class RouteRegistry(Answers):
         if replaces:
             self.is_changed |= broker.version != body.topics.data_version
             broker.topics = topics
-            broker.version = body.topics.data_version
+            broker.version, broker.kept = body.topics.data_version, None
             broker.is_version_of_master = who.broker_id == MASTER_ID
             broker.version_connection = connection
         # Each group registers again every few seconds, mostly without a change.
@@ -351,9 +352,9 @@ class RouteRegistry(Answers):
         check_room(name, size, self.unsigned_bytes - broker.size)
 
     def _topics_after(
-        self, broker: Broker, who: Identity, body: RegisterBrokerBody
+        self, broker: Broker, who: Identity, body: RegisterBrokerBody, restored_with: frozenset[str]
     ) -> dict[str, RoutedTopic]:
-        """Return the topics of a name when those of this registration count."""
+        """Return the topics of a name when those of this registration count, alone where they are of another group of that name."""
         version = body.topics.data_version
         topics = {
             config.topic_name: RoutedTopic(
@@ -361,6 +362,8 @@ class RouteRegistry(Answers):
             )
             for config in body.topics.topic_config_table.values()
         }
+        if _is_other(broker, version, is_restored=bool(restored_with)):
+            return topics
         for name, known in broker.topics.items():
             if version.counter <= known.counter and self._is_ordered(name, known):
                 # An ordered topic changes or goes only by a higher version: the group may have come
@@ -415,6 +418,15 @@ class RouteRegistry(Answers):
         broker.size = ADDRESS_BYTES * len(broker.last_addresses) + rows_bytes(broker.topics)
         if not broker.topics:
             del self._brokers[name]
+
+
+def _is_other(broker: Broker, version: DataVersion, *, is_restored: bool) -> bool:
+    """Return whether what a former life of this name server kept of a name is of another group than the one that registers.
+
+    Counter and time of one group rise together, so that a later time is that of a change which the keeper has not seen, or of a
+    group that was made again and counts from the beginning. One that comes from a backup may be older in both.
+    """
+    return broker.kept is not None and (is_restored or version.timestamp > broker.kept.timestamp)
 
 
 def _published(broker: Broker) -> tuple[object, ...]:

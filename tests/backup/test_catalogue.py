@@ -3,12 +3,15 @@
 import asyncio
 import hashlib
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from orderlymq import Producer
@@ -16,6 +19,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq_backup import catalogue
 from orderlymq_backup.create import create
 from orderlymq_backup.errors import (
+    BackupDamaged,
     BackupError,
     BackupNotFound,
     BackupNotNamed,
@@ -116,6 +120,27 @@ def remove_first(storage: Storage, way: str) -> None:
         catalogue.delete(storage, catalogue.ids(storage)[0], NOW_MS, lambda _: None)
 
 
+def test_a_backup_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
+    """Law: what is written can be read; a manifest larger than any that is read is refused, and the others stay readable."""
+    place = Folder(tmp_path)
+    former = made(place, NOW_MS - 1, b"current")
+    (part,) = former.parts
+    (current,) = part.files
+    tables = (
+        msgspec.structs.replace(current, name=f"{number:020}.sst") for number in range(90_000)
+    )
+    files = (current, *tables)
+    parts = tuple(
+        msgspec.structs.replace(part, group=f"demo-{number}", files=files) for number in range(4)
+    )
+    large = msgspec.structs.replace(former, id=catalogue.new_id(NOW_MS), parts=parts)
+
+    with pytest.raises(BackupDamaged, match="the manifest is larger than"):
+        catalogue.write(place, large)
+
+    assert catalogue.read(place, None) == former
+
+
 def test_clusters_that_share_a_place_keep_their_own_newest(tmp_path: Path) -> None:
     """Law: none loses its last backup to another one's, and none is taken for the newest of another."""
     place = Folder(tmp_path)
@@ -173,6 +198,29 @@ def test_a_backup_that_was_made_meanwhile_keeps_its_files(tmp_path: Path, way: s
     assert marks(place) == []
     assert catalogue.prune(place, 2, NOW_MS, lambda _: None) == []
     assert is_whole(place, new[0])
+
+
+@pytest.mark.parametrize("way", ["prune", "delete"])
+def test_what_is_no_backups_stays(tmp_path: Path, way: str) -> None:
+    """Law: a bucket without a prefix may have another program's files, an image layout or another place of backups."""
+    place, digest = Folder(tmp_path), "ab" * 32
+    former = made(place, NOW_MS - 3, b"current", b"old table")
+    made(place, NOW_MS - 2, b"current")
+    others = [
+        f"blobs/sha256/{digest}",
+        f"blobs/{digest}",
+        f"blobs/cd/{digest}",
+        f"blobs/ab/{digest}.json",
+        f"blobs/blobs/ab/{digest}",
+        "blobs/backups/20261125T184314123Z-0badcafe.manifest",
+    ]
+    for key in others:
+        catalogue.put_text(place, key, b"theirs")
+
+    remove_first(place, way)
+
+    assert {key for key, _ in place.list("blobs")} >= set(others)
+    assert not is_whole(place, former)
 
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
@@ -360,6 +408,25 @@ def test_a_backup_that_is_read_is_not_deleted(tmp_path: Path, way: str) -> None:
         pass
 
     assert [key for key, _ in place.list("reading")] == []
+
+
+def test_a_backup_that_is_held_is_not_deleted(tmp_path: Path) -> None:
+    """Law: between the restores of two replicas nobody reads it, and it stays; a pod that ends lets it go."""
+    place = Folder(tmp_path)
+    backup = made(place, machine_ms(), b"current")
+    words = [sys.executable, "-m", "orderlymq_backup", "hold", "--from", str(place)]
+
+    process = subprocess.Popen([*words, "--id", backup.id], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        with pytest.raises(PlaceBusy, match="is being restored"):
+            catalogue.delete(place, backup.id, machine_ms(), lambda _: None)
+        process.terminate()
+
+    assert backup.id in told
+    assert process.returncode == 130
+    assert catalogue.delete(place, backup.id, machine_ms(), lambda _: None)
 
 
 def test_a_place_that_only_gives_is_read_without_a_mark(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,15 +17,23 @@ from click.testing import CliRunner
 
 from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
+from orderlymq.errors import BrokerError
 from orderlymq_backup import catalogue
+from orderlymq_backup import create as creation
 from orderlymq_backup.command import backup
-from orderlymq_backup.create import create
+from orderlymq_backup.create import BUSY_TRIES_MAX, GroupCopy, create
 from orderlymq_backup.errors import BackupDamaged, BackupError, GroupsDiffer
 from orderlymq_backup.manifest import Backup, BackupFile, blob_key, manifest_key
 from orderlymq_backup.restore import verify
 from orderlymq_backup.storage import Folder
+from orderlymq_broker.server.backups import CopiedFile, Copy
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import CLUSTER, GROUP
+from tests.runtime.peers import Recorder, listening
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -256,6 +265,26 @@ def test_what_is_damaged_where_it_comes_from_is_no_backup(cluster: Cluster, plac
     assert catalogue.ids(place) == []
 
 
+def test_an_attempt_finds_what_an_earlier_one_has_made(
+    cluster: Cluster, place: Folder, tmp_path: Path
+) -> None:
+    """Law: a pod that is lost behind its last write leaves no second backup, and its successor reports the first."""
+    report = tmp_path / "report"
+    words = ["create", "--to", str(place), "--name-server", cluster.name_server]
+    words += ["--report", str(report)]
+
+    ids = []
+    for label in ("u1", "u1", "u2", ""):
+        done = CliRunner().invoke(backup, words, env={"ORDERLYMQ_BACKUP_LABEL": label})
+        assert done.exit_code == 0, done.output
+        ids.append(json.loads(report.read_text())["id"])
+    long = CliRunner().invoke(backup, [*words, "--label", "u" * 65])
+
+    assert ids[0] == ids[1]
+    assert [catalogue.read(place, each).label for each in catalogue.ids(place)] == ["u1", "u2", ""]
+    assert long.exit_code == 2
+
+
 def test_what_was_misread_once_stays(cluster: Cluster, tmp_path: Path) -> None:
     """Law: a file is removed only where reading it again shows the damage, too."""
 
@@ -274,3 +303,40 @@ def test_what_was_misread_once_stays(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(BackupDamaged, match="verify it again"):
         verify(place, made, tmp_path)
     verify(place, made, tmp_path)
+
+
+@pytest.mark.parametrize("busy", [2, BUSY_TRIES_MAX])
+async def test_a_quota_makes_a_backup_slower(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a piece that the quota of the address refuses is asked for again, a bounded number of times."""
+    monkeypatch.setattr(creation, "AGAIN_AFTER_S", 0.001)
+    left = busy
+
+    def serve(conn: Connection, command: RemotingCommand) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            conn.send(command.reply(ResponseCode.SYSTEM_BUSY, remark="the quota is used up"))
+        else:
+            conn.send(command.reply(0, {"checksum": str(zlib.crc32(BODY))}, BODY))
+
+    file = CopiedFile(name="000001.sst", size=len(BODY), tail="0" * 64)
+    copy = Copy(
+        session="s",
+        cluster=CLUSTER,
+        group=GROUP,
+        node=1,
+        index=1,
+        term=1,
+        physical_end=0,
+        taken_ms=0,
+        files=(file,),
+    )
+    async with listening(RemotingServer(Recorder(serve))) as port:
+        address = f"127.0.0.1:{port}"
+        async with AdminClient(address) as admin:
+            pieces = GroupCopy(admin.instance, address, copy).pieces(file)
+            if busy < BUSY_TRIES_MAX:
+                assert [piece async for piece in pieces] == [BODY]
+            else:
+                with pytest.raises(BrokerError, match="the quota is used up"):
+                    await anext(pieces)

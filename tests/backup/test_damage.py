@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,14 @@ from orderlymq_backup import catalogue
 from orderlymq_backup.command import backup as backup_commands
 from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, TargetRefused
 from orderlymq_backup.manifest import Backup, blob_key, manifest_key
-from orderlymq_backup.restore import TERM_STEP, Target, is_restored, restore, verify
+from orderlymq_backup.restore import (
+    TERM_STEP,
+    Target,
+    is_restored,
+    refuse_early,
+    restore,
+    verify,
+)
 from orderlymq_backup.storage import Folder
 from orderlymq_broker.doctor.state import examine
 from orderlymq_broker.server.restoredgroups import RestoredGroups
@@ -156,6 +164,49 @@ def test_a_damaged_manifest_hides_no_other_backup(place: Path) -> None:
             catalogue.read(storage, unknown)
 
 
+def test_a_list_leaves_out_what_is_deleted_meanwhile(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a list beside a deletion shows the backups that are left."""
+    known = catalogue.ids(Folder(place))
+    monkeypatch.setattr(catalogue, "ids", lambda storage: [catalogue.new_id(0), *known])
+
+    done = CliRunner().invoke(backup_commands, ["list", "--from", str(place), "--output", "json"])
+
+    assert done.exit_code == 0, done.output
+    assert [each["id"] for each in msgspec.json.decode(done.stdout)] == known
+
+
+def test_of_several_damaged_manifests_each_can_be_deleted(place: Path) -> None:
+    """Law: the bytes stay while nobody knows what one of the others needs, and go with the last of these."""
+    storage = Folder(place)
+    first, second = catalogue.ids(storage)
+    third = catalogue.new_id(NOW_MS)
+    (place / manifest_key(third)).write_bytes((place / manifest_key(second)).read_bytes())
+    for each in (second, third):
+        flip(place / manifest_key(each))
+    blobs = [key for key, _ in storage.list("blobs")]
+    told: list[str] = []
+
+    assert catalogue.delete(storage, third, NOW_MS, told.append)
+
+    assert catalogue.ids(storage) == [first, second]
+    assert [key for key, _ in storage.list("blobs")] == blobs
+    assert (
+        told[-1]
+        == f"all bytes stay: nobody knows what {second} needs; `orderlymq backup delete` it, too"
+    )
+
+    assert catalogue.delete(storage, second, NOW_MS, told.append)
+
+    needed = {
+        blob_key(file.sha256)
+        for part in catalogue.read(storage, first).parts
+        for file in part.files
+    }
+    assert {key for key, _ in storage.list("blobs")} == needed != set(blobs)
+
+
 def test_a_directory_that_holds_a_replica_is_never_touched(place: Path, tmp_path: Path) -> None:
     """Law: a second restore is refused, and the first one's files are as they were."""
     storage = Folder(place)
@@ -198,7 +249,7 @@ def test_a_restore_that_retention_would_delete_immediately_is_refused(
 
 
 def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: Path) -> None:
-    """Law: it has the new members, no address and no vote of before, and its log is newer than any of the former cluster."""
+    """Law: it has the new members, no address, vote or promise of before, and a log newer than any of the former cluster."""
     (part,) = catalogue.read(Folder(place), None).parts
     target = Target(
         tmp_path / "replica",
@@ -212,7 +263,8 @@ def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: P
     try:
         log = RaftLogStore(store, 0)
         hard_state, membership = log.initial_state()
-        kept = store.multi_get(Family.META, [layout.META_PEERS, layout.META_RECOVERY])
+        of_former = (layout.META_PEERS, layout.META_RECOVERY, layout.META_STICKINESS)
+        kept = store.multi_get(Family.META, of_former)
         identity = read_identity(store, target.data_dir)
         last = (log.last_index(), log.term(log.last_index()))
         restored_ms = BrokerState(store).restored_ms
@@ -226,7 +278,7 @@ def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: P
         (part.index, term),
     )
     assert membership == Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
-    assert kept == [None, None]
+    assert kept == [None] * 3
     assert names == "new-0;new-1", "name servers wait until both have registered"
     assert restored_ms >= began_ms
     assert identity == target.identity
@@ -340,25 +392,50 @@ def test_a_restore_has_the_directory_to_itself(place: Path, tmp_path: Path) -> N
     assert set(refused) == set(others)
 
 
+def restore_shop(
+    place: Path, folder: Path, nodes: tuple[int, ...], *more: str, kept: int | None = None
+) -> Result:
+    """Restore replicas of a group of two below *folder* by the command."""
+    words = ["restore", "--from", str(place), "--groups", "shop-0", *more]
+    for node in nodes:
+        path = folder / f"{node}.json"
+        said = settings(
+            cluster="shop",
+            group="shop-0",
+            node_id=node,
+            peers={each: Address("127.0.0.1", 7000 + each) for each in (1, 2)},
+            data_dir=folder / f"replica-{node}",
+            storage=StorageSettings(retention_size=kept),
+        )
+        path.write_bytes(msgspec.json.encode(said, enc_hook=str))
+        words += ["--settings", str(path)]
+    return CliRunner().invoke(backup_commands, words)
+
+
+def test_a_clock_before_the_backup_refuses_its_restore(place: Path, tmp_path: Path) -> None:
+    """Law: ages count from the restore, and retention would delete all at once; one clock that was ahead is no reason."""
+    storage, hour_ms = Folder(place), 3_600_000
+    former = catalogue.read(storage, None)
+    parts = tuple(
+        msgspec.structs.replace(part, taken_ms=part.taken_ms + hour_ms) for part in former.parts
+    )
+    later = msgspec.structs.replace(
+        former, ended_ms=former.ended_ms + hour_ms, parts=parts, id=catalogue.new_id(NOW_MS)
+    )
+    catalogue.write(storage, later)
+
+    refused = restore_shop(place, tmp_path, (1, 2))
+    left = list(tmp_path.glob("replica-*/store"))
+    refuse_early(later, later.ended_ms)
+    refuse_early(msgspec.structs.replace(later, ended_ms=former.ended_ms), former.ended_ms)
+
+    assert (refused.exit_code, left) == (1, [])
+    assert "the clock of this machine is" in refused.output
+
+
 def test_replicas_of_a_group_begin_with_one_backup(place: Path, tmp_path: Path) -> None:
     """Law: who restores some of them names it, because a newer one may come between; what they keep is in their settings."""
-
-    def invoke(nodes: tuple[int, ...], *more: str, kept: int | None = None) -> Result:
-        words = ["restore", "--from", str(place), "--groups", "shop-0", *more]
-        for node in nodes:
-            path = tmp_path / f"{node}.json"
-            said = settings(
-                cluster="shop",
-                group="shop-0",
-                node_id=node,
-                peers={each: Address("127.0.0.1", 7000 + each) for each in (1, 2)},
-                data_dir=tmp_path / f"replica-{node}",
-                storage=StorageSettings(retention_size=kept),
-            )
-            path.write_bytes(msgspec.json.encode(said, enc_hook=str))
-            words += ["--settings", str(path)]
-        return CliRunner().invoke(backup_commands, words)
-
+    invoke = partial(restore_shop, place, tmp_path)
     newest = catalogue.ids(Folder(place))[-1]
     refused = invoke((1,))
     small = invoke((1,), "--id", newest, kept=1)

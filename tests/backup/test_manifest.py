@@ -5,8 +5,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from orderlymq_backup.errors import BackupDamaged, TargetRefused
-from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key, decode, encode, id_of
+from orderlymq_backup.errors import BackupDamaged, BackupError, TargetRefused
+from orderlymq_backup.manifest import (
+    BACKUP_FILES_MAX,
+    FILES_MAX,
+    GROUPS_MAX,
+    MANIFEST_SIZE_MAX,
+    Backup,
+    BackupFile,
+    Part,
+    blob_key,
+    decode,
+    encode,
+    id_of,
+    refuse_more,
+)
 
 ID = "20261125T184314123Z-0badcafe"
 DIGEST = "ab" * 32
@@ -62,6 +75,39 @@ def test_what_is_written_is_read_again() -> None:
     assert made.spread_ms == 250
 
 
+def test_a_label_alone_makes_another_format() -> None:
+    """Law: a backup without one is read by programs that know none, and those say of one with it that they are too old."""
+    plain = backup()
+    labelled = msgspec.structs.replace(plain, label="u1")
+
+    assert decode(encode(labelled), ID) == labelled
+    assert encode(labelled).startswith(b"orderlymq-backup 2 ")
+    assert encode(plain).startswith(b"orderlymq-backup 1 ")
+    assert b"label" not in encode(plain)
+
+
+def test_every_backup_that_is_not_refused_has_room_in_its_manifest() -> None:
+    """Law: with the longest names, sizes and groups the files that a backup may have can be written and read."""
+    refuse_more(BACKUP_FILES_MAX)
+    files = tuple(
+        BackupFile(name=f"{number:020}.blob", size=2**63 - 1, sha256=DIGEST, tail=DIGEST)
+        for number in range(FILES_MAX)
+    )
+    large = [part(str(number), files=files) for number in range(BACKUP_FILES_MAX // FILES_MAX)]
+    name = "\N{SNOWMAN}" * 255
+    wide = part(
+        name,
+        cluster=name,
+        **dict.fromkeys(("node", "index", "physical_end", "taken_ms"), 2**63 - 1),
+    )
+
+    size = len(encode(backup(*large))) + GROUPS_MAX * len(msgspec.json.encode(wide))
+
+    assert size <= MANIFEST_SIZE_MAX
+    with pytest.raises(BackupError, match="let retention keep less"):
+        refuse_more(BACKUP_FILES_MAX + 1)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -103,7 +149,7 @@ def test_what_a_manifest_does_not_have_is_refused() -> None:
 
     for data, reason in (
         (b"", "no head"),
-        (b"orderlymq-backup 2 " + b"0" * 64 + b"\n{}", "format 2"),
+        (b"orderlymq-backup 3 " + b"0" * 64 + b"\n{}", "format 3"),
         (encode(backup())[:-1], "not as it was written"),
         (b"orderlymq-backup 1 " + b"0" * 64 + b"\n{}", "not as it was written"),
         (twice, "twice"),

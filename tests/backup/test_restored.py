@@ -17,6 +17,7 @@ from orderlymq_backup.create import GroupCopy, create
 from orderlymq_backup.errors import StorageFailed
 from orderlymq_backup.restore import verify
 from orderlymq_backup.storage import Folder
+from orderlymq_broker.server.backups import CopyLost
 from orderlymq_broker.state.restoration import FENCE_STEP
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.header.extensions import EXT_CLIENT_ID, EXT_EPOCH
@@ -275,6 +276,29 @@ async def test_a_copy_that_is_read_keeps_others_away_and_ends_with_its_reader(
     assert served == ""
     for reason, remark in zip(reasons, told, strict=True):
         assert reason in remark
+
+
+async def test_a_topic_that_grew_behind_a_copy_lets_all_be_copied_again(tmp_path: Path) -> None:
+    """Law: another group may have made its copy behind the growth; no growth that began earlier is missed."""
+    with Cluster(tmp_path / "former") as cluster:
+        cluster.create_topic(TOPIC, queues=2)
+        async with AdminClient(cluster.name_server) as admin:
+            address = (await admin.brokers())[GROUP]
+            group = await GroupCopy.begin(admin.instance, GROUP, address)
+            await group.confirm()
+            list_of = {"topic": TOPIC, "attempt": "1", "total": "4", "queues": "4"}
+            for step in (
+                {"action": "fence", "limitMillis": "60000"},
+                {"action": "switch"},
+                {"action": "publish", "settleMillis": "1"},
+            ):
+                code = RequestCode.ORDERLYMQ_CHANGE_QUEUES
+                await admin.instance.call(address, code, {**list_of, **step})
+            with pytest.raises(BrokerError, match="has grown") as lost:
+                await group.confirm()
+            await group.close()
+
+    assert lost.value.code == CopyLost.code
 
 
 async def _refusal(

@@ -70,6 +70,29 @@ def test_what_is_put_is_read_listed_and_deleted(storage: Storage) -> None:
         list(storage.read("blobs/ab/abc"))
 
 
+def test_a_list_passes_over_what_another_program_removes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two prunes, or a backup that ends beside a prune: each removes its own marks."""
+    place = Folder(tmp_path)
+    for mark in ("first", "gone", "removed", "zlast"):
+        put(place, f"marks/{mark}", b"1")
+    look = Path.stat
+
+    def looked_at_and_removed(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = look(path, follow_symlinks=follow_symlinks)
+        if path.name == "removed":
+            path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "stat", looked_at_and_removed)
+    found = [next(listed := place.list("marks"))]
+    place.delete("marks/gone")
+    found.extend(listed)
+
+    assert {key for key, _ in found} - {"marks/removed"} == {"marks/first", "marks/zlast"}
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(180)
 async def test_a_backup_goes_there_and_comes_back(storage: Storage, tmp_path: Path) -> None:

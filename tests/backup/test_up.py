@@ -25,9 +25,9 @@ from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.resources.manifests.reader import combine, read
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up
-from tests.client.fakecluster import until
 from tests.clients.localcluster import LocalCluster
 from tests.ports import free_row
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from orderlymq_nameserver import app
 from orderlymq_nameserver.__main__ import main
 from orderlymq_nameserver.app import (
     HELD_MAX,
@@ -22,16 +23,21 @@ from orderlymq_nameserver.app import (
     LOOKED_AT_MAX,
     NameServer,
 )
-from orderlymq_nameserver.kv import KvFile
+from orderlymq_nameserver.kv import KvFile, KvTable
+from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_nameserver.proofs import Proofs
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, request
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.outside import OutsideListener
+from orderlymq_runtime.security.clustersecret import NAME_SERVERS
 from orderlymq_runtime.settingsfile import ServerAddress
+from orderlymq_runtime.wallclock import monotonic_ms
 from tests.nameserver.registrations import (
     GROUP_A,
     GROUP_B,
+    core,
     register,
     register_request,
     registration,
@@ -117,6 +123,51 @@ async def test_a_name_server_that_may_not_know_a_topic_does_not_deny_it_to_a_go_
             await each.close()
 
     assert (told.code, is_answered) == (17, False)
+
+
+def test_a_deletion_waits_only_where_it_would_be_refused_for_want_of_a_signature() -> None:
+    """Law: who signs is answered immediately, and who deletes what is not there, and everybody where nobody signs."""
+    proofs = Proofs(b"k" * 32, allow_unsigned=True)
+    guarded, free = NameServerCore(KvTable(), expiry_ms=120_000, proofs=proofs), core()
+    for server in (guarded, free):
+        register(server, GROUP_A, registration(1, topic("T"), topic("%RETRY%g")))
+
+    def waits(server: NameServerCore, **ext: str) -> bool:
+        return server.knows_too_little(request(216, ext), 0)
+
+    assert waits(guarded, topic="T")
+    assert waits(guarded, topic="T", OmqSignature="s", OmqKey="an account")
+    assert not waits(guarded, topic="T", OmqSignature="s", OmqKey=NAME_SERVERS)
+    assert not waits(guarded, topic="none")
+    assert not waits(guarded, topic="%RETRY%g")
+    assert not waits(guarded)
+    assert not waits(free, topic="T")
+
+
+async def test_a_deletion_waits_until_brokers_report_that_the_topic_is_gone() -> None:
+    """Law: RocketMQ's tools delete a topic at its brokers and ask here right after; they hear success, and of a topic that stays a refusal."""
+    broker, tool = RemotingClient(), RemotingClient()
+    async with running(
+        cluster_secret=b"0123456789abcdef", allow_unsigned_registrations=True
+    ) as server:
+        address = str(server.address)
+        body = registration(1, topic("gone"), topic("stays"))
+        await broker.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
+        gone, stays = (
+            asyncio.create_task(tool.invoke(address, request(216, {"topic": each}), TIMEOUT_S))
+            for each in ("gone", "stays")
+        )
+        await asyncio.wait([gone, stays], timeout=0.2)
+        is_early = gone.done() or stays.done()
+        body = registration(2, topic("stays"))
+        await broker.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
+        deleted = await gone
+        server._held = deque((0, conn, question) for _, conn, question in server._held)
+        refused = await stays
+        for each in (broker, tool):
+            await each.close()
+
+    assert (is_early, deleted.code, refused.code) == (False, 0, 16)
 
 
 async def test_a_go_client_asks_elsewhere_for_a_listed_topic_that_nobody_has_registered() -> None:
@@ -272,6 +323,35 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed() -> None:
         await broker.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
         await until_code(client, address, "T", 17)
         await asyncio.wait_for(closed.wait(), TIMEOUT_S)
+        await broker.close()
+        await client.close()
+
+
+async def test_a_name_server_that_stood_still_reads_first_what_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: its brokers went on to register, and those that gave up call again: none is silent, and no topic is denied."""
+    ahead_ms = 0
+    monkeypatch.setattr(app, "monotonic_ms", lambda: monotonic_ms() + ahead_ms)
+    broker, client = RemotingClient(), RemotingClient()
+    async with running(scan_ms=20, expiry_ms=1_000) as server:
+        address = str(server.address)
+        body = registration(1, topic("T"))
+        await broker.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
+
+        ahead_ms += 200_000
+        asked = asyncio.create_task(client.invoke(address, request(105, {"topic": "U"}), TIMEOUT_S))
+        await asyncio.sleep(0.1)  # for some scans
+        known = await client.invoke(address, request(105, {"topic": "T"}), TIMEOUT_S)
+        assert (known.code, asked.done()) == (0, False)
+        body = registration(2, topic("T"), topic("U"))
+        await broker.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
+        assert (await asked).code == 0
+
+        for _ in range(2):
+            ahead_ms += 2_000
+            await client.invoke(address, request(106), TIMEOUT_S)
+        await until_code(client, address, "T", 17)
         await broker.close()
         await client.close()
 

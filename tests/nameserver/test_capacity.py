@@ -4,7 +4,7 @@ import json
 import tracemalloc
 from dataclasses import replace
 
-from orderlymq_nameserver.answers import ENCODED_BYTES_MAX
+from orderlymq_nameserver.answers import ENCODED_BYTES_MAX, ROWS_SHOWN_MAX
 from orderlymq_nameserver.capacity import NAME_BYTES_MAX, SESSIONS_MAX
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_nameserver.registrations import Identity
@@ -124,6 +124,26 @@ def test_addresses_and_their_texts_have_a_limit() -> None:
         assert "at most 255" in offer(server, who, registration(1))[1]
     servers = replace(registration(1), filter_server_list=("f" * NAME_BYTES_MAX,))
     assert offer(server, broker(1), servers)[0] == 1
+
+
+def test_the_status_page_has_a_limit_however_much_is_registered() -> None:
+    """Law: it is made in one go, beside all clients; it says how much there is, and shows as much as a person reads."""
+    server = core()
+    server.routes.reserve(GROUP_A.broker_name)
+    own = registration(1, *(topic(f"t-{number}") for number in range(20 * ROWS_SHOWN_MAX)))
+    register(server, GROUP_A, own)
+    servers = ("f" * 1_000,) * 10
+    theirs = replace(registration(1, topic("x" * 10_000)), filter_server_list=servers)
+    for number in range(ROWS_SHOWN_MAX):
+        register(server, broker(number), theirs)
+
+    found = server.routes.dump(0)
+
+    tables = [table for table in found.values() if isinstance(table, dict)]
+    assert len(tables) == 5
+    assert max(map(len, tables)) <= ROWS_SHOWN_MAX
+    assert len(json.dumps(found)) < 2 << 20
+    assert (found["topics"], found["brokers"]) == (20 * ROWS_SHOWN_MAX + 1, ROWS_SHOWN_MAX + 1)
 
 
 def test_an_address_has_few_sessions_and_the_one_silent_longest_gives_way() -> None:

@@ -1,14 +1,21 @@
 """Routes of ordered topics over a restart of the name server."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from orderlymq_nameserver import routefile
 from orderlymq_nameserver.registrations import Identity
 from orderlymq_nameserver.routefile import RouteFile
 from orderlymq_nameserver.routes import RouteRegistry
-from orderlymq_protocol.body.catalogue import DataVersion, TopicRouteData
+from orderlymq_protocol.body.catalogue import DataVersion, TopicConfig, TopicRouteData
+from orderlymq_protocol.body.config import QUEUES_MAX
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from tests.nameserver.registrations import EXPIRY_MS, GROUP_A, GROUP_B, registration, topic
 
 BODY = registration(7, topic("orders", 4, order=True), topic("plain", 8))
@@ -20,9 +27,19 @@ def registry(*, listed: str = "") -> RouteRegistry:
     )
 
 
-def enter(routes: RouteRegistry, who: Identity, *, counter: int = 7, queues: int = 4) -> None:
-    body = registration(counter, topic("orders", queues, order=True), topic("plain", 8))
-    routes.register(who, body, ha_address="", connection=1, now_ms=0)
+def enter(
+    routes: RouteRegistry,
+    who: Identity,
+    *,
+    counter: int = 7,
+    queues: int = 4,
+    timestamp: int = 1,
+    restored_with: frozenset[str] = frozenset(),
+) -> None:
+    body = registration(
+        counter, topic("orders", queues, order=True), topic("plain", 8), timestamp=timestamp
+    )
+    routes.register(who, body, ha_address="", connection=1, now_ms=0, restored_with=restored_with)
 
 
 @pytest.fixture
@@ -75,15 +92,113 @@ def test_topics_without_order_and_names_that_do_not_sign_are_not_kept(path: Path
     assert not routes.is_reserved("stranger")
 
 
+def numbers(routes: RouteRegistry) -> list[int]:
+    return [each.write_queue_nums for each in route_of(routes).queue_datas]
+
+
 @pytest.mark.parametrize("counter", [1, 7, 9])
 def test_what_a_group_registers_then_is_believed(path: Path, counter: int) -> None:
-    """Law: whatever its version: a group that was made again counts from the beginning."""
+    """Law: whatever its version counts, where it is later: a group that was made again counts from the beginning."""
     routes = registry()
     RouteFile(path, routes)
 
-    enter(routes, GROUP_A, counter=counter, queues=6)
+    enter(routes, GROUP_A, counter=counter, queues=6, timestamp=2)
 
-    assert [each.write_queue_nums for each in route_of(routes).queue_datas] == [6, 4]
+    assert numbers(routes) == [6, 4]
+
+
+def test_what_comes_from_a_backup_is_believed(path: Path) -> None:
+    """Law: its version is that of the backup, which is older than what the former cluster had last."""
+    routes = registry()
+    RouteFile(path, routes)
+
+    enter(routes, GROUP_A, counter=5, queues=6, timestamp=0, restored_with=frozenset({"group-a"}))
+
+    assert numbers(routes) == [6, 4]
+
+
+def test_a_replica_that_lags_and_comes_first_does_not_shrink_a_topic(path: Path) -> None:
+    """Law: clients that read no list would hash over what the topic had before it grew; also after the next restart."""
+    for counter, timestamp in ((5, 0), (6, 1)):
+        routes = registry()
+        file = RouteFile(path, routes)
+        enter(routes, GROUP_A, counter=counter, queues=2, timestamp=timestamp)
+        file.save()
+        assert numbers(routes) == [4, 4]
+
+    enter(routes, GROUP_A, counter=8, queues=8, timestamp=3)
+    file.save()
+    enter(routes, GROUP_A, counter=9, queues=8, timestamp=4)
+    file.save()
+    later = registry()
+    RouteFile(path, later)
+    enter(later, GROUP_A, counter=7, queues=4, timestamp=2)
+    assert numbers(later) == [8, 4]
+    enter(later, GROUP_A, counter=9, queues=8, timestamp=4)
+    assert numbers(later) == [8, 4]
+
+
+def test_a_file_without_versions_keeps_nothing_from_a_group(path: Path) -> None:
+    """A former release has written it."""
+    groups = msgspec.json.decode(path.read_bytes())
+    for group in groups.values():
+        del group["version"]
+    path.write_bytes(msgspec.json.encode(groups))
+    routes = registry()
+    RouteFile(path, routes)
+
+    enter(routes, GROUP_A, counter=1, queues=6, timestamp=0)
+
+    assert numbers(routes) == [6, 4]
+
+
+@given(
+    counts=st.tuples(st.integers(0, QUEUES_MAX), st.integers(0, QUEUES_MAX)),
+    bits=st.tuples(st.integers(INT32_MIN, INT32_MAX), st.integers(INT32_MIN, INT32_MAX)),
+    broker_id=st.integers(INT64_MIN, INT64_MAX),
+)
+@example(counts=(4, 4), bits=(6, -1), broker_id=0)
+def test_what_a_group_registers_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory,
+    counts: tuple[int, int],
+    bits: tuple[int, int],
+    broker_id: int,
+) -> None:
+    """Law: no registration costs the routes of others; their keys would move."""
+    path, routes = tmp_path_factory.mktemp("kept") / "routes.json", registry()
+    for name in ("group-a", "group-b"):
+        routes.reserve(name)
+    odd = TopicConfig("odd", *counts, bits[0], topic_sys_flag=bits[1], order=True)
+    who = replace(GROUP_A, broker_id=broker_id)
+    routes.register(who, registration(7, odd), ha_address="", connection=1, now_ms=0)
+    enter(routes, GROUP_B)
+    RouteFile(path, routes).save()
+    later = registry()
+
+    RouteFile(path, later)
+
+    assert later.topics() == ["odd", "orders"]
+    assert [later.route(each) for each in later.topics()] == [
+        routes.route("odd"),
+        routes.route("orders"),
+    ]
+
+
+def test_routes_that_could_not_be_read_again_replace_none(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A restart begins with former routes, and with none if the file were too large."""
+    routes = registry()
+    file = RouteFile(path, routes)
+    monkeypatch.setattr(routefile, "FILE_SIZE_MAX", path.stat().st_size)
+    enter(routes, GROUP_A, counter=8, queues=4_000)
+    file.save()
+
+    later = registry()
+    RouteFile(path, later)
+
+    assert "a restart would begin with former routes" in caplog.text
+    assert [each.write_queue_nums for each in route_of(later).queue_datas] == [4, 4]
 
 
 def test_a_topic_that_is_deleted_stays_deleted(path: Path) -> None:

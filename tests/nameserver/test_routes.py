@@ -401,6 +401,7 @@ class RegistryMachine(RuleBasedStateMachine):
     @invariant()
     def the_route_is_what_it_must_be(self) -> None:
         self.server.routes.check()
+        assert self.server.routes.topic_count() == len(self.server.routes.topics())
         if not self.seen_ms:
             self.best_of_life = None
         for name in ("orders", "payments", "plain", "logs"):
