@@ -308,7 +308,7 @@ class TransactionProducer(Producer):
 
 
 class Consumer(Facade[consumer.Consumer]):
-    """As `orderlymq.Consumer`."""
+    """As `orderlymq.Consumer`. A loop in another thread than that of the `with` block leaves its last message undone."""
 
     _make = consumer.Consumer
     _ends_with_loop = False
@@ -532,6 +532,7 @@ class AdminClient(Facade[admin.AdminClient]):
     set_offsets = _blocking(admin.AdminClient.set_offsets)
     view_message = _blocking(admin.AdminClient.view_message)
     find_messages = _blocking(admin.AdminClient.find_messages)
+    find_origin = _blocking(admin.AdminClient.find_origin)
     check_transaction = _blocking(admin.AdminClient.check_transaction)
     transactions = _blocking(admin.AdminClient.transactions)
     resend = _blocking(admin.AdminClient.resend)

@@ -203,7 +203,7 @@ class ReceivedMessage:
         born_timestamp, store_timestamp: milliseconds since the epoch.
         reconsume_times: how often it was tried before.
         properties: all of them, the protocol's included, but for the checksums of a body that was compressed.
-        size_bytes: of the body, inflated.
+        size_bytes: of the body, inflated; where only the first bytes of a compressed body were wanted, of these.
         unreadable: why the body could not be inflated, and is as it is stored; listeners get no such message.
     """
 

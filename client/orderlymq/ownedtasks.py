@@ -7,7 +7,6 @@ a user's code raised included, is logged and reported to the object that waits f
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -26,13 +25,6 @@ def reason(error: BaseException) -> str:
     cancelled = isinstance(error, asyncio.CancelledError)
     text = "cancelled" if cancelled else f"{type(error).__name__}: {error}"
     return text.encode("utf-8", "replace").decode()
-
-
-async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
-    """Return when *event* is set, or after *timeout_s*."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
 
 
 class Lifecycle:
@@ -81,6 +73,10 @@ class OwnedTasks:
         self._stopped: set[asyncio.Task[None]] = set()
         self._restarts: dict[str, asyncio.TimerHandle] = {}
 
+    def __len__(self) -> int:
+        """Return how many of them have not ended."""
+        return len(self._tasks)
+
     def start(
         self, work: Coroutine[Any, Any, None], name: str, lost: Lost | None = None
     ) -> asyncio.Task[None]:
@@ -108,8 +104,8 @@ class OwnedTasks:
         return self.start(work(), name, lost)
 
     def stop(self, task: asyncio.Task[None]) -> None:
-        """Cancel one task; its `lost` is not called."""
-        if task.done():
+        """Cancel one task; its `lost` is not called, also where it has just failed by itself."""
+        if task not in self._tasks:
             return
         self._stopped.add(task)
         task.cancel()

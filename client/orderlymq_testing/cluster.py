@@ -185,7 +185,7 @@ class Cluster:
         if times < 1:
             raise SettingError(f"times is {times}; give 1 or more")
         self.recording.note(Kind.FAULT, detail=f"{what} delayed by {wait_s} s")
-        self._delays += [Delay(code, wait_s, times) for code in codes]
+        self._delays.append(Delay(codes, wait_s, times))
 
     # -- verdict
 
@@ -329,12 +329,9 @@ async def _messages(
     reader = QueueReader(admin.instance, "orderlymq-testing")
     route = await admin.route(topic)
     for queue in route.subscribe:
-        offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
-        while offset < end:
-            result = await reader.pull(queue, offset, unreadable=True)
-            for message in result.messages:
-                yield queue, message
-            offset = max(result.next_offset, offset + 1)
+        begin, end = await reader.min_offset(queue), await reader.max_offset(queue)
+        async for message in reader.messages(queue, begin, end):
+            yield queue, message
 
 
 def _free_ports(count: int) -> list[int]:

@@ -24,9 +24,9 @@ from orderlymq_testing.history import Recording
 
 @dataclass(slots=True)
 class Delay:
-    """The next *times* requests with this code are served *wait_s* later."""
+    """The next *times* requests with one of these codes are served *wait_s* later."""
 
-    code: int
+    codes: tuple[int, ...]
     wait_s: float
     times: int
 
@@ -70,7 +70,7 @@ class Replica(BrokerProcess):
 
     def _handle(self, request: RemotingCommand, peer: Peer) -> None:
         self._record(request)
-        delay = next((each for each in self._delays if each.code == request.code), None)
+        delay = next((each for each in self._delays if request.code in each.codes), None)
         if delay is None:
             self.instance.loop.handle(request, peer)
             return

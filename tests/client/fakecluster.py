@@ -32,7 +32,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import PullMessageHeader, SendMessageHeader
 from orderlymq_protocol.message import properties, sysflag
 from orderlymq_protocol.message.batch import read_batch
-from orderlymq_protocol.message.ids import decode_offset_message_id, encode_offset_message_id
+from orderlymq_protocol.message.ids import encode_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage
 from orderlymq_protocol.message.tags import TagFilter
 from orderlymq_runtime.remoting.connection import Connection
@@ -586,15 +586,3 @@ def serve_then_reset(cluster: FakeCluster) -> Fault:
         conn.close(orderly=False)
 
     return fault
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    """Wait until *condition* holds; the loop is given up in between, not the clock."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in code under test
-            await asyncio.sleep(0.002)
-
-
-def decoded(message_id: str) -> tuple[str, int, int]:
-    """Return address and physical offset of an offset message id."""
-    return decode_offset_message_id(message_id)

@@ -26,8 +26,9 @@ from orderlymq import (
     SettingError,
 )
 from orderlymq.message import ReceivedMessage
-from tests.client.fakecluster import running, until
+from tests.client.fakecluster import running
 from tests.client.messages import message
+from tests.waiting import until
 
 
 class Order(BaseModel):

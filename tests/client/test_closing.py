@@ -27,8 +27,9 @@ from orderlymq.producer.selectors import by_hash
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, running, until
+from tests.client.fakecluster import FakeCluster, running, silence
 from tests.client.inbox import Inbox, fill
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -139,6 +140,35 @@ async def test_a_close_on_another_loop_is_refused_and_changes_nothing(
     await until(lambda: not cluster.connections, timeout_s=5)
 
 
+async def test_a_close_on_another_loop_gives_up_no_start(cluster: FakeCluster) -> None:
+    """Law: the same while a consumer starts."""
+    routes = cluster.faults[int(RequestCode.GET_ROUTEINFO_BY_TOPIC)]
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    tasks = set()
+
+    async def answer(command: RemotingCommand, conn: Connection) -> None:
+        await go_on.wait()
+        found = cluster.serve(command, conn)
+        assert found is not None
+        conn.send(found)
+
+    def slow(command: RemotingCommand, conn: Connection) -> None:
+        tasks.add(asyncio.create_task(answer(command, conn)))
+        asked.set()
+
+    routes.append(slow)
+    consumer = ordered(cluster.address)
+    starting = asyncio.create_task(consumer.start())
+    await asked.wait()
+    with pytest.raises(StateError, match="another event loop"):
+        await asyncio.to_thread(lambda: asyncio.run(consumer.close()))
+    go_on.set()
+    await starting
+
+    assert consumer.state == "RUNNING"
+    await consumer.close()
+
+
 @KINDS
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8, 13])
 @pytest.mark.parametrize("is_shared", [True, False])
@@ -180,6 +210,55 @@ async def test_a_run_that_is_closed_while_it_starts_ends_without_an_error(
 
     await running
     assert dict(cluster.members["G"]) == {}
+
+
+async def test_a_run_that_was_closed_before_ends_without_an_error(cluster: FakeCluster) -> None:
+    """A signal may come before the program has begun."""
+    consumer = ordered(cluster.address)
+    await consumer.close()
+
+    async with asyncio.timeout(5):
+        await consumer.run()
+    assert not cluster.connections
+
+
+async def test_a_run_after_a_start_that_failed_says_so(cluster: FakeCluster) -> None:
+    """Law: nobody waits for the end of what never began."""
+    consumer = ordered(cluster.address)
+    cluster.faults[int(RequestCode.GET_ROUTEINFO_BY_TOPIC)] = [silence] * 99
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.start(), 0.1)
+
+    async with asyncio.timeout(5):
+        with pytest.raises(StateError, match="START_FAILED"):
+            await consumer.run()
+        await consumer.close()
+        await consumer.run()
+
+
+async def test_a_run_beside_a_start_waits_for_it(cluster: FakeCluster) -> None:
+    """Whether it succeeds or fails."""
+    consumer = ordered(cluster.address)
+    starting = asyncio.create_task(consumer.start())
+    await asyncio.sleep(0)
+    assert consumer.state == "START_FAILED"
+    running = asyncio.create_task(consumer.run())
+    await starting
+    await asyncio.sleep(0)
+    assert not running.done()
+    await consumer.close()
+    await running
+
+    consumer = ordered(cluster.address)
+    cluster.faults[int(RequestCode.GET_ROUTEINFO_BY_TOPIC)] = [silence] * 99
+    starting = asyncio.create_task(consumer.start())
+    await asyncio.sleep(0)
+    running = asyncio.create_task(consumer.run())
+    await asyncio.sleep(0)
+    starting.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(StateError, match="START_FAILED"):
+            await running
 
 
 SENDS: dict[str, Callable[[TransactionProducer], Awaitable[object]]] = {

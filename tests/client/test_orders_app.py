@@ -1,14 +1,17 @@
 """The application of examples/orders-app."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.processes import Group
 from tests.ports import free_ports
 
 ORDERS = Path(__file__).parents[2] / "examples" / "orders-app"
@@ -39,3 +42,47 @@ def _connected(port: int) -> socket.socket:
             return socket.create_connection(("127.0.0.1", port), timeout=15)
         except ConnectionRefusedError:
             continue
+
+
+@pytest.mark.cluster
+def test_the_producer_is_ready_once_a_message_of_its_own_was_acknowledged(tmp_path: Path) -> None:
+    """Law: who has waited for it finds an acknowledgement in the history."""
+    [port] = free_ports(1)
+    with (
+        Group(tmp_path, replicas=1) as group,
+        socket.create_server(("127.0.0.1", 0)) as history,
+    ):
+        history.settimeout(60)
+        environment = {
+            **os.environ,
+            "ORDERS_NAME_SERVERS": group.name_server_address,
+            "ORDERS_HISTORY": f"127.0.0.1:{history.getsockname()[1]}",
+            "ORDERS_READY_PORT": str(port),
+            "ORDERS_AT_ONCE": "1",
+        }
+        command = [sys.executable, "orders.py", "produce"]
+        with subprocess.Popen(command, cwd=ORDERS, env=environment) as process:
+            try:
+                kinds = _recorded(history)
+                while next(kinds) != "ack":
+                    assert not _is_open(port)
+                assert not _is_open(port)
+                assert next(kinds) == "send"  # of the next step
+                assert _is_open(port)
+            finally:
+                process.kill()
+
+
+def _recorded(history: socket.socket) -> Iterator[str]:
+    """Yield the kind of each event; the application goes on when the next one is asked for."""
+    told, _ = history.accept()
+    told.settimeout(60)
+    with told, told.makefile("rb") as lines:
+        for line in lines:
+            yield json.loads(line)["kind"]
+            told.sendall(b"\n")
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -108,6 +108,24 @@ async def test_what_is_kept_begins_again_however_it_ended(monkeypatch: pytest.Mo
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.parametrize("within_s", [None, 1.0])
+async def test_what_fails_right_before_its_owner_ends_it_does_not_begin_again(
+    monkeypatch: pytest.MonkeyPatch, within_s: float | None
+) -> None:
+    """Law: nothing outlives its owner. A loop once began again a second after its client was closed, and never ended."""
+    monkeypatch.setattr(ownedtasks, "RESTART_S", 0.0)
+    owned = OwnedTasks()
+
+    task = owned.keep(lambda: raising(ValueError("no")), "rebalance")
+    await asyncio.sleep(0)
+    assert (task.done(), len(owned)) == (True, 1)
+    await owned.cancel(within_s)
+    await asyncio.sleep(0.01)
+
+    assert len(owned) == 0
+    assert owned._restarts == {}
+
+
 def test_every_instruction_that_awaits_an_answer_has_one_for_its_failure() -> None:
     """Else a core would wait for ever, and keep its lock."""
     one, pull = message(5), Pull(QUEUE, 1, 0, None, None)

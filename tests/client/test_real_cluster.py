@@ -29,9 +29,9 @@ from orderlymq import (
     ReceivedMessage,
 )
 from orderlymq.cli import cli
-from tests.client.fakecluster import until
 from tests.cluster.orderedload import ordered_load
 from tests.cluster.processes import Group
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
 
@@ -251,6 +251,8 @@ async def test_the_queues_of_a_killed_process_are_taken_over_immediately(
 ) -> None:
     """LCK-13: its death is the proof, also when it has an instance name and has just joined."""
     await admin.create_topic("jobs", queues=1, ordered=True)
+    leader = group.wait_for_leader()
+    await asyncio.to_thread(group.wait_for_status, leader, identified_clients=0)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", MEMBER, group.name_server_address), stdout=subprocess.PIPE
     )
@@ -264,6 +266,7 @@ async def test_the_queues_of_a_killed_process_are_taken_over_immediately(
         return OrderedResult.SUCCESS
 
     try:
+        await asyncio.to_thread(group.wait_for_status, leader, identified_clients=1)
         async with Producer("p", group.name_server_address) as producer:
             await producer.send("jobs", "first", key="k")
             assert await process.stdout.readline() == b"first\n"

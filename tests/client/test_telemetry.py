@@ -16,7 +16,8 @@ from orderlymq import Consumer, ConsumerSettings, Message, Producer, SendRefused
 from orderlymq.message import ReceivedMessage
 from orderlymq.telemetry import instrument
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from tests.client.fakecluster import FakeCluster, refuse, running, until
+from tests.client.fakecluster import FakeCluster, refuse, running
+from tests.waiting import until
 
 
 @pytest.fixture

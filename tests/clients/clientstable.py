@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from tests.clients.programs import GO_VERSIONS
+from tests.clients.programs import GO_VERSIONS, JAVA_VERSIONS
 
 HERE: Final = Path(__file__).parent
 PAGE: Final = HERE.parents[1] / "docs" / "evidence" / "clients.md"
@@ -149,8 +149,8 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
     ):
         if fixture in fixtures:
             yield GO, version
-    if {"java", "any_java", "java_498", "java_540"} & set(fixtures):
-        fixed = {"java_498": "4.9.8", "java_540": "5.4.0"}
+    if {"java", "any_java", "java_498", "newest_java"} & set(fixtures):
+        fixed = {"java_498": "4.9.8", "newest_java": JAVA_VERSIONS[-1]}
         yield JAVA, next((fixed[name] for name in fixtures if name in fixed), "")
     if "cpp_command" in fixtures:
         wanted = (HERE / "cpp" / "requirements.txt").read_text()

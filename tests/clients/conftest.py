@@ -103,8 +103,8 @@ def java_498() -> Java:
 
 
 @pytest.fixture(scope="session")
-def java_540() -> Java:
-    return _built("5.4.0")
+def newest_java() -> Java:
+    return _built(JAVA_VERSIONS[-1])
 
 
 def _built(version: str) -> Java:

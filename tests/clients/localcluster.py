@@ -205,13 +205,13 @@ class LocalCluster:
         scheme = "https" if trust else "http"
         url = f"{scheme}://127.0.0.1:{self.base + self._http + 10 * group + node}/status"
         try:
-            with urllib.request.urlopen(url, timeout=1, context=trust) as answer:
+            with urllib.request.urlopen(url, timeout=5, context=trust) as answer:
                 status: dict[str, Any] = json.load(answer)
                 return status
         except OSError:
             return None
 
-    def leader(self, group: int = 0, *, timeout_s: float = 10) -> dict[str, Any]:
+    def leader(self, group: int = 0, *, timeout_s: float = 60) -> dict[str, Any]:
         """Return the status of the replica that leads, waiting for one if need be."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:

@@ -2,10 +2,12 @@
 Client programs in other languages: built once, started as processes, heard line by line.
 
 Each prints one JSON object per line; ``Program`` collects them while it runs, so that a test can
-wait for a certain event instead of sleeping.
+wait for a certain event instead of sleeping. Default times are for the start of several virtual machines
+on a busy machine.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,9 +23,9 @@ from tests.alone import alone
 HERE = Path(__file__).parent
 
 #: The oldest of the two client lines that CI covers, and the newest remoting client there is.
-JAVA_VERSIONS: tuple[str, ...] = ("4.9.8", "5.4.0")
+JAVA_VERSIONS: tuple[str, ...] = ("4.9.8", "5.5.0")
 #: Those that `--whole-suite` runs, too.
-MORE_JAVA_VERSIONS = ("5.3.3",)
+MORE_JAVA_VERSIONS = ("5.3.3", "5.4.0")
 #: The first release whose transactions work; without lite pull and requests, speaking to port - 2.
 OLDEST_JAVA = "4.3.1"
 
@@ -69,10 +71,11 @@ class Program:
         for line in self._process.stdout:
             with self._news:
                 # Libraries print their own words to standard output; only objects are ours.
-                if line.startswith("{"):
-                    self.events.append(json.loads(line))
-                else:
+                event = _event(line)
+                if event is None:
                     self.noise.append(line)
+                else:
+                    self.events.append(event)
                 self._news.notify_all()
         with self._news:
             self._news.notify_all()
@@ -81,7 +84,7 @@ class Program:
         """Return the events of one kind seen so far."""
         return [event for event in list(self.events) if event["event"] == kind]
 
-    def until(self, condition: Callable[[Self], bool], *, timeout_s: float = 30) -> None:
+    def until(self, condition: Callable[[Self], bool], *, timeout_s: float = 90) -> None:
         """Wait until *condition* holds; fail with the last events when it never does."""
         end = time.monotonic() + timeout_s
         with self._news:
@@ -95,12 +98,12 @@ class Program:
                     )
                 self._news.wait(min(left, 0.2))
 
-    def heard(self, kind: str, count: int = 1, *, timeout_s: float = 30) -> list[Event]:
+    def heard(self, kind: str, count: int = 1, *, timeout_s: float = 90) -> list[Event]:
         """Wait for *count* events of one kind and return all of them."""
         self.until(lambda program: len(program.of(kind)) >= count, timeout_s=timeout_s)
         return self.of(kind)
 
-    def finish(self, *, timeout_s: float = 60) -> list[Event]:
+    def finish(self, *, timeout_s: float = 120) -> list[Event]:
         """Wait for the program's own end and return all events; its exit code must be 0."""
         code = self._process.wait(timeout_s)
         self._reader.join(timeout_s)
@@ -120,9 +123,10 @@ class Program:
         return self.finish()
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Send SIGKILL; what it has printed is heard."""
         self._process.kill()
         self._process.wait()
+        self._reader.join()
 
     def __enter__(self) -> Self:
         return self
@@ -137,9 +141,42 @@ class Program:
                 pipe.close()
 
 
+def _event(line: str) -> Event | None:
+    """Return what a line says; None for words of a library, which may run into a line of ours."""
+    try:
+        found: Event | None = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        return None
+    return found
+
+
 def bodies(events: list[Event]) -> list[str]:
     """Return the bodies of events."""
     return [event["body"] for event in events]
+
+
+def taken(*consumers: Program) -> set[str]:
+    """Return what was consumed: a message may have come twice when a queue changed hands."""
+    return {body for each in consumers for body in bodies(each.of("done"))}
+
+
+def survive(kill: Callable[[], object], *senders: Program) -> None:
+    """Kill a leader under senders that do not end by themselves, and see that their sends go on."""
+    for sender in senders:
+        sender.heard("ack", 100)
+    kill()
+    # Their pipes may hold some from before.
+    wanted = [len(sender.of("ack")) + 200 for sender in senders]
+    for sender, count in zip(senders, wanted, strict=True):
+        sender.heard("ack", count)
+
+
+def consumed(sender: Program, *consumers: Program, timeout_s: float = 90) -> list[Event]:
+    """End such a sender; return its events when all that was acknowledged to it has been consumed."""
+    sender.kill()
+    acknowledged = {f"{event['key']}:{event['body']}" for event in sender.of("ack")}
+    consumers[0].until(lambda _: acknowledged <= taken(*consumers), timeout_s=timeout_s)
+    return sender.events
 
 
 def options(**values: object) -> list[str]:
@@ -196,7 +233,8 @@ class Java:
         return result.stdout + result.stderr
 
     def _java(self) -> list[str]:
-        home = self._target / "home"
+        # One for each process of the tests: another one's client reads what is written here.
+        home = self._target / f"home-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
         (home / "conf").mkdir(parents=True, exist_ok=True)
         for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
             (home / "conf" / name).write_text("<configuration/>\n")

@@ -10,12 +10,12 @@ pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(150)]
 
 @pytest.mark.long
 def test_a_message_that_waits_is_recalled_by_its_handle(
-    cluster: LocalCluster, java_540: Java
+    cluster: LocalCluster, newest_java: Java
 ) -> None:
     """Once and again with the same answer; it never comes, another one does, and that is then too late."""
     topic = cluster.topic("Normal")
 
-    with java_540.script("Recalling", cluster.name_server, topic) as program:
+    with newest_java.script("Recalling", cluster.name_server, topic) as program:
         events = program.finish(timeout_s=120)
 
     said: dict[str, list[str]] = {}

@@ -4,8 +4,8 @@ import pytest
 
 from orderlymq.oracle.verdict import judge
 from tests.clients.localcluster import LocalCluster
-from tests.clients.programs import Java
-from tests.clients.test_java import history, taken
+from tests.clients.programs import Java, taken
+from tests.clients.test_java import history
 
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -139,17 +139,19 @@ def test_a_failed_message_is_retried_for_the_oldest_client_too(
 
 
 @pytest.mark.parametrize("kind", ["LZ4", "ZSTD", "ZLIB"])
-def test_compressed_bodies_are_consumed(cluster: LocalCluster, java_540: Java, kind: str) -> None:
+def test_compressed_bodies_are_consumed(
+    cluster: LocalCluster, newest_java: Java, kind: str
+) -> None:
     """A 5.x producer chooses the compression; bodies come back as they were."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
-    java = java_540.speaking(f"rocketmq.message.compressType={kind}")
+    java = newest_java.speaking(f"rocketmq.message.compressType={kind}")
 
     with java.start(
         "send", ns=cluster.name_server, topic=topic, count=4, kind="plain", size=20_000
     ) as sender:
         sent = sender.finish()
-    with java_540.start(
+    with newest_java.start(
         "consume",
         ns=cluster.name_server,
         topic=topic,
@@ -164,7 +166,7 @@ def test_compressed_bodies_are_consumed(cluster: LocalCluster, java_540: Java, k
 
 
 def test_the_broker_assigns_queues_to_clients_that_leave_it_to_it(
-    cluster: LocalCluster, java_540: Java
+    cluster: LocalCluster, newest_java: Java
 ) -> None:
     """clientRebalance=false: two members share the queues, in order and without a gap."""
     topic = cluster.topic()
@@ -179,12 +181,12 @@ def test_the_broker_assigns_queues_to_clients_that_leave_it_to_it(
     }
 
     with (
-        java_540.start("consume", **values) as first,
-        java_540.start("consume", **values) as second,
+        newest_java.start("consume", **values) as first,
+        newest_java.start("consume", **values) as second,
     ):
         first.heard("started")
         second.heard("started")
-        with java_540.start(
+        with newest_java.start(
             "send", ns=cluster.name_server, topic=topic, count=200, keys=40
         ) as sender:
             sent = sender.finish()

@@ -103,7 +103,7 @@ def of_queue(events: list[Event], queue: str, after: int = 0) -> list[int]:
 @pytest.mark.java
 @pytest.mark.whole_suite
 def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
-    briefly_leased: LocalCluster, java_540: Java
+    briefly_leased: LocalCluster, newest_java: Java
 ) -> None:
     """Nothing proves it dead. It has hundreds of messages in its hands when its lease ends."""
     cluster = briefly_leased
@@ -112,9 +112,9 @@ def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
     member = {**where, "group": cluster.group(topic), "seconds": 170, "work": 100}
 
     with (
-        java_540.start("consume", **member, instance="paused") as paused,
-        java_540.start("consume", **member, instance="well") as survivor,
-        java_540.start("send", **where, count=10**6, keys=60, pause=10, retry=True),
+        newest_java.start("consume", **member, instance="paused") as paused,
+        newest_java.start("consume", **member, instance="well") as survivor,
+        newest_java.start("send", **where, count=10**6, keys=60, pause=10, retry=True),
     ):
         for each in (paused, survivor):
             each.until(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Final, TypeVar
 
 from orderlymq.admin.queuelists import check_present
-from orderlymq.connection.instance import ClientInstance, unless_refused
+from orderlymq.connection.instance import ClientInstance, no_leader, unless_refused
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -35,10 +35,14 @@ class AdminCalls:
         """Return the broker groups that are known and have no leader registered now."""
         raise NotImplementedError
 
+    def _leaders(self, topic: str) -> dict[str, str]:
+        """Return the leader's address of every broker group that has a part of a topic whose route is known."""
+        raise NotImplementedError
+
     def _leader(self, broker_name: str) -> str:
         address = self._instance.routes.address(broker_name)
         if address is None:
-            raise BrokerUnreachable(f"the broker group {broker_name} has no leader now; try again")
+            raise no_leader(broker_name)
         return address
 
     async def _number_of(
@@ -65,14 +69,21 @@ class AdminCalls:
         leaders = await self.brokers()
         return [*(await self._of_each(leaders, code, ext, body, absent=absent)).values()]
 
-    async def _of_knowing(self, code: RequestCode, ext: Mapping[str, str]) -> list[RemotingCommand]:
-        """Ask every broker group about a consumer group; return the answers of those that know it.
+    async def _of_knowing(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, str],
+        leaders: Mapping[str, str] | None = None,
+    ) -> list[RemotingCommand]:
+        """Ask every broker group, or some, about a consumer group; return the answers of those that know it.
 
         Raises:
             BrokerError: None of them does (26), with the names that come near.
         """
+        asked = await self.brokers() if leaders is None else leaders
         absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        return await self._of_all(code, ext, absent=absent) or await self._of_all(code, ext)
+        found = await self._of_each(asked, code, ext, absent=absent)
+        return [*(found or await self._of_each(asked, code, ext)).values()]
 
     async def _of_each(
         self,

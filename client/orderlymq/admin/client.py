@@ -8,7 +8,7 @@ command and by the operator.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from orderlymq.admin.answers import LockTable
@@ -24,6 +24,7 @@ from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
     SettingError,
+    StateError,
     TopicNotFound,
 )
 from orderlymq.ownedtasks import Lifecycle, Shutdown
@@ -120,7 +121,13 @@ class AdminClient(Lifecycle, MessageOperations):
         return self._instance
 
     async def start(self) -> None:
-        """Open; nothing is asked yet."""
+        """Open; nothing is asked yet.
+
+        Raises:
+            StateError: It is open.
+        """
+        if self._is_open:
+            raise StateError("the administrator is open already; close it once, or make another")
         await self._instance.start()
         self._is_open = True
 
@@ -256,19 +263,22 @@ class AdminClient(Lifecycle, MessageOperations):
         except BrokerError:
             # A list that was declared before is not ours: an expansion may be about to replace it.
             if ordered and (not former or any(each != counts for each in former)):
-                await self._declare_present(topic)
+                await self._declare_present(topic, counts)
             raise
         await self._wait_for_route(topic)
         return counts
 
-    async def _declare_present(self, topic: str) -> None:
-        """Declare the queues that an ordered topic has: another administrator was faster, with another number."""
-        declared: dict[str, int] = {}
+    async def _declare_present(self, topic: str, declared: dict[str, int]) -> None:
+        """Declare the queues that an ordered topic has if another administrator was faster, with another number.
+
+        What is a part of the list that is declared stays a part of it: the same command again makes the rest. A shorter
+        list could not grow again.
+        """
         while True:
             # Read again after each declaration: the other one may have come to one broker and not to the next yet.
             configs = (await self.topic_configs()).get(topic, {})
             present = {name: each.write_queue_nums for name, each in configs.items() if each.order}
-            if present == declared:
+            if present.items() <= declared.items():
                 return
             await self._declare_order(topic, present)
             declared = present
@@ -306,6 +316,9 @@ class AdminClient(Lifecycle, MessageOperations):
             raise missing
         known = await self.brokers()
         check_present({*names}.union(*declared), known)
+        if not any(declared):
+            # Nobody says where the parts of a topic are that is not ordered: one may be at any group that is away.
+            check_present(await self.absent_groups(), ())
         for name in names:
             await self._instance.call(
                 known[name],
@@ -358,12 +371,15 @@ class AdminClient(Lifecycle, MessageOperations):
         administrator changes them meanwhile; RocketMQ's take the whole configuration.
 
         Raises:
-            SettingError: The name is none.
+            SettingError: The name is none, or one of *only* is no field.
             BrokerUnreachable: A broker group is away; nothing was changed.
         """
         check_name(check_group_name, config.group_name)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        ext = None if only is None else {EXT_MEMBERS: ",".join(map(camel_case, only))}
+        meant = None if only is None else [*only]
+        if unknown := {*(meant or ())} - {each.name for each in fields(config)}:
+            raise SettingError(f"a consumer group has no field {min(unknown)}")
+        ext = None if meant is None else {EXT_MEMBERS: ",".join(map(camel_case, meant))}
         await self._change_all(code, ext, config.to_json())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
@@ -467,13 +483,22 @@ class AdminClient(Lifecycle, MessageOperations):
                 header.to_ext(),
                 timeout_s=_TIMEOUT_S,
             )
-            # 206 says that nobody is online, 3 that the broker leaves it to us.
-            answer = await unless_refused(
-                asked,
-                None,
-                ResponseCode.CONSUMER_NOT_ONLINE,
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            )
+            try:
+                # 206 says that nobody is online, 3 that the broker leaves it to us.
+                answer = await unless_refused(
+                    asked,
+                    None,
+                    ResponseCode.CONSUMER_NOT_ONLINE,
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                )
+            except BrokerError as error:
+                # A broker group lacks the consumer group that another one knows: no member has come to it yet.
+                if (
+                    error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                    or group not in await self.groups()
+                ):
+                    raise
+                answer = None
             if answer is None:
                 found.update(await self._reset_offline(group, topic, to, name))
             else:

@@ -13,12 +13,13 @@ from orderlymq.admin.client import AdminClient, QueueLock
 from orderlymq.admin.operations import ParkedKey
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.consumer.group.queuereader import QueueReader
-from orderlymq.errors import BrokerUnreachable, TopicNotFound
+from orderlymq.errors import TopicNotFound
 from orderlymq.message import Message
 from orderlymq.producer.selectors import by_hash
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import SHARDING_KEY
+from orderlymq_protocol.names import TOOLS_GROUP
 
 READ_MAX: Final = 1_000
 
@@ -37,6 +38,7 @@ class GroupAndKey:
         lane: of such a group, what the key's lane does; None while it is idle.
         lane_property: the property whose values are the lanes of such a group; empty where it is the sharding key. Of a
             sharding key nothing but its place is known then.
+        begin: where the search for `following` began: at what is not committed, or by key at what nobody has looked at.
     """
 
     group: str
@@ -48,6 +50,7 @@ class GroupAndKey:
     by_key: bool = False
     lane: LaneShown | None = None
     lane_property: str = ""
+    begin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,9 @@ async def explain_key(
     """
     route = await admin.route(topic)
     queue = queue_of(route, topic, key)
-    address = await admin.instance.address(queue.broker_name, topic)
-    if address is None:
-        raise BrokerUnreachable(
-            f"the broker group {queue.broker_name} has no leader now; try again"
-        )
-    admin = admin.at(queue.broker_name, address)
+    admin = admin.at(queue.broker_name, await admin.instance.leader(queue.broker_name, topic))
     offsets = (await admin.topic_stats(topic))[queue]
-    reader = QueueReader(admin.instance, "TOOLS_CONSUMER")
+    reader = QueueReader(admin.instance, TOOLS_GROUP)
     names = await admin.topic_groups(topic)
     groups = [
         await _of_group(admin, reader, name, queue, key, offsets.max_offset)
@@ -148,7 +146,15 @@ async def _of_group(
     following = None if committed is None else await _next_of(reader, queue, key, committed, end)
     ahead = None if following is None or committed is None else following - committed
 
-    return GroupAndKey(group, lock, committed, following, ahead, parked[0] if parked else None)
+    return GroupAndKey(
+        group,
+        lock,
+        committed,
+        following,
+        ahead,
+        parked[0] if parked else None,
+        begin=committed,
+    )
 
 
 async def _of_lane(
@@ -171,18 +177,14 @@ async def _of_lane(
     following = None if begin is None else await _next_of(reader, queue, key, begin, end)
     ahead = None if following is None or begin is None else following - begin
 
-    return GroupAndKey(group, None, committed, following, ahead, None, by_key=True)
+    return GroupAndKey(group, None, committed, following, ahead, None, by_key=True, begin=begin)
 
 
 async def _next_of(
     reader: QueueReader, queue: MessageQueue, key: str, begin: int, end: int
 ) -> int | None:
     """Return the offset of the key's next message from *begin* on, among the first READ_MAX there."""
-    offset = begin
-    while offset < min(end, begin + READ_MAX):
-        result = await reader.pull(queue, offset, unreadable=True)
-        for message in result.messages:
-            if message.key == key:
-                return message.queue_offset
-        offset = max(result.next_offset, offset + 1)
+    async for message in reader.messages(queue, begin, min(end, begin + READ_MAX)):
+        if message.key == key:
+            return message.queue_offset
     return None

@@ -17,9 +17,10 @@ from orderlymq.errors import BodyUnreadable, BrokerError, BrokerUnreachable, Set
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import QueryMessageHeader, ViewMessageHeader
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
-from orderlymq_protocol.message.record import StoredMessage, iter_records
+from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
 from orderlymq_runtime.sockets.addresses import join_address
 
 # Brokers answer this with the code of any error, RocketMQ's, too.
@@ -81,7 +82,22 @@ async def _view(instance: ClientInstance, address: str, offset: int) -> StoredMe
         if error.code == ResponseCode.SYSTEM_ERROR and error.remark.startswith(_NOTHING):
             raise BrokerError(ResponseCode.QUERY_NOT_FOUND, error.remark, address) from error
         raise
-    return next(iter_records(answer.body))
+    records = _records(answer, address)
+    if not records:
+        raise BrokerError(ResponseCode.QUERY_NOT_FOUND, "the answer has no message", address)
+    return records[0]
+
+
+def _records(answer: RemotingCommand, address: str) -> list[StoredMessage]:
+    """Return the records of an answer.
+
+    Raises:
+        BrokerError: One cannot be read.
+    """
+    try:
+        return list(iter_records(answer.body))
+    except RecordError as error:
+        raise BrokerError(answer.code, f"unreadable record: {error}", address) from error
 
 
 async def find_by_key(
@@ -92,6 +108,7 @@ async def find_by_key(
     unique: bool,
     count: int,
     unreadable: bool,
+    body_max: int | None = None,
 ) -> list[ReceivedMessage]:
     """Return the messages of a topic with an index key, or with a unique key; raises as `AdminClient.find_messages`."""
     await instance.route(topic, keep=False)
@@ -116,9 +133,9 @@ async def find_by_key(
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 continue
             raise
-        for stored in iter_records(answer.body):
+        for stored in _records(answer, address):
             queue = MessageQueue(topic, name, stored.queue_id)
-            message = read_found(stored, queue, unreadable=unreadable)
+            message = read_found(stored, queue, unreadable=unreadable, body_max=body_max)
             # The index holds hashes or cut keys; only the record itself decides.
             has_key = message.message_id == key if unique else key in message.keys
             if message.topic == topic and has_key:
@@ -126,18 +143,23 @@ async def find_by_key(
     # A part of what has an index key is not all of it; of a unique key one message is.
     if failure is not None and not (unique and found):
         raise failure
-    if away and not found:
+    if away and not (unique and found):
         raise BrokerUnreachable(f"the broker group {away[0]} of {topic} has no leader now")
-    return sorted(found.values(), key=lambda message: (message.store_timestamp, message.queue))
+    oldest_first = sorted(found.values(), key=lambda each: (each.store_timestamp, each.queue))
+    return oldest_first[-count:]
 
 
-def read_found(stored: StoredMessage, queue: MessageQueue, *, unreadable: bool) -> ReceivedMessage:
+def read_found(
+    stored: StoredMessage, queue: MessageQueue, *, unreadable: bool, body_max: int | None = None
+) -> ReceivedMessage:
     """Return the user's view of a record; with *unreadable* also of one whose body is as it is stored.
+
+    With *body_max* it has the first bytes of its body, so many at most.
 
     Raises:
         BodyUnreadable: Its body cannot be inflated.
     """
-    message = read_or_flag(stored, queue)
+    message = read_or_flag(stored, queue, body_max=body_max)
     if message.unreadable and not unreadable:
         raise BodyUnreadable(queue, stored.queue_offset, message.unreadable)
     return message

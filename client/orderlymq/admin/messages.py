@@ -1,12 +1,14 @@
 """Requests of an administrator about single messages: by their place, by a key, and to send a dead letter again; what that is sent as."""
 
+from contextlib import suppress
 from typing import Final
 
 from orderlymq.admin.messageplace import QUERY_MAX, find_by_key, find_message, read_found
 from orderlymq.admin.operations import Operations
-from orderlymq.errors import BodyUnreadable, SettingError
+from orderlymq.errors import BodyUnreadable, BrokerError, SettingError, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.producer.producer import Producer
+from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties
 
@@ -18,18 +20,23 @@ _OF_LETTERS: Final = properties.RESERVED_NAMES | {
 }
 REDRIVES: Final = "OMQ_REDRIVES"
 """The property that counts how often a message was redriven."""
+RESENDS: Final = ProducerSettings(max_message_size_bytes=15 * 1024 * 1024)
+"""Settings of who sends letters again: a body may be as large as its first producer allowed; the broker judges it deflated."""
 _DIGITS_MAX: Final = 10  # a longer number was written by no redrive
 
 
 class MessageOperations(Operations):
     """Single messages of a cluster."""
 
-    async def view_message(self, message_id: str, *, unreadable: bool = False) -> ReceivedMessage:
+    async def view_message(
+        self, message_id: str, *, unreadable: bool = False, body_max: int | None = None
+    ) -> ReceivedMessage:
         """Return one message by its offset id.
 
         Args:
             message_id: where it lies.
             unreadable: return also one whose body cannot be inflated, flagged as `ReceivedMessage.unreadable`.
+            body_max: return the first bytes of its body, so many at most; no more is inflated.
 
         Raises:
             SettingError: The text is no offset id.
@@ -40,7 +47,7 @@ class MessageOperations(Operations):
         found_at, stored = await find_message(self._instance, message_id, brokers.values())
         broker = next((name for name, address in brokers.items() if address == found_at), "")
         queue = MessageQueue(stored.topic, broker, stored.queue_id)
-        return read_found(stored, queue, unreadable=unreadable)
+        return read_found(stored, queue, unreadable=unreadable, body_max=body_max)
 
     async def find_messages(
         self,
@@ -50,10 +57,11 @@ class MessageOperations(Operations):
         unique: bool = False,
         count: int = QUERY_MAX,
         unreadable: bool = False,
+        body_max: int | None = None,
     ) -> list[ReceivedMessage]:
         """Return the messages of a topic with an index key, or with a unique key (message id).
 
-        With *unreadable* those whose body cannot be inflated are among them, as `view_message` returns them.
+        With *unreadable* those whose body cannot be inflated are among them, as `view_message` returns them; *body_max* is its, too.
 
         Raises:
             TopicNotFound: No broker has the topic.
@@ -62,14 +70,45 @@ class MessageOperations(Operations):
                 *key* is no unique one that was found.
         """
         return await find_by_key(
-            self._instance, topic, key, unique=unique, count=count, unreadable=unreadable
+            self._instance,
+            topic,
+            key,
+            unique=unique,
+            count=count,
+            unreadable=unreadable,
+            body_max=body_max,
         )
+
+    async def find_origin(self, letter: ReceivedMessage, topic: str) -> ReceivedMessage | None:
+        """Return the message of a topic that a dead letter is a copy of; None where nothing there says the same.
+
+        Then retention has taken it, or a client made the letter up: who may consume for a group can write letters that name any topic and
+        the id of any message.
+
+        Raises:
+            BrokerUnreachable: As `find_messages`.
+        """
+        for key in origin_ids(letter) if topic else ():
+            found = [each for each in await self._named(topic, key) if _says_the_same(letter, each)]
+            if found:
+                return min(found, key=lambda one: (one.queue, one.queue_offset))
+        return None
+
+    async def _named(self, topic: str, key: str) -> list[ReceivedMessage]:
+        """Return the messages of a topic with a unique key, or the one with that offset id: not every client gives unique keys."""
+        with suppress(TopicNotFound):
+            if found := await self.find_messages(topic, key, unique=True, unreadable=True):
+                return found
+        with suppress(SettingError, BrokerError):
+            one = await self.view_message(key, unreadable=True)
+            return [one] if one.topic == topic else []
+        return []
 
     async def resend(self, message: ReceivedMessage, topic: str | None = None) -> SendResult:
         """Send a dead letter to its original topic again, as a new message.
 
         Raises:
-            SettingError: The message does not name its original topic and none is given.
+            SettingError: No topic is given, and the message names none, or one that has no message which says the same.
             BodyUnreadable: Its body cannot be inflated.
         """
         if message.unreadable:
@@ -79,7 +118,14 @@ class MessageOperations(Operations):
             raise SettingError(
                 f"message {message.message_id} of {message.topic} does not name its original topic; pass one"
             )
-        async with Producer("orderlymq-resend", instance=self._instance) as producer:
+        if topic is None and await self.find_origin(message, target) is None:
+            raise SettingError(
+                f"{target} has no message that says the same as {message.message_id}: it has aged out, or a client made the dead letter "
+                f"up; look at it, and pass the topic"
+            )
+        async with Producer(
+            "orderlymq-resend", settings=RESENDS, instance=self._instance
+        ) as producer:
             return await producer.send(_sent_again(message, target))
 
 
@@ -89,12 +135,27 @@ def redrives_of(message: ReceivedMessage) -> int:
     return int(text) if text.isdecimal() and len(text) < _DIGITS_MAX else 0
 
 
+def origin_ids(letter: ReceivedMessage) -> list[str]:
+    """Return the ids that the message may have which was given up."""
+    said = (
+        properties.UNIQ_KEY,
+        properties.ORIGIN_MESSAGE_ID,
+        properties.DLQ_ORIGIN_MESSAGE_ID,
+    )
+    return [letter.properties[name] for name in said if letter.properties.get(name)]
+
+
 def redriven(letter: ReceivedMessage, topic: str, identity: str) -> Message:
     """Return the message that a dead letter is redriven to a topic as; *identity* is its unique key, whoever redrives it."""
     message = _sent_again(letter, topic)
     message.properties = {**message.properties, REDRIVES: str(redrives_of(letter) + 1)}
     message.unique_key = identity
     return message
+
+
+def _says_the_same(letter: ReceivedMessage, other: ReceivedMessage) -> bool:
+    """Whether both would be sent again as the same message."""
+    return _sent_again(letter, other.topic) == _sent_again(other, other.topic)
 
 
 def _sent_again(letter: ReceivedMessage, topic: str) -> Message:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from orderlymq.admin.answers import Expansions, ParkedTable, Subscription
 from orderlymq.admin.calls import AdminCalls
 from orderlymq.admin.messageplace import find_message
-from orderlymq.admin.queuelists import kv_table
+from orderlymq.admin.queuelists import check_present, kv_table
 from orderlymq.connection.instance import ClientInstance, unless_refused
 from orderlymq.consumer.group.requests import commit_request
 from orderlymq.errors import BrokerError, BrokerUnreachable
@@ -318,35 +318,51 @@ class Operations(AdminCalls):
     async def topics_of_group(self, group: str) -> list[str]:
         """Return the topics in which a group has committed an offset."""
         ext = GroupHeader(group).to_ext()
-        answers = await self._of_all(RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
+        answers = await self._of_knowing(RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
         return sorted({t for each in answers for t in TopicList.from_json(each.body).topic_list})
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """Return what a group's members want of a topic, None when nobody says.
 
         Raises:
+            BrokerError: No broker knows the group (26).
             BrokerUnreachable: A broker does not answer, and no other one knows.
         """
         ext = TopicOfGroupHeader(topic, group).to_ext()
         code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
-        failure: BrokerUnreachable | None = None
+        failure: BrokerError | BrokerUnreachable | None = None
+        is_known = False
         for address in (await self.brokers()).values():
             try:
                 answer = await self._instance.call(address, code, ext)
             except BrokerUnreachable as error:
                 failure = error
                 continue
+            except BrokerError as error:
+                if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+                failure = failure or error
+                continue
             data = Subscription.from_json(answer.body).subscription_data
             if data is not None:
                 return data
-        if failure is not None:
+            is_known = True
+        if failure is not None and not (is_known and isinstance(failure, BrokerError)):
             raise failure
         return None
 
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
-        """Give a group that is offline the offsets of another."""
+        """Give a group that is offline the offsets of another.
+
+        Raises:
+            TopicNotFound: No broker has the topic.
+            BrokerUnreachable: A broker group is away; nothing was changed.
+            BrokerError: No broker group of the topic knows the source (26).
+        """
+        check_present(await self.absent_groups(), ())
+        await self._instance.route(topic, keep=False)
         ext = CloneGroupOffsetHeader(source, target, topic, offline=True).to_ext()
-        await self._change_all(RequestCode.CLONE_GROUP_OFFSET, ext)
+        await self._of_knowing(RequestCode.CLONE_GROUP_OFFSET, ext, self._leaders(topic))
 
     async def set_offsets(
         self, group: str, topic: str, targets: Mapping[MessageQueue, int]
@@ -373,7 +389,9 @@ class Operations(AdminCalls):
     async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:
         """Return for each queue when its oldest, newest and last consumed message were stored."""
         ext = TopicOfGroupHeader(topic, group).to_ext()
-        answers = await self._of_all(RequestCode.QUERY_CONSUME_TIME_SPAN, ext)
+        await self._instance.route(topic, keep=False)
+        leaders = self._leaders(topic)
+        answers = (await self._of_each(leaders, RequestCode.QUERY_CONSUME_TIME_SPAN, ext)).values()
         spans = (ConsumeTimeSpan.from_json(answer.body) for answer in answers)
         return [queue for span in spans for queue in span.consume_time_span_set]
 

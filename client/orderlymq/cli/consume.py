@@ -21,6 +21,7 @@ from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.plurals import counted
+from orderlymq_runtime.process.waits import wait_for
 
 
 class Printer:
@@ -146,9 +147,7 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     consumer.instance.troubles.on_refused = printer.refused
     with _warnings():
         async with consumer:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await printer.enough.wait()
+            await wait_for(printer.enough, seconds)
     if printer.failure is not None:
         raise printer.failure
     if output != "json":

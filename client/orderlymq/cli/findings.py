@@ -85,6 +85,11 @@ def _way_out(row: Mapping[str, Any]) -> str:
         lease_s = row["leaseMillis"] / 1000
         return f"Another member takes over when its lease of {lease_s:.0f} s ends. Look at the process: if it hangs, end it."
 
+    if row.get("byKey"):
+        return (
+            "The group takes keys: look at its lanes, and whether its members fetch. A reset of its offsets ends what "
+            "all lanes of the queue owe."
+        )
     return _WAY_OUT[bool(row.get("listenerRunning"))]
 
 

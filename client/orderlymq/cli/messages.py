@@ -120,7 +120,10 @@ async def recall(topic: str, handle: str, name_server: str, output: str) -> None
 
 @message.command()
 @click.argument("message_id")
-@click.option("--topic", help="Where to, when the message does not name its original topic.")
+@click.option(
+    "--topic",
+    help="Where to, when the message names no original topic, or one that has no message which says the same.",
+)
 @connected
 async def resend(message_id: str, topic: str | None, name_server: str, output: str) -> None:
     """Send a dead letter to its original topic again, as a new message."""

@@ -16,10 +16,12 @@ from orderlymq.cli.session import (
     say,
 )
 from orderlymq.connection.instance import ClientInstance, unless_missing
+from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.producer import Producer
 from orderlymq.settings import check_name
 from orderlymq_protocol.names import check_topic_name
+from orderlymq_protocol.plurals import counted
 
 
 @click.command()
@@ -105,7 +107,7 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
     async with Producer("orderlymq-cli", instance=instance) as producer:
         is_new = await _is_missing(instance, topic)
         began = time.monotonic()
-        results = [await producer.send(each, queue=queue, timeout=timeout) for each in messages]
+        results = await _sent(producer, messages, queue, timeout)
         elapsed_s = time.monotonic() - began
     if is_new:
         say(await _made(name_server, topic), err=True)
@@ -130,6 +132,22 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
         say(f"take it back: orderlymq message recall {topic} {last.recall_handle}")
     if count > 1:
         say(f"{count} messages in {elapsed_s:.2f} s, {count / elapsed_s:,.0f} per second")
+
+
+async def _sent(
+    producer: Producer, messages: list[Message], queue: int | None, timeout: float
+) -> list[SendResult]:
+    """Send one after the other; say how many are stored when one fails."""
+    results: list[SendResult] = []
+    try:
+        for each in messages:
+            result = await producer.send(each, queue=queue, timeout=timeout)
+            results.append(result)
+    except OrderlyMQError:
+        if len(messages) > 1:
+            say(f"{len(results)} of {counted(len(messages), 'message')} are stored", err=True)
+        raise
+    return results
 
 
 async def _is_missing(instance: ClientInstance, topic: str) -> bool:

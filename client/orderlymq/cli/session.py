@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Final, ParamSpec
+from typing import Any, ClassVar, Final, ParamSpec, TypeAlias
 
 import click
 import orjson
@@ -45,6 +45,8 @@ from orderlymq_protocol.names import is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
 P = ParamSpec("P")
+# What is said of an error, the exit code, and where the docs explain it.
+Told: TypeAlias = tuple[Exception, int, str]
 
 
 class CommandFailed(Exception):  # noqa: N818 - says what happened
@@ -184,6 +186,15 @@ async def nearest_topic(name_server: str, topic: str) -> str:
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
     """Give a command `--output` and turn what it raises into a sentence and an exit code."""
+    return reporting_as(command, _REPORTED, _told)
+
+
+def reporting_as(
+    command: Callable[P, None],
+    reported: tuple[type[Exception], ...],
+    told: Callable[[Exception], Told],
+) -> Callable[P, None]:
+    """Give a command `--output` and `--json`, and end it by what *told* makes of the errors that are *reported*, `CommandFailed` among them."""
 
     @click.option(
         "--output",
@@ -204,13 +215,17 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
         except BrokenPipeError:
             raise  # click ends with code 1, and keeps the interpreter's last flush quiet
-        except _REPORTED as raised:
-            error = _translated(raised)
-            code = exit_code(error)
-            tell_error(error, code, kwargs.get("output"), error.docs)
+        except reported as raised:
+            error, code, docs = told(raised)
+            tell_error(error, code, kwargs.get("output"), docs)
             raise click.exceptions.Exit(code) from raised
 
     return run
+
+
+def _told(raised: Exception) -> Told:
+    error = _translated(raised)
+    return error, exit_code(error), error.docs
 
 
 def _translated(raised: Exception) -> OrderlyMQError | CommandFailed:

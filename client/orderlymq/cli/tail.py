@@ -15,6 +15,7 @@ from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BodyUnreadable, BrokerError, PullError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import TOOLS_GROUP
 from orderlymq_protocol.plurals import counted
 
 _HELD_S: Final = 15.0
@@ -56,7 +57,7 @@ async def tail(
     Nothing is committed and no lock is taken: consumers do not notice. Order is that of each queue.
     """
     async with AdminClient(name_server) as admin:
-        source = _Tail(QueueReader(admin.instance, "TOOLS_CONSUMER"), key, tags, follow=follow)
+        source = _Tail(QueueReader(admin.instance, TOOLS_GROUP), key, tags, follow=follow)
 
         async def read(queue: MessageQueue) -> None:
             end = await source.reader.max_offset(queue)

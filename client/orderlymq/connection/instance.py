@@ -9,6 +9,7 @@ about topics in `routes`.
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -58,6 +59,10 @@ _OF_ALL_NAME_SERVERS: Final = frozenset(
     {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
 )
 _NAME_SERVER_TIMEOUT_S: Final = 3.0
+# What is known about a topic serves while name servers hang, after so long: nobody's lease may end meanwhile.
+_DOUBT_S: Final = 0.5
+# A name server that has restarted hears of a topic's brokers far sooner: what is missing for longer was deleted.
+_MISSING_S: Final = 300.0
 
 RequestHook = Callable[[str, RemotingCommand], None]
 ResponseHook = Callable[[str, RemotingCommand, RemotingCommand], None]
@@ -82,6 +87,11 @@ async def unless_refused(asked: Awaitable[T], otherwise: T, *codes: ResponseCode
         if error.code not in codes:
             raise
         return otherwise
+
+
+def no_leader(broker_name: str) -> BrokerUnreachable:
+    """Return the error of a call of a broker group that nobody leads."""
+    return BrokerUnreachable(f"the broker group {broker_name} has no leader now; try again")
 
 
 class ClientInstance:
@@ -145,7 +155,10 @@ class ClientInstance:
         self._name_server = 0
         self._servants: dict[int, list[Servant]] = {}
         self._watched: set[str] = set()
-        self._doubted: set[str | None] = set()  # addresses that failed since a route named them
+        # Since when a watched topic is missing, on the monotonic clock.
+        self._missing: dict[str, float] = {}
+        # Addresses that failed since a route named them; until when name servers are waited for, once they are asked.
+        self._doubted: dict[str, float | None] = {}
         self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
 
     def _take_identity(self) -> None:
@@ -255,10 +268,10 @@ class ClientInstance:
                     self._remoting.invoke, address, command, timeout_s
                 )
             except RemotingError:
-                self._doubted.add(address)
+                self._doubted.setdefault(address)
                 raise
             if answer.code in NO_LEADER:
-                self._doubted.add(address)
+                self._doubted.setdefault(address)
         if self._after_response is not None:
             self._after_response(address, command, answer)
         return answer
@@ -354,11 +367,7 @@ class ClientInstance:
         known = None if refresh else self.routes.get(topic)
         if known is not None and topic in self._watched:
             return known
-        call = self._route_calls.get(topic)
-        if call is None:
-            call = asyncio.create_task(self._ask_route(topic), name=f"route of {topic}")
-            self._route_calls[topic] = call
-            call.add_done_callback(lambda _: self._route_calls.pop(topic, None))
+        call = self._route_call(topic)
         try:
             found = await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -374,6 +383,15 @@ class ClientInstance:
         if keep:
             self._watched.add(topic)
         return found
+
+    def _route_call(self, topic: str) -> "asyncio.Task[TopicRoute]":
+        """Return the question for a route that is under way, or begin one."""
+        call = self._route_calls.get(topic)
+        if call is None:
+            call = asyncio.create_task(self._ask_route(topic), name=f"route of {topic}")
+            self._route_calls[topic] = call
+            call.add_done_callback(lambda _: self._route_calls.pop(topic, None))
+        return call
 
     async def try_refresh(
         self, topic: str, level: int = logging.DEBUG, *, keep: bool = True
@@ -415,17 +433,34 @@ class ClientInstance:
     ) -> str | None:
         """Return the broker's address, asking for the topic's route when none is known, or the known one has failed.
 
-        Of the caller's *within_s* half is left for an address that is known: name servers that hang say nothing against it.
+        One that is known is returned after a short time, at most half of the caller's *within_s*: name servers that hang say
+        nothing against it.
         """
-        address = self.routes.address(queue_or_broker)
-        if address is None or address in self._doubted:
-            limit_s = within_s if address is None or within_s is None else within_s / 2
-            with suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await self.try_refresh(topic, keep=not self._administrator)
-            self._doubted.discard(address)
-            address = self.routes.address(queue_or_broker)
-        return address
+        address, limit_s = self.routes.address(queue_or_broker), within_s
+        if address is not None:
+            if address not in self._doubted:
+                return address
+            limit_s = self._doubt_s(address, topic)
+            limit_s = limit_s if within_s is None else min(limit_s, within_s / 2)
+            if limit_s <= 0:
+                return address
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self.try_refresh(topic, keep=not self._administrator)
+        return self.routes.address(queue_or_broker)
+
+    def _doubt_s(self, address: str, topic: str) -> float:
+        """Return how long name servers are waited for whether a known address is right; they are asked once."""
+        now_s, until_s = asyncio.get_running_loop().time(), self._doubted[address]
+        if until_s is None:
+            until_s = self._doubted[address] = now_s + _DOUBT_S
+
+            def answered(call: "asyncio.Task[TopicRoute]") -> None:
+                self._doubted.pop(address, None)
+                _ = call.cancelled() or call.exception()  # perhaps nobody waits for it any more
+
+            self._route_call(topic).add_done_callback(answered)
+        return until_s - now_s
 
     async def leader(self, broker_name: str, topic: str) -> str:
         """Return the address of the leader of a broker group that has a part of a topic.
@@ -435,7 +470,7 @@ class ClientInstance:
         """
         address = await self.address(broker_name, topic)
         if address is None:
-            raise BrokerUnreachable(f"the broker group {broker_name} has no leader now")
+            raise no_leader(broker_name)
         return address
 
     async def _ask_route(self, topic: str) -> TopicRoute:
@@ -445,6 +480,7 @@ class ClientInstance:
         answer = await self.ask_name_server(command)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self.routes.forget(topic)
+            self._miss(topic)
             raise TopicNotFound(
                 f"no broker has the topic {topic}; correct the name, or create it with "
                 f"`orderlymq topic create {topic}`, for consumers in order with --ordered",
@@ -455,6 +491,7 @@ class ClientInstance:
             data = TopicRouteData.from_json(answer.body)
         except (ModelError, ValueError) as error:
             raise BrokerError(answer.code, f"unreadable route of {topic}: {error}") from error
+        self._missing.pop(topic, None)
         before = self.routes.addresses()
         changed = self.routes.update(topic, data)
         for address in self.routes.addresses() - before:
@@ -471,7 +508,17 @@ class ClientInstance:
         while True:
             await asyncio.sleep(seconds(self.settings.poll_name_server_interval))
             for topic in list(self._watched):
-                await self.try_refresh(topic, logging.WARNING)
+                is_told = topic in self._missing
+                await self.try_refresh(topic, logging.DEBUG if is_told else logging.WARNING)
+
+    def _miss(self, topic: str) -> None:
+        """Note that a topic is missing; one that stays so is not asked for until somebody wants it again."""
+        if topic not in self._watched:
+            return
+        now_s = time.monotonic()
+        if now_s - self._missing.setdefault(topic, now_s) >= _MISSING_S:
+            self._watched.discard(topic)
+            del self._missing[topic]
 
     # -- what brokers ask
 

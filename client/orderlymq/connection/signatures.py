@@ -6,6 +6,7 @@ HMAC-SHA1 and Base64 of it travel as `Signature` beside `AccessKey` (and `Securi
 version 2, which stands in `orderlymq_protocol.signature` and which RocketMQ's own brokers take for any other fields.
 """
 
+import asyncio
 import hmac
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
@@ -76,16 +77,22 @@ class RequestSigner:
     ) -> RemotingCommand:
         """Sign a command, *send* it as `RemotingClient.invoke` does, and return the answer, whatever its code.
 
+        A second try has what is left of *timeout_s* (seconds).
+
         Raises:
             RemotingError: There is no answer.
             SettingError: As `sign` says.
         """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
         self.sign(address, command)
         answer = await send(address, command, timeout_s)
         if answer.code and self._access_key and self._signer.learn(address, answer, command.ext):
             # Refused, so nothing was done: the broker began to lead after it was asked the last time.
-            self.sign(address, command)
-            answer = await send(address, command, timeout_s)
+            left_s = end_s - loop.time()
+            if left_s > 0:
+                self.sign(address, command)
+                answer = await send(address, command, left_s)
         return answer
 
 

@@ -60,9 +60,7 @@ class Troubles:
 
     def failed(self, broker: str, what: str, error: object) -> None:
         """Note that a call to *broker* did not succeed; *what* distinguishes refusals."""
-        if not isinstance(error, BrokerError) or (
-            error.code in NO_LEADER and not _is_denied(error)
-        ):
+        if not isinstance(error, BrokerError) or (error.code in NO_LEADER and passes(error)):
             self._note((broker,), f"{broker} is lost, it is tried again: {error}")
             return
         self._reached(broker)

@@ -45,17 +45,24 @@ def is_stored(code: int) -> bool:
     return code in _STORED_CODES
 
 
-def read_record(stored: StoredMessage, queue: MessageQueue, group: str = "") -> ReceivedMessage:
-    """Return the user's view of a record: inflated, under its original topic.
+def read_record(
+    stored: StoredMessage, queue: MessageQueue, group: str = "", body_max: int | None = None
+) -> ReceivedMessage:
+    """Return the user's view of a record: inflated, under its original topic; of its body the first *body_max* bytes.
 
     Raises:
         CompressionError: The body is not what its flags say.
     """
-    body = decompress(stored.body, stored.sys_flag, INFLATED_SIZE_MAX)
+    if body_max is None:
+        body = decompress(stored.body, stored.sys_flag, INFLATED_SIZE_MAX)
+    else:
+        body = decompress(stored.body, stored.sys_flag, body_max, cut=True)
     id_text = encode_offset_message_id(
         stored.store_host[0], stored.store_host[1], stored.physical_offset
     )
     message = received(stored, body, queue, id_text)
+    if body_max is not None and not stored.sys_flag & sysflag.COMPRESSED:
+        message.size_bytes = len(stored.body)
     # It belongs to the body as it was sent.
     message.properties.pop(BODY_CHECKSUMS, None)
     if group and message.topic == names.retry_topic(group):
@@ -63,13 +70,15 @@ def read_record(stored: StoredMessage, queue: MessageQueue, group: str = "") -> 
     return message
 
 
-def read_or_flag(stored: StoredMessage, queue: MessageQueue, group: str = "") -> ReceivedMessage:
-    """Return a record's message; a body that cannot be inflated fails its own message and nothing else."""
+def read_or_flag(
+    stored: StoredMessage, queue: MessageQueue, group: str = "", body_max: int | None = None
+) -> ReceivedMessage:
+    """Return a record's message, as `read_record`; a body that cannot be inflated fails its own message and nothing else."""
     try:
-        return read_record(stored, queue, group)
+        return read_record(stored, queue, group, body_max)
     except CompressionError as error:
         as_stored = replace(stored, sys_flag=sysflag.without_compression(stored.sys_flag))
-        message = read_record(as_stored, queue, group)
+        message = read_record(as_stored, queue, group, body_max)
         message.sys_flag, message.unreadable = stored.sys_flag, str(error)
         message.properties = decode_properties(stored.properties)
         return message

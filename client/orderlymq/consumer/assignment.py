@@ -16,6 +16,7 @@ from orderlymq.errors import SettingError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_protocol.plurals import counted
+from orderlymq_protocol.shares import averagely, by_circle
 
 # RocketMQ's default of AllocateMessageQueueConsistentHash; members with another number would disagree.
 VIRTUAL_NODES: Final = 10
@@ -73,10 +74,7 @@ class Averagely:
         self, _group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
         """Return the contiguous share."""
-        index = members.index(member)
-        share, rest = divmod(len(queues), len(members))
-        start = index * share + min(index, rest)
-        return list(queues[start : start + share + (index < rest)])
+        return averagely(queues, members.index(member), len(members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class AveragelyByCircle:
         self, _group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
         """Return every n-th queue."""
-        return list(queues[members.index(member) :: len(members)])
+        return by_circle(queues, members.index(member), len(members))
 
 
 @dataclass(frozen=True, slots=True)

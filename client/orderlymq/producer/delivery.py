@@ -9,14 +9,15 @@ been stored. What is known of the tries stands in `sendoutcome`.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Final, TypeAlias, TypeVar
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import is_stored
 from orderlymq.durations import Duration, seconds
-from orderlymq.errors import NameServersUnreachable, SettingError, TopicNotFound
+from orderlymq.errors import NameServersUnreachable, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message, SendResult, SendStatus
 from orderlymq.producer.queuechanges import through_changes
 from orderlymq.producer.requests import read_send_result
@@ -47,24 +48,30 @@ class Delivery:
     async def through_changes(
         self,
         topic: str,
-        send: Callable[[TopicRoute], Awaitable[T]],
+        send: Callable[[TopicRoute, float], Awaitable[T]],
         timeout: Duration | None,
+        patience_s: float | None = None,
     ) -> T:
-        """Send by the route of now, again while the topic's queues change; raises as `queuechanges`."""
-        patience_s = seconds(self._settings.queue_change_patience if timeout is None else timeout)
+        """Send by the route of now, again while the topic's queues change; raises as `queuechanges`.
+
+        *send* gets the route and its deadline on the monotonic clock. A *timeout* is for everything together; without one each
+        route and each send has the usual time, and a change *patience_s*, or what the settings say.
+        """
+        end_s = None if timeout is None else self.deadline(timeout)
         whole = self._instance.whole(topic)
 
-        async def route() -> TopicRoute:
-            within_s = self.deadline(timeout) - time.monotonic()
-            try:
-                async with asyncio.timeout(within_s):
-                    return await self.route_of(whole)
-            except TimeoutError:
-                raise NameServersUnreachable(
-                    f"no name server has answered within {within_s:.3g} s where {whole} is"
-                ) from None
+        def deadline_s() -> float:
+            return self.deadline(None) if end_s is None else end_s
 
-        return await through_changes(self._instance, whole, route, send, patience_s=patience_s)
+        async def once() -> T:
+            route = await self.route_by(whole, deadline_s())
+            return await send(route, deadline_s())
+
+        if patience_s is None:
+            patience_s = seconds(self._settings.queue_change_patience)
+        return await through_changes(
+            self._instance, whole, once, patience_s=patience_s, end_s=end_s
+        )
 
     async def send_by(
         self,
@@ -72,11 +79,11 @@ class Delivery:
         chosen: MessageQueue | None,
         build: Build,
         message_id: str,
-        timeout: Duration | None,
+        deadline_s: float,
         retries: int,
     ) -> SendResult:
-        """Send to the chosen queue, or to any when None is chosen."""
-        attempts = Attempts(self.deadline(timeout), route.publish[0].topic)
+        """Send to the chosen queue, or to any when None is chosen, until *deadline_s* on the monotonic clock."""
+        attempts = Attempts(deadline_s, route.publish[0].topic)
         if chosen is not None:
             return await self._send_to(chosen, build, message_id, attempts)
         return await self._send_anywhere(route, build, message_id, attempts, retries)
@@ -109,27 +116,26 @@ class Delivery:
     ) -> SendResult:
         """Send to a queue of the round robin; after a failure to another broker, or to the same queue."""
         topic = route.publish[0].topic
-        queue = self.spread(route, topic, None)
+        queue = self.spread(route, topic)
         tried = {queue.broker_name: queue}
         left = retries
         delay_s = _RETRY_FIRST_S
         while True:
             answer = await self.attempt(queue, build(queue), attempts)
-            is_early = False
             if answer is not None and is_stored(answer.code):
                 result = read_send_result(answer, message_id, queue)
-                again = self._settings.retry_another_broker_when_not_store_ok and left
-                if result.status is SendStatus.OK or not again:
+                if not self._settings.retry_another_broker_when_not_store_ok:
                     return result
-            else:
-                attempts.raise_if_final(plain=True)
-                is_early = attempts.is_early
+                return await self._send_elsewhere(
+                    route, build, result, attempts, tried=tried, left=left
+                )
+            attempts.raise_if_final(plain=True)
             failed = queue.broker_name
-            queue = self.spread(route, topic, failed)
+            queue = self.spread(route, topic, {failed})
             queue = tried.setdefault(queue.broker_name, queue)
             stays = queue.broker_name == failed
             # A group without a leader would use up all tries within milliseconds.
-            if not (stays and is_early and retries):
+            if not (stays and attempts.is_early and retries):
                 left -= 1
             remaining_s = attempts.remaining_s(time.monotonic())
             if left < 0 or remaining_s <= (delay_s if stays else 0):
@@ -137,6 +143,31 @@ class Delivery:
             if stays:
                 await asyncio.sleep(delay_s)
                 delay_s = min(_RETRY_MAX_S, delay_s * 2)
+
+    async def _send_elsewhere(
+        self,
+        route: TopicRoute,
+        build: Build,
+        result: SendResult,
+        attempts: Attempts,
+        *,
+        tried: dict[str, MessageQueue],
+        left: int,
+    ) -> SendResult:
+        """Send to other brokers while the status is not OK; whatever becomes of that, the message is stored."""
+        asked = {result.queue.broker_name}
+        while result.status is not SendStatus.OK and left > 0:
+            queue = self.spread(route, result.queue.topic, asked)
+            if queue.broker_name in asked:
+                break
+            queue = tried.setdefault(queue.broker_name, queue)
+            asked.add(queue.broker_name)
+            answer = await self.attempt(queue, build(queue), attempts)
+            if answer is not None and is_stored(answer.code):
+                with suppress(SendUnknown):
+                    result = read_send_result(answer, result.message_id, queue)
+            left -= 1
+        return result
 
     async def attempt(
         self, queue: MessageQueue, command: RemotingCommand, attempts: Attempts
@@ -184,8 +215,8 @@ class Delivery:
             return by_hash(queues, message, message.stored_key)
         return None
 
-    def spread(self, route: TopicRoute, topic: str, failed: str | None) -> MessageQueue:
-        """Return the next queue of the round robin, of another broker than *failed* if there is one."""
+    def spread(self, route: TopicRoute, topic: str, avoid: Collection[str] = ()) -> MessageQueue:
+        """Return the next queue of the round robin, of a broker that is not in *avoid* if there is one."""
         turn = self._round_robin.get(topic)
         if turn is None:
             turn = self._round_robin[topic] = RoundRobin()
@@ -194,7 +225,7 @@ class Delivery:
             for queue in route.publish
             if self._instance.routes.address(queue.broker_name) is not None
         ]
-        return turn.select(reachable or route.publish, failed)
+        return turn.select(reachable or route.publish, avoid)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return where a topic is that a user names; raises as `route_of`."""
@@ -213,6 +244,21 @@ class Delivery:
         if not route.publish:
             raise TopicNotFound(f"the topic {topic} has no queue that may be written")
         return route
+
+    async def route_by(self, topic: str, deadline_s: float) -> TopicRoute:
+        """Return where a topic is that has its whole name, not later than *deadline_s* on the monotonic clock.
+
+        Raises:
+            TopicNotFound, NameServersUnreachable: As `route_of`; the latter also when the time is over.
+        """
+        within_s = max(0.0, deadline_s - time.monotonic())
+        try:
+            async with asyncio.timeout(within_s):
+                return await self.route_of(topic)
+        except TimeoutError:
+            raise NameServersUnreachable(
+                f"no name server has answered within {within_s:.3g} s where {topic} is"
+            ) from None
 
     def deadline(self, timeout: Duration | None) -> float:
         """Return when a send that begins now is out of time, on the monotonic clock.

@@ -4,23 +4,33 @@ Lingering: sends to one topic wait a moment for others and leave together, a bat
 Rules: a topic has one round of batches under way, and the next begins when it has ended, so the order of calls
 with one key is the order in its queue, also when the topic's queues change. When a send fails, those that wait
 behind it with the same key or queue are refused unsent, as without lingering. What a batch cannot carry
-(delays, times, retry topics) leaves alone, in its turn.
+(delays, times, retry topics) leaves alone, in its turn. While the topic's queues change, each send waits until its own time is over,
+or its patience.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, TypeAlias
 
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.durations import Duration
+from orderlymq.durations import Duration, seconds
+from orderlymq.errors import SettingError
 from orderlymq.message import Message, SendResult
-from orderlymq.ownedtasks import wait_for
-from orderlymq.producer.sendoutcome import QueuesChanged, split_batch, still_unknown, unheard
+from orderlymq.producer.sendoutcome import (
+    QueuesChanged,
+    results_of,
+    split_batch,
+    still_unknown,
+    unheard,
+)
 from orderlymq.producer.sendqueue import behind_failed
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
+from orderlymq_runtime.process.waits import wait_for
 
 # So much is worth no more waiting.
 FULL_BYTES: Final = 256 * 1024
@@ -28,20 +38,28 @@ ROUND_MAX: Final = 10_000
 
 Choose: TypeAlias = Callable[[TopicRoute, Message, MessageQueue | int | None], MessageQueue | None]
 SendMany: TypeAlias = Callable[
-    [list[Message], MessageQueue | None, TopicRoute, Duration | None], Awaitable[SendResult]
+    [list[Message], MessageQueue | None, TopicRoute, float], Awaitable[SendResult]
 ]
 ThroughChanges: TypeAlias = Callable[[Callable[[TopicRoute], Awaitable[None]]], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
 class Lingering:
-    """One send that waits, or that may have been stored before it was to choose its queue again."""
+    """One send that waits, or that may have been stored before it was to choose its queue again.
+
+    Attributes:
+        until_s: when it is out of time, on the monotonic clock, since it was tried first; without a time-out of its own, when
+            its patience with a change is over, since that began.
+        refused: why it waits for the end of a change; None when it does not, or is tried.
+    """
 
     message: Message
     queue: MessageQueue | int | None
     timeout: Duration | None
     future: "asyncio.Future[SendResult]"
     maybe_stored: bool = False
+    until_s: float = math.inf
+    refused: Exception | None = None
 
     @property
     def order(self) -> object:
@@ -60,9 +78,11 @@ class Linger:
     Args:
         wait_s: how long the first of a round waits for others.
         size_max: the largest batch in bytes.
+        patience_s: how long a send without a time-out of its own waits while the topic's queues change.
+        deadline: returns when a send that begins now is out of time, on the monotonic clock.
         choose: returns the queue of a message, None when any will do.
-        send: sends messages as one; it raises what a single send raises.
-        through_changes: calls with the route of now, again while the topic's queues change.
+        send: sends messages as one, until a deadline; it raises what a single send raises.
+        through_changes: calls with the route of now, again as long as the topic's queues change.
         ended: called when nothing is left.
     """
 
@@ -71,6 +91,8 @@ class Linger:
         wait_s: float,
         size_max: int,
         *,
+        patience_s: float,
+        deadline: Callable[[Duration | None], float],
         choose: Choose,
         send: SendMany,
         through_changes: ThroughChanges,
@@ -78,6 +100,8 @@ class Linger:
     ) -> None:
         self._wait_s = wait_s
         self._size_max = size_max
+        self._patience_s = patience_s
+        self._deadline = deadline
         self._choose = choose
         self._send = send
         self._through_changes = through_changes
@@ -87,13 +111,24 @@ class Linger:
         self._size = 0
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._changing: Exception | None = None  # why the round waits for the end of a change
+        self._timer: asyncio.TimerHandle | None = None  # for what waits for it
+        self._due_s = 0.0
 
     def enter(
         self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
     ) -> "asyncio.Future[SendResult]":
-        """Append a send; its time-out counts from when it leaves."""
+        """Append a send; its time-out counts from when it leaves, or from when it waits for the end of a change."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Lingering(message, queue, timeout, future))
+        if timeout is not None:
+            try:
+                self._deadline(timeout)
+            except SettingError as error:
+                future.set_exception(error)
+                return future
+        self._waiting.append(each := Lingering(message, queue, timeout, future))
+        if self._changing is not None:
+            self._hold([each], self._changing)
         self._size += len(message.body)
         if self._size >= FULL_BYTES or len(self._waiting) >= ROUND_MAX:
             self._full.set()
@@ -123,9 +158,11 @@ class Linger:
                 self._size = sum(len(each.message.body) for each in self._waiting)
                 self._full.clear()
                 await self._round(self._leaving)
-                self._leaving = []
+                self._leaving, self._changing = [], None
         finally:
             self._ended()
+            if self._timer is not None:
+                self._timer.cancel()
             for each in (*self._leaving, *self._waiting):
                 each.future.cancel()  # no effect on those that have their outcome
 
@@ -136,6 +173,8 @@ class Linger:
             nonlocal left
             groups: dict[MessageQueue | None, list[Lingering]] = {}
             for each in left:
+                if each.future.done():
+                    continue
                 try:
                     chosen = self._choose(route, each.message, each.queue)
                 except Exception as error:
@@ -166,24 +205,82 @@ class Linger:
                 continue
             messages = [each.message for each in wanted]
             try:
-                result = await self._send(messages, chosen, route, wanted[0].timeout)
+                result = await self._send(messages, chosen, route, self._try(wanted))
             except QueuesChanged as changed:
                 for each in wanted:
                     each.maybe_stored |= changed.maybe_stored
-                return [each for rest in parts[at:] for each in rest], changed
+                left = [each for rest in parts[at:] for each in rest]
+                self._hold(left, changed.refused)
+                return left, changed
             except Exception as error:
                 self._fail(wanted, error, [each for rest in parts[at + 1 :] for each in rest])
             else:
-                for each, own in zip(wanted, _results(messages, result), strict=True):
+                for each, own in zip(wanted, results_of(messages, result), strict=True):
                     if each.future.cancelled():
                         unheard([each.message])
                     elif not each.future.done():
                         each.future.set_result(own)
         return [], None
 
+    def _try(self, sends: list[Lingering]) -> float:
+        """Note that these are tried now, and return until when."""
+        timeout, deadline_s = sends[0].timeout, sends[0].until_s
+        if timeout is None or math.isinf(deadline_s):
+            deadline_s = self._deadline(timeout)
+        for each in sends:
+            each.refused = None
+            if timeout is not None:
+                each.until_s = deadline_s
+        return deadline_s
+
+    # -- while the queues change
+
+    def _hold(self, sends: list[Lingering], refused: Exception) -> None:
+        """Have sends wait for the end of a change, and what waits for their round; each as long as it may."""
+        now_s = time.monotonic()
+        if self._changing is None:
+            sends = [*sends, *self._waiting]
+        self._changing = refused
+        for each in sends:
+            each.refused = refused
+            if math.isinf(each.until_s):
+                own_s = self._patience_s if each.timeout is None else seconds(each.timeout)
+                each.until_s = now_s + own_s
+        self._watch(sends, now_s)
+
+    def _watch(self, held: list[Lingering], now_s: float) -> None:
+        """Look again when the first of these is out of time."""
+        first_s = min(each.until_s for each in held)
+        if self._timer is not None:
+            if self._due_s <= first_s:
+                return
+            self._timer.cancel()
+        self._due_s = first_s
+        delay_s = max(0.0, first_s - now_s)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._give_up)
+
+    def _give_up(self) -> None:
+        """Refuse what has waited for as long as it may, and what is behind it; a try that is under way ends by itself."""
+        self._timer, now_s = None, time.monotonic()
+        failed: dict[object, Exception] = {}
+        held: list[Lingering] = []
+        for each in (*self._leaving, *self._waiting):
+            if each.future.done():
+                continue
+            if each.refused is not None and each.until_s <= now_s:
+                each.fail(each.refused)
+                failed.setdefault(each.order, each.refused)
+            elif each.order is not None and each.order in failed:
+                each.fail(behind_failed(failed[each.order]))
+            elif each.refused is not None:
+                held.append(each)
+        self._waiting = [each for each in self._waiting if not each.future.done()]
+        if held:
+            self._watch(held, now_s)
+
     def _parts(self, sends: list[Lingering]) -> Iterator[list[Lingering]]:
         """Cut sends to one queue into what may leave together, in order."""
-        for (alone, _), run in groupby(sends, key=_company):
+        for (alone, _), run in groupby(sends, key=_batch_key):
             entries = list(run)
             if alone:
                 yield from ([each] for each in entries)
@@ -205,7 +302,7 @@ class Linger:
         self._waiting = [each for each in self._waiting if not each.future.done()]
 
 
-def _company(each: Lingering) -> tuple[bool, object]:
+def _batch_key(each: Lingering) -> tuple[bool, object]:
     """Return whether a send must leave alone; else what those that leave with it have in common."""
     message = each.message
     alone = bool(
@@ -215,22 +312,5 @@ def _company(each: Lingering) -> tuple[bool, object]:
         or message.marks
         or is_retry_topic(message.topic)
     )
-    return alone, (each.timeout, message.wait_store_ok)
-
-
-def _results(messages: list[Message], result: SendResult) -> list[SendResult]:
-    """Return the result of each message of a batch."""
-    ids = result.offset_message_id.split(",")
-    if len(ids) != len(messages):
-        ids = [result.offset_message_id] * len(messages)
-    return [
-        replace(
-            result,
-            message_id=message.unique_key,
-            offset_message_id=ids[at],
-            queue=result.place(at)[0],
-            queue_offset=result.place(at)[1],
-            places=(),
-        )
-        for at, message in enumerate(messages)
-    ]
+    until_s = None if each.timeout is None else each.until_s
+    return alone, (each.timeout, until_s, message.wait_store_ok)

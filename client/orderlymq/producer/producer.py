@@ -11,7 +11,7 @@ in the queue; sends of this key that are awaited, batches and requests stay behi
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -127,9 +127,9 @@ class Producer(Lifecycle):
             )
         await self._instance.start()
         self._state = "RUNNING"
+        self._instance.heartbeats.add_producer(self.group)
         if self._tracer is not None:
             await self._tracer.start()
-        self._instance.heartbeats.add_producer(self.group)
         _log.info("the producer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
@@ -150,10 +150,12 @@ class Producer(Lifecycle):
             await self._idle.wait()
         if self._requests is not None:
             self._requests.close()
-        if self._tracer is not None:
-            await self._tracer.close()
-        await self._instance.heartbeats.remove_producer(self.group)
-        await self._instance.close()
+        try:
+            if self._tracer is not None:
+                await self._tracer.close()
+        finally:
+            await self._instance.heartbeats.remove_producer(self.group)
+            await self._instance.close()
 
     # -- sends
 
@@ -188,7 +190,7 @@ class Producer(Lifecycle):
                 was computed from keeps its order with `key` or *selector* only.
             selector: chooses the queue; it is asked again when the topic gets more queues.
             argument: for the selector; the key when there is none.
-            timeout: covers all tries.
+            timeout: covers all tries, with the questions where the topic is; not what it waits for behind earlier sends.
 
         Raises:
             SendRefused: The message is not stored.
@@ -209,7 +211,7 @@ class Producer(Lifecycle):
         async def enter() -> SendResult:
             with refusals_of([message]):
                 if self._order.lingers and selector is None:
-                    return await heard([message], self._order.linger(message, queue, timeout))
+                    return await heard([message], self._linger(message, queue, timeout))
                 return await self._order.in_turn([message], message, queue, argument, leave)
 
         with self._under_way():
@@ -247,7 +249,7 @@ class Producer(Lifecycle):
 
         def enter() -> "asyncio.Future[SendResult]":
             if self._order.lingers:
-                return self._order.linger(message, queue, timeout)
+                return self._linger(message, queue, timeout)
             if message.key is not None or queue is not None:
                 return self._order.enter(
                     message, queue, lambda: self._send(message, queue, None, None, timeout, 0)
@@ -290,16 +292,21 @@ class Producer(Lifecycle):
 
         Raises:
             SettingError, TopicNotFound: Before anything is sent.
+            NameServersUnreachable: Nobody says within `send_message_timeout` where the topic is.
         """
         message = as_message(topic, body, tags, keys, properties, 0, key)
         self._check_running()
         check_choice(queue, selector, argument, key)
         self._prepare(message)
         with self._under_way():
-            route = await self._delivery.route(message.topic)
+            deadline_s = self._delivery.deadline(None)
+            route = await self._delivery.route_by(self._instance.whole(message.topic), deadline_s)
             chosen = self._delivery.choose(route, message, queue, selector, argument)
-            chosen = chosen or self._delivery.spread(route, message.topic, None)
-            address = await self._instance.address(chosen.broker_name, chosen.topic)
+            chosen = chosen or self._delivery.spread(route, message.topic)
+            within_s = deadline_s - time.monotonic()
+            address = await self._instance.address(
+                chosen.broker_name, chosen.topic, within_s=within_s
+            )
             if address is None:
                 return
             command = send_request(message, chosen, self._options, machine_ms())
@@ -340,14 +347,16 @@ class Producer(Lifecycle):
         leading = messages[0] if fixed else leading_message(messages)
         retries = self.settings.retry_times_when_send_failed
 
-        async def once(route: TopicRoute) -> SendResult:
+        async def once(route: TopicRoute, deadline_s: float) -> SendResult:
             chosen = self._delivery.choose(route, leading, queue, selector, argument)
             return await self._send_together(
-                messages, route, chosen, timeout, retries, as_batch=True
+                messages, route, chosen, deadline_s, retries, as_batch=True
             )
 
         async def leave() -> SendResult:
-            return await self._delivery.through_changes(messages[0].topic, once, timeout)
+            return await self._traced(
+                messages, self._delivery.through_changes(messages[0].topic, once, timeout)
+            )
 
         async def enter() -> SendResult:
             with refusals_of(messages):
@@ -388,6 +397,7 @@ class Producer(Lifecycle):
         Raises:
             ReplyTimeout: There is no reply within *timeout*, which covers the send too.
             StateError: The producer was closed before the reply came.
+            NameServersUnreachable: Nobody can be asked where the topic is.
             SendRefused, SendUnknown, TopicNotFound, SettingError: As `send`.
         """
         message = as_message(topic, body, tags, "", properties, 0, key)
@@ -395,11 +405,11 @@ class Producer(Lifecycle):
         if self._requests is None:
             self._requests = OpenRequests(self._instance)
         timeout_s = seconds(timeout)
-        end_s = _now_s() + timeout_s
+        end_s = time.monotonic() + timeout_s
         retries = self.settings.retry_times_when_send_failed
 
         async def leave() -> SendResult:
-            left_s = end_s - _now_s()
+            left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise ReplyTimeout(f"not sent: what waits before it took {timeout_s} s")
             return await self._send(message, None, None, None, left_s, retries)
@@ -407,11 +417,17 @@ class Producer(Lifecycle):
         number = self._requests.open(message, timeout_s)
         try:
             with self._under_way(), refusals_of([message]):
-                await self._delivery.route(message.topic)
-                await self._requests.identify()
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await self._delivery.route(message.topic)
+                except TimeoutError:
+                    raise ReplyTimeout(
+                        f"not sent: no name server has answered within {timeout_s} s"
+                    ) from None
+                await self._requests.identify((end_s - time.monotonic()) / 2)
                 self._prepare(message)
                 await self._order.in_turn([message], message, None, None, leave)
-            return await self._requests.answer(number, end_s - _now_s(), timeout_s)
+            return await self._requests.answer(number, end_s - time.monotonic(), timeout_s)
         finally:
             self._requests.forget(number)
             message.marks = {}
@@ -429,6 +445,7 @@ class Producer(Lifecycle):
         Raises:
             SendRefused: The requester is gone or has stopped waiting.
             SendUnknown: The broker did not say whether the reply arrived.
+            NameServersUnreachable: Nobody says within *timeout* where the broker is.
             SettingError: The message is no request.
         """
         message = reply_message(request, body, properties)
@@ -437,8 +454,9 @@ class Producer(Lifecycle):
         # Through the broker that carried the request: who asked is surely known there.
         queue = MessageQueue(message.topic, request.queue.broker_name, 0)
         with self._under_way():
-            await self._delivery.route_of(message.topic)
-            attempts = Attempts(self._delivery.deadline(timeout), message.topic)
+            deadline_s = self._delivery.deadline(timeout)
+            await self._delivery.route_by(message.topic, deadline_s)
+            attempts = Attempts(deadline_s, message.topic)
             command = send_request(message, queue, self._options, machine_ms())
             answer = await self._delivery.attempt(queue, command, attempts)
         if answer is None or not is_stored(answer.code):
@@ -456,19 +474,32 @@ class Producer(Lifecycle):
         timeout: Duration | None,
         retries: int,
     ) -> SendResult:
-        async def once(route: TopicRoute) -> SendResult:
+        async def once(route: TopicRoute, deadline_s: float) -> SendResult:
             chosen = self._delivery.choose(route, message, queue, selector, argument)
-            return await self._send_together([message], route, chosen, timeout, retries)
+            return await self._send_together([message], route, chosen, deadline_s, retries)
 
         work = self._delivery.through_changes(message.topic, once, timeout)
-        return await work if self._tracer is None else await self._tracer.follow(message, work)
+        return await self._traced([message], work)
+
+    async def _traced(
+        self, messages: Sequence[Message], work: Coroutine[None, None, SendResult]
+    ) -> SendResult:
+        return await work if self._tracer is None else await self._tracer.follow(messages, work)
+
+    def _linger(
+        self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
+    ) -> "asyncio.Future[SendResult]":
+        sent = self._order.linger(message, queue, timeout)
+        if self._tracer is not None:
+            self._tracer.note(message, sent)
+        return sent
 
     async def _send_together(
         self,
         messages: Sequence[Message],
         route: TopicRoute,
         chosen: MessageQueue | None,
-        timeout: Duration | None,
+        deadline_s: float,
         retries: int,
         *,
         as_batch: bool = False,
@@ -485,7 +516,7 @@ class Producer(Lifecycle):
 
         ids = ",".join(message.unique_key for message in messages)
         with noted(messages):
-            return await self._delivery.send_by(route, chosen, build, ids, timeout, retries)
+            return await self._delivery.send_by(route, chosen, build, ids, deadline_s, retries)
 
     def _check_room(self, size: int) -> None:
         """Refuse a send that nobody waits for when too much is pending."""
@@ -536,7 +567,3 @@ class Producer(Lifecycle):
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic in the order that selectors see."""
         return (await self._delivery.route(topic)).publish
-
-
-def _now_s() -> float:
-    return time.monotonic()

@@ -35,27 +35,28 @@ def chosen_from(route: TopicRoute, command: RemotingCommand) -> RemotingCommand:
 async def through_changes(
     instance: ClientInstance,
     topic: str,
-    route: Callable[[], Awaitable[TopicRoute]],
-    send: Callable[[TopicRoute], Awaitable[T]],
+    send: Callable[[], Awaitable[T]],
     *,
     patience_s: float,
+    end_s: float | None = None,
 ) -> T:
-    """Call *send* with the route of now, again while the topic's queues change, within *patience_s*.
+    """Call *send*, which asks for the route of now, again while the topic's queues change.
+
+    It is called until *end_s* on the monotonic clock; where that is None, until *patience_s* seconds after the first change.
 
     Raises:
         SendRefused: The change takes longer; nothing is stored.
         SendUnknown: A try before the change may have been stored, and no later one is acknowledged.
     """
-    end_s = 0.0
     tries = 0
     maybe_stored = False
     while True:
         try:
-            return await send(await route())
+            return await send()
         except QueuesChanged as changed:
             maybe_stored |= changed.maybe_stored
             now_s = time.monotonic()
-            end_s = end_s or now_s + patience_s
+            end_s = now_s + patience_s if end_s is None else end_s
             pause_s = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
             if now_s + pause_s >= end_s:
                 refused = changed.refused

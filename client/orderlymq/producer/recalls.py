@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import Final
 
-from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.instance import ClientInstance, no_leader
 from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
@@ -57,7 +57,7 @@ async def recall_message(
     while (left_s := end_s - time.monotonic()) > 0:
         address = await instance.address(broker_name, topic, within_s=left_s)
         if address is None:
-            why = BrokerUnreachable(f"the broker group {broker_name} has no leader now")
+            why = no_leader(broker_name)
         else:
             command = request(RequestCode.RECALL_MESSAGE, ext)
             try:

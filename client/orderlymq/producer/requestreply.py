@@ -11,6 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,11 +96,13 @@ class OpenRequests:
         self._waiting[number] = asyncio.get_running_loop().create_future()
         return number
 
-    async def identify(self) -> None:
-        """Let every broker know this client before the first reply can come."""
+    async def identify(self, within_s: float) -> None:
+        """Let every broker know this client before the first reply can come; do not wait longer for one that hangs."""
         addresses = self._instance.routes.addresses()
         if not addresses <= self._known:
-            await self._instance.heartbeats.beat_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._instance.heartbeats.beat_all()
             self._known |= addresses
 
     async def answer(self, number: str, left_s: float, timeout_s: float) -> Reply:

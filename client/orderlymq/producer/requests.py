@@ -45,9 +45,7 @@ def send_request(
         body = compress(body, CompressionType.ZLIB, options.settings.compress_level)
         flags = sysflag.with_compression(0, CompressionType.ZLIB)
         # The same message in a batch is not deflated, and is known by this to be the same.
-        wanted[properties.BODY_CHECKSUMS] = _CHECKSUMS.format(
-            body_crc(message.body), body_crc(body)
-        )
+        wanted[properties.BODY_CHECKSUMS] = checksums(message.body, body)
     text = properties.encode_properties(wanted).decode()
     if properties.TRAN_MSG in message.marks:
         flags = sysflag.with_transaction_state(flags, sysflag.TRANSACTION_PREPARED)
@@ -56,6 +54,11 @@ def send_request(
     is_reply = message.marks.get(properties.MSG_TYPE) == REPLY
     code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2
     return request(code, header.to_ext_v2(), body)
+
+
+def checksums(body: bytes, deflated: bytes) -> str:
+    """Return the property by which brokers know a body whether it was deflated or not."""
+    return _CHECKSUMS.format(body_crc(body), body_crc(deflated))
 
 
 def batch_request(

@@ -7,7 +7,7 @@ hashed as the text that is stored; only the argument of a selector may be hashed
 no answer (a hash of Integer.MIN_VALUE, a negative id) one is defined here. Randomness comes from outside.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeAlias
 
 from orderlymq.errors import SettingError
@@ -150,21 +150,21 @@ def pick(queue: MessageQueue | int, queues: Sequence[MessageQueue], topic: str) 
 
 
 class RoundRobin:
-    """Spread plain sends evenly, leaving out the broker that failed last when there is another."""
+    """Spread plain sends evenly, leaving out brokers that failed when there is another."""
 
     __slots__ = ("_next",)
 
     def __init__(self) -> None:
         self._next = 0
 
-    def select(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
-        """Return the next queue; queues of the broker *avoid* only when there is no other."""
+    def select(self, queues: Sequence[MessageQueue], avoid: Collection[str] = ()) -> MessageQueue:
+        """Return the next queue; queues of the brokers in *avoid* only when there is no other."""
         count = len(queues)
         assert count, "a topic without queues is refused before a queue is selected"
         for _ in range(count):
             queue = queues[self._next % count]
             self._next += 1
-            if avoid is None or queue.broker_name != avoid:
+            if queue.broker_name not in avoid:
                 return queue
         queue = queues[self._next % count]
         self._next += 1

@@ -7,6 +7,7 @@ that are there before it.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -26,7 +27,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 _LINGER_MAX_S: Final = 60
 
 SendTogether: TypeAlias = Callable[
-    [list[Message], TopicRoute, MessageQueue | None, Duration | None, int], Awaitable[SendResult]
+    [list[Message], TopicRoute, MessageQueue | None, float, int], Awaitable[SendResult]
 ]
 
 
@@ -35,7 +36,7 @@ class SendOrder:
 
     Args:
         linger: how long a send may wait for others to the same topic; 0 for not at all.
-        send_together: sends messages by a route to a queue, with a time-out and so many more tries.
+        send_together: sends messages by a route to a queue, until a time on the monotonic clock and with so many more tries.
 
     Attributes:
         lingers: whether sends wait for others to the same topic.
@@ -66,7 +67,8 @@ class SendOrder:
         self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
     ) -> "asyncio.Future[SendResult]":
         """Send a message with others to its topic."""
-        return self._linger(message.topic).enter(message, queue, timeout)
+        topic, queue, _ = self._key(message, queue)
+        return self._linger(topic).enter(message, queue, timeout)
 
     def enter(
         self, message: Message, queue: MessageQueue | int | None, send: Send
@@ -91,8 +93,8 @@ class SendOrder:
         waiting = self._send_queues.get(name)
         if waiting is not None:
             return await heard(messages, waiting.enter(messages, send))
-        linger = self._lingers.get(leading.topic)
-        order = name[2] if queue is None else queue
+        linger = self._lingers.get(name[0])
+        order = name[2] if queue is None else name[1]
         if linger is not None and order is not None:
             await linger.behind(order)
         return await send()
@@ -100,14 +102,19 @@ class SendOrder:
     def _key(
         self, message: Message, queue: MessageQueue | int | None, argument: object = None
     ) -> SendQueueKey:
-        """Return what a send stays in order with; the argument of a selector stands for a key that is not there."""
+        """Return what a send stays in order with: topic and queue by their whole names, and the key.
+
+        The argument of a selector stands for a key that is not there.
+        """
         key = None if queue is not None else message.stored_key
         if key is None and isinstance(argument, str | int):
             key = str(argument)
+        if isinstance(queue, MessageQueue):
+            queue = self._instance.whole_queue(queue)
         return self._instance.whole(message.topic), queue, key
 
     def _linger(self, topic: str) -> Linger:
-        """Return the sends that wait for each other on a topic."""
+        """Return the sends that wait for each other on a topic, given by its whole name."""
         found = self._lingers.get(topic)
         if found is None:
 
@@ -115,19 +122,23 @@ class SendOrder:
                 messages: list[Message],
                 chosen: MessageQueue | None,
                 route: TopicRoute,
-                timeout: Duration | None,
+                deadline_s: float,
             ) -> SendResult:
                 retries = 0 if chosen else self._settings.retry_times_when_send_async_failed
-                return await self._send_together(messages, route, chosen, timeout, retries)
+                return await self._send_together(messages, route, chosen, deadline_s, retries)
 
             found = self._lingers[topic] = Linger(
                 self._linger_s,
                 self._settings.max_message_size_bytes,
+                patience_s=seconds(self._settings.queue_change_patience),
+                deadline=self._delivery.deadline,
                 choose=lambda route, message, queue: self._delivery.choose(
                     route, message, queue, None, None
                 ),
                 send=send,
-                through_changes=lambda once: self._delivery.through_changes(topic, once, None),
+                through_changes=lambda once: self._delivery.through_changes(
+                    topic, lambda route, _: once(route), None, patience_s=math.inf
+                ),
                 ended=lambda: self._lingers.pop(topic, None),
             )
         return found

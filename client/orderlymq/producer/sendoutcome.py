@@ -9,6 +9,7 @@ the same `Message` object count as well.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from orderlymq.connection.troubles import LATER
@@ -183,6 +184,24 @@ def noted(messages: Sequence[Message]) -> Iterator[None]:
             message.maybe_stored = each
 
 
+def results_of(messages: Sequence[Message], result: SendResult) -> list[SendResult]:
+    """Return the result of each message that was sent together with others."""
+    ids = result.offset_message_id.split(",")
+    if len(ids) != len(messages):
+        ids = [result.offset_message_id] * len(messages)
+    return [
+        replace(
+            result,
+            message_id=message.unique_key,
+            offset_message_id=ids[at],
+            queue=result.place(at)[0],
+            queue_offset=result.place(at)[1],
+            places=(),
+        )
+        for at, message in enumerate(messages)
+    ]
+
+
 async def heard(messages: Sequence[Message], sent: "asyncio.Future[SendResult]") -> SendResult:
     """Wait for a send; an acknowledgement that its caller is not told leaves its messages maybe stored."""
     try:
@@ -281,12 +300,13 @@ def check_choice(
 def _check_types(message: Message) -> None:
     """Refuse what would be stored as the text of a Python object, or break the connection for others."""
     message.body = body_bytes(message.body)
-    for name, value in (*message.properties.items(), ("tags", message.tags or "")):
+    message.tags, message.keys = message.tags or "", message.keys or ""  # None of both is none
+    for name, value in (*message.properties.items(), ("tags", message.tags)):
         if not isinstance(name, str) or not isinstance(value, str):
             raise SettingError(
                 f"the property {name!r} is {value!r}; both must be texts, pass str()"
             )
-    keys = message.keys or ()
+    keys: object = message.keys
     if not isinstance(keys, Collection) or not all(isinstance(each, str) for each in keys):
         raise SettingError(f"keys is {keys!r}; it must be a text or several texts")
     for name in ("delay_level", "flag"):

@@ -8,15 +8,15 @@ the end of their client has for them, or that are too many, are dropped and coun
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.tracerecords import ConsumeBegan, ConsumeEnded, Published, encode_traces
-from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message, SendResult
-from orderlymq.ownedtasks import OwnedTasks
-from orderlymq_protocol.names import TRACE_TOPIC
+from orderlymq.ownedtasks import OwnedTasks, reason
+from orderlymq.producer.sendoutcome import results_of
+from orderlymq_protocol.names import GROUP_LENGTH_MAX, TRACE_TOPIC
 from orderlymq_runtime.wallclock import machine_ms
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ class Tracer:
         from orderlymq.producer.producer import Producer  # noqa: PLC0415 - a producer may have a tracer
 
         self._loop = asyncio.get_running_loop()
-        self._producer = Producer(f"_INNER_TRACE_PRODUCER-{self._name}", instance=self._instance)
+        # Only shown in listings: the group that is traced may be as long as a name can be.
+        group = f"_INNER_TRACE_PRODUCER-{self._name}"[:GROUP_LENGTH_MAX]
+        self._producer = Producer(group, instance=self._instance)
         await self._producer.start()
         self._tasks.keep(self._send_forever, f"trace {self._name}")
 
@@ -83,14 +85,31 @@ class Tracer:
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._take, record)
 
-    async def follow(self, message: Message, work: Coroutine[None, None, SendResult]) -> SendResult:
-        """Do the *work* of sending a message and report what became of it."""
-        began_ms, result = machine_ms(), None
+    async def follow(
+        self, messages: Sequence[Message], work: Coroutine[None, None, SendResult]
+    ) -> SendResult:
+        """Do the *work* of sending messages together and report what became of each."""
+        began_ms = machine_ms()
         try:
             result = await work
-        finally:
-            self.sent(message, began_ms, result)
+        except BaseException:
+            for message in messages:
+                self.sent(message, began_ms, None)
+            raise
+        for message, own in zip(messages, results_of(messages, result), strict=True):
+            self.sent(message, began_ms, own)
         return result
+
+    def note(self, message: Message, sent: "asyncio.Future[SendResult]") -> None:
+        """Report what becomes of a send that is under way."""
+        began_ms = machine_ms()
+
+        def ended(done: "asyncio.Future[SendResult]") -> None:
+            # The method would take the error as seen, which nobody may have.
+            failed = done.cancelled() or done._exception is not None
+            self.sent(message, began_ms, None if failed else done.result())
+
+        sent.add_done_callback(ended)
 
     def sent(self, message: Message, began_ms: int, result: SendResult | None) -> None:
         """Report what became of one send; *result* is None for one that failed."""
@@ -130,18 +149,19 @@ class Tracer:
 
     async def _send(self) -> None:
         batch, self._records = self._records[:BATCH_MAX], self._records[BATCH_MAX:]
-        keys = dict.fromkeys(
-            word for each in batch for word in (each.message_id, *each.keys.split())
-        )
         if self._producer is None:
             return
         self.dropped += len(batch)  # unless they are sent
         try:
+            words = (word for each in batch for word in (each.message_id, *each.keys.split()))
+            keys = tuple(dict.fromkeys(words))
             await self._producer.send(
-                Message(topic=self.topic, body=encode_traces(batch), keys=tuple(keys))
+                Message(topic=self.topic, body=encode_traces(batch), keys=keys)
             )
-        except OrderlyMQError as error:
-            _log.warning("%d traces could not be sent: %s", len(batch), error)
+        except (
+            Exception
+        ) as error:  # one that cannot be written, too, must not keep its client from its end
+            _log.warning("%d traces could not be sent: %s", len(batch), reason(error))
         else:
             self.dropped -= len(batch)
 

@@ -39,7 +39,6 @@ from orderlymq_protocol.message.sysflag import (
 )
 from orderlymq_runtime.remoting.client import RemotingError
 from orderlymq_runtime.remoting.connection import Connection
-from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +99,6 @@ class TransactionProducer(Producer):
             raise SettingError("check must be a function that returns a TransactionState")
         self._check = check
         self._checks = OwnedTasks()
-        self._waiting_checks = 0
         self._running_checks = asyncio.Semaphore(CHECKS_RUNNING_MAX)
         self._stop_serving: Callable[[], None] | None = None
 
@@ -257,20 +255,14 @@ class TransactionProducer(Producer):
         except (RecordError, CompressionError, ValueError) as error:
             _log.error("the question about a transaction cannot be read: %s", error)
             return False
-        if self._waiting_checks >= CHECKS_WAITING_MAX:
+        if len(self._checks) >= CHECKS_WAITING_MAX:
             _log.warning("%d checks wait; the broker will ask again", CHECKS_WAITING_MAX)
             return True
-        host, port = conn.peer
-        self._waiting_checks += 1
-        task = self._checks.start(
-            self._answer_check(message, header, join_address(host, port)),
-            f"check of {message.message_id}",
+        # Not by `peer`, its IP address: gateways and certificates know names.
+        self._checks.start(
+            self._answer_check(message, header, conn.called), f"check of {message.message_id}"
         )
-        task.add_done_callback(lambda _: self._check_done())
         return True
-
-    def _check_done(self) -> None:
-        self._waiting_checks -= 1
 
     async def _answer_check(
         self, message: ReceivedMessage, asked: CheckTransactionStateHeader, address: str

@@ -6,9 +6,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from orderlymq import AdminClient
+from orderlymq.admin.answers import Subscription
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq_protocol.body.catalogue import BrokerData, ClusterInfo
-from orderlymq_protocol.body.config import SubscriptionGroupConfig, SubscriptionGroupTable
+from orderlymq_protocol.body.clients import SubscriptionData
+from orderlymq_protocol.body.config import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicList,
+)
 from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.lanes import BY_KEY, LaneTable, QueueLanes
@@ -17,7 +23,8 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
-from tests.client.fakecluster import BROKER, FakeCluster, refuse, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, Fault, refuse, running
+from tests.waiting import until
 
 GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 NAMES = ("broker-a", "broker-b", "broker-c")
@@ -176,3 +183,56 @@ async def test_a_broker_group_that_lacks_a_consumer_group_hides_nothing_of_anoth
         cluster.faults[RequestCode.ORDERLYMQ_LANES] = [lacks] * 4
         with pytest.raises(BrokerError, match="did you mean billing"):
             await asking.lanes("bilying")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_change_asks_no_broker_group_for_what_it_lacks(order: int) -> None:
+    """A consumer group that is unknown to one broker group, or a topic that has no part there, is no reason to stop half way."""
+    lacks = refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "did you mean billing?")
+    topics = TopicList(("orders",)).to_json()
+    wanted = Subscription(SubscriptionData(topic="orders")).to_json()
+
+    def answers(*faults: Fault) -> list[Fault]:
+        return [*faults][::order]
+
+    async with running(topics={"orders": 1}) as cluster, AdminClient(cluster.address) as admin:
+        asking = AdminClient(
+            instance=admin.instance, only={"a": cluster.address, BROKER: cluster.address}
+        )
+        cluster.faults |= {
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: answers(
+                lacks, lambda command, _: command.reply(body=topics)
+            ),
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: answers(
+                lacks, lambda command, _: command.reply(body=wanted)
+            ),
+            RequestCode.QUERY_CONSUME_TIME_SPAN: [lambda command, _: command.reply(body=b"{}")],
+            RequestCode.CLONE_GROUP_OFFSET: [lambda command, _: command.reply()],
+        }
+
+        assert await asking.topics_of_group("billing") == ["orders"]
+        found = await asking.subscription("billing", "orders")
+        assert found == SubscriptionData("orders")
+        await asking.consume_time_span("orders", "billing")
+        await asking.clone_offsets("billing", "shipping", "orders")
+    # The topic is at one of the two.
+    codes = cluster.codes()
+    assert codes.count(RequestCode.QUERY_CONSUME_TIME_SPAN) == 1
+    assert codes.count(RequestCode.CLONE_GROUP_OFFSET) == 1
+
+
+async def test_a_reset_goes_on_where_a_broker_group_lacks_the_consumer_group() -> None:
+    """Its offsets are set like those of a group that is offline; a name that nobody knows is refused before anything changes."""
+    lacks = refuse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "did you mean billing?")
+    async with running(topics={"orders": 1}) as cluster, AdminClient(cluster.address) as admin:
+        cluster.append("orders", 0, b"x")
+        cluster.faults |= {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: [lacks] * 2,
+            GROUPS: [lambda command, _: command.reply(body=table(billing=1))] * 2,
+        }
+        with pytest.raises(BrokerError, match="did you mean billing"):
+            await admin.reset_offsets("bilying", "orders", "latest")
+
+        moved = await admin.reset_offsets("billing", "orders", "latest")
+
+    assert [*moved.values()] == [1]

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import BodyUnreadable, BrokerUnreachable, SettingError
+from orderlymq.errors import BodyUnreadable, BrokerUnreachable, SettingError, StateError
 from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
+from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.catalogue import (
     BrokerData,
     OffsetTable,
@@ -21,6 +22,7 @@ from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import BROKER, Fault, refuse, running
 from tests.client.messages import messages
+from tests.waiting import until
 
 ROUTE = 105
 
@@ -41,6 +43,17 @@ async def test_a_broker_without_a_leader_is_no_broker_without_the_message() -> N
             await admin.find_messages("T", "key", unique=True)
 
 
+async def test_a_second_start_is_refused() -> None:
+    """It counted a second user of the connections, which the one close then left open."""
+    async with running() as cluster:
+        async with AdminClient(cluster.address) as admin:
+            with pytest.raises(StateError, match="open already"):
+                await admin.start()
+            await admin.cluster_info()
+
+        await until(lambda: not cluster.connections)
+
+
 async def test_one_broker_group_is_asked_alone() -> None:
     """Its figures do not depend on what the others, or the name servers, can say now."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
@@ -53,11 +66,20 @@ async def test_one_broker_group_is_asked_alone() -> None:
 
 
 async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
-    """A broker of RocketMQ 5 notes the topic under a name of its own; one without any is sent nowhere."""
+    """A broker of RocketMQ 5 notes the topic under a name of its own; one without any, or that its topic does not know, is sent nowhere."""
     (told, untold) = messages(1, 2)
+    told.body = b"x" * (5 << 20)  # as a producer with its own limit sends it deflated
     told.properties |= {"DLQ_ORIGIN_TOPIC": "T", "DLQ_ORIGIN_MESSAGE_ID": "0A", "color": "red"}
+    origin = Message(topic="T", body=told.body, properties={"color": "red"}, unique_key="0A")
+    large = ProducerSettings(max_message_size_bytes=8 << 20)
 
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        with pytest.raises(SettingError, match="T has no message that says the same"):
+            await admin.resend(told)
+        async with Producer("p", cluster.address, settings=large) as producer:
+            await producer.send(origin)
+        with pytest.raises(SettingError, match="T has no message that says the same"):
+            await admin.resend(replace(told, body=b"mine"))
         result = await admin.resend(told)
         with pytest.raises(SettingError, match="does not name its original topic; pass one"):
             await admin.resend(untold)

@@ -24,8 +24,8 @@ from orderlymq import (
 )
 from orderlymq.cli import cli
 from orderlymq_protocol.message.ids import UniqueKeyFactory, encode_offset_message_id
-from tests.client.fakecluster import until
 from tests.cluster.processes import Group
+from tests.waiting import until
 
 MOMENT = datetime(2026, 1, 31, tzinfo=UTC)
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]

@@ -46,3 +46,31 @@ async def test_a_message_is_found_by_its_id_beside_a_broker_group_that_does_not_
             await admin.find_messages("T", "ID")
         with pytest.raises(BrokerUnreachable):
             await admin.find_messages("T", "other", unique=True)
+
+
+@pytest.mark.parametrize(("body", "says"), [(b"", "no message"), (b"no record", "unreadable")])
+async def test_an_answer_without_a_message_is_an_error_of_its_broker(
+    body: bytes, says: str
+) -> None:
+    """A program that looks for a message met a RuntimeError, or one that no caller expects."""
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        message_id = cluster.append("T", 0, b"x")
+        cluster.faults[RequestCode.VIEW_MESSAGE_BY_ID] = [
+            lambda command, _: command.reply(body=body)
+        ]
+        with pytest.raises(BrokerError, match=says):
+            await admin.view_message(message_id)
+        cluster.faults[RequestCode.QUERY_MESSAGE] = [
+            lambda command, _: command.reply(body=b"no record")
+        ]
+        with pytest.raises(BrokerError, match="unreadable"):
+            await admin.find_messages("T", "key")
+
+
+async def test_as_many_messages_are_found_as_were_asked_for() -> None:
+    """The newest of all broker groups together, not of each; and none without a word where one is away."""
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        for body in (b"old", b"new"):
+            cluster.append("T", 0, body, b"UNIQ_KEY\x01order\x02KEYS\x01order\x02")
+
+        assert [each.body for each in await admin.find_messages("T", "order", count=1)] == [b"new"]

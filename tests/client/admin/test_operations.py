@@ -13,8 +13,8 @@ from orderlymq import (
     Producer,
     ReceivedMessage,
 )
-from tests.client.fakecluster import until
 from tests.cluster.processes import Group
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
@@ -84,10 +84,19 @@ async def test_clients_and_queues_of_a_topic(group: Group, admin: AdminClient) -
 
     assert await admin.producers("nobody") == []
     assert "parts" in await admin.topics_of_group("users")
+    async with asyncio.timeout(30):  # the consumer has committed at its end; its broker may be busy
+        while await committed(admin, "users") != {0: 1}:  # noqa: ASYNC110 - the broker's to know
+            await asyncio.sleep(0.05)
     await admin.clone_offsets("users", "heirs", "parts")
-    assert {q.queue_id: o.consumer_offset for q, o in (await admin.progress("heirs")).items()}
+    assert await committed(admin, "heirs") == {0: 1}
     (span,) = await admin.consume_time_span("parts", "users")
     assert span.min_time_stamp == seen.store_timestamp
+
+
+async def committed(admin: AdminClient, group: str) -> dict[int, int]:
+    """Return the offsets of a group in the topic of the test, by queue."""
+    found = await admin.progress(group)
+    return {q.queue_id: o.consumer_offset for q, o in found.items() if q.topic == "parts"}
 
 
 async def test_a_broker_is_taken_out_of_writing_and_back(admin: AdminClient) -> None:

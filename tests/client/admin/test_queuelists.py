@@ -8,6 +8,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError, TopicNotFound
 from orderlymq_protocol.body.catalogue import (
     BrokerData,
+    ClusterInfo,
     QueueData,
     SubscriptionGroupConfig,
     TopicConfig,
@@ -17,7 +18,8 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import BROKER, Fault, refuse, running, until
+from tests.client.fakecluster import BROKER, Fault, refuse, running
+from tests.waiting import until
 
 AWAY = "broker-b"
 CHANGES = {
@@ -98,6 +100,30 @@ async def test_a_refused_topic_that_no_broker_has_keeps_its_declaration() -> Non
             await admin.create_topic("orders", queues=8, ordered=True)
 
         assert cluster.declared == {"orders": f"{BROKER}:8"}
+
+
+async def test_what_one_group_refuses_is_made_by_the_same_command_later() -> None:
+    """Law: a topic that one group has made ordered and another one not yet keeps the list of both; a shorter one would stay for good."""
+
+    def both(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        table = {name: BrokerData("fake", name, {0: cluster.address}) for name in (BROKER, AWAY)}
+        return command.reply(body=ClusterInfo(table, {"fake": (BROKER, AWAY)}).to_json())
+
+    async with running(topics={"orders": 4}) as cluster, AdminClient(cluster.address) as admin:
+        cluster.faults[RequestCode.GET_BROKER_CLUSTER_INFO] = [both] * 3
+        cluster.faults[RequestCode.UPDATE_AND_CREATE_TOPIC] = [
+            lambda command, _: command.reply(),
+            refuse(ResponseCode.SYSTEM_ERROR),
+        ]
+        cluster.faults[RequestCode.GET_ALL_TOPIC_CONFIG] = [
+            _configured(2),
+            _configured(4, order=False),
+        ]
+        with pytest.raises(BrokerError, match="refused by the test"):
+            await admin.create_topic("orders", queues=4, ordered=True)
+
+        assert cluster.declared == {"orders": f"{BROKER}:2;{AWAY}:2"}
+        assert await admin.create_topic("orders", queues=4, ordered=True) == {BROKER: 2, AWAY: 2}
 
 
 async def test_a_list_that_was_declared_before_stays_when_a_broker_refuses_it() -> None:
@@ -202,3 +228,25 @@ async def test_routes_are_asked_for_immediately_and_not_all_at_once() -> None:
 
         assert await asked == []
         assert cluster.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 40
+
+
+async def test_a_topic_without_order_is_deleted_at_all_groups_or_at_none() -> None:
+    """Nobody says where its parts are: one may come back with a group that is away, with old messages."""
+    declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
+    async with (
+        running(topics={"orders": 4, "plain": 4}, declared=declared) as cluster,
+        AdminClient(cluster.address) as admin,
+    ):
+        with pytest.raises(BrokerUnreachable, match=f"{AWAY} is not registered now"):
+            await admin.delete_topic("plain")
+
+        assert not CHANGES & {*cluster.codes()}
+
+
+async def test_a_field_that_no_group_has_is_changed_nowhere() -> None:
+    """A broker answers success to members that it does not know, and changes nothing."""
+    async with running() as cluster, AdminClient(cluster.address) as admin:
+        with pytest.raises(SettingError, match="has no field consume_enabled"):
+            await admin.set_group(SubscriptionGroupConfig("billing"), only=["consume_enabled"])
+
+        assert not CHANGES & {*cluster.codes()}

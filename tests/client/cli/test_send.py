@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from orderlymq.cli import cli
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.message.properties import UNIQ_KEY, decode_properties
-from tests.client.fakecluster import FakeCluster, running
+from tests.client.fakecluster import FakeCluster, refuse, running
 
 
 async def send(cluster: FakeCluster, topic: str, *arguments: str) -> Result:
@@ -72,3 +72,14 @@ async def test_a_key_beside_a_queue_is_refused() -> None:
 
     assert (refused.exit_code, len(cluster.logs)) == (2, 0)
     assert "--key and --queue exclude each other" in refused.stderr
+
+
+async def test_a_row_of_sends_that_ends_midway_says_how_many_are_stored() -> None:
+    """Who repeats the whole command would store them twice."""
+    refuses = refuse(ResponseCode.MESSAGE_ILLEGAL, "the topic is too long")
+    async with running(topics={"orders": 1}) as cluster:
+        cluster.faults[RequestCode.SEND_MESSAGE_V2] = [cluster.serve, cluster.serve, refuses]
+        sent = await send(cluster, "orders", "--count", "5")
+
+    assert sent.exit_code == 1
+    assert "2 of 5 messages are stored" in sent.stderr

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -20,10 +21,11 @@ from orderlymq_protocol.body.catalogue import BrokerData, TopicRouteData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from tests.client.fakecluster import BROKER, FakeCluster, refuse, reset, running, silence, until
+from tests.client.fakecluster import BROKER, FakeCluster, refuse, reset, running, silence
 from tests.client.forks import in_child
 from tests.client.inbox import Inbox, fill
 from tests.protocol.uniquekeys import decode_unique_key
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -163,6 +165,37 @@ async def test_what_is_only_looked_at_is_not_asked_for_later() -> None:
         await until(lambda: asked("looked") > before + 3)
 
 
+async def test_a_topic_that_was_deleted_is_asked_for_a_while_and_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everyone who ever sent to it asked, and warned, every 30 s for ever. A name server that has restarted is asked until it knows."""
+    async with running(topics={"T": 1, "U": 1}) as cluster:
+        instance = ClientInstance(cluster.address, ClientSettings(poll_name_server_interval=0.02))
+        await instance.start()
+        await instance.route("T")
+        await instance.route("U")
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [
+            refuse(ResponseCode.TOPIC_NOT_EXIST)
+        ] * 999
+        await until(lambda: instance.routes.topics == ())
+        cluster.faults.clear()
+        await until(lambda: len(instance.routes.topics) == 2)
+        caplog.clear()
+        monkeypatch.setattr("orderlymq.connection.instance._MISSING_S", 0.1)
+        del cluster.topics["T"]
+        await until(lambda: "T" not in instance._watched)
+        asked = [each.ext["topic"] for each in cluster.seen].count("T")
+        again = len(cluster.seen) + 5
+        await until(lambda: len(cluster.seen) >= again)
+
+        assert [each.ext["topic"] for each in cluster.seen].count("T") == asked
+        assert [each.levelname for each in caplog.records].count("WARNING") == 1
+        cluster.topics["T"] = 2
+        assert len((await instance.route("T")).publish) == 2
+        assert instance._watched == {"T", "U"}
+        await instance.close()
+
+
 async def test_without_name_servers_a_route_is_what_it_was() -> None:
     """Law: a topic that was looked at before can be found again while its brokers answer."""
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
@@ -197,6 +230,33 @@ async def test_an_address_that_failed_is_asked_for_again(
             assert await reader.max_offset(queue) == 0
         finally:
             await instance.close()
+
+
+async def test_name_servers_that_hang_hold_nobody_up_whose_broker_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: a lost connection costs no lease. Each lost one once stopped pulls, locks and commits for 3 s per name server."""
+    monkeypatch.setattr("orderlymq.connection.instance._NAME_SERVER_TIMEOUT_S", 600.0)
+    queue = MessageQueue("T", BROKER, 0)
+    async with running(topics={"T": 1}) as cluster:
+        instance = ClientInstance(cluster.address)
+        reader = QueueReader(instance, "G")
+        await reader.max_offset(queue)
+        before = cluster.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [silence] * 99
+        began_s = time.monotonic()
+        for _ in range(20):
+            cluster.faults[RequestCode.GET_MAX_OFFSET] = [refuse(ResponseCode.SYSTEM_ERROR)]
+            with pytest.raises(BrokerError):
+                await reader.max_offset(queue)
+            async with asyncio.timeout(30):
+                assert await reader.max_offset(queue) == 0
+        took_s = time.monotonic() - began_s
+        asked = cluster.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) - before
+        await instance.close()
+
+    assert asked == 1, "one question serves all"
+    assert took_s < 5, "the wait for it is one, and short"
 
 
 async def test_the_route_of_a_queue_that_is_pulled_is_kept_fresh() -> None:

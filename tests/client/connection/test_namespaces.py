@@ -18,8 +18,9 @@ from orderlymq.consumer.push.consumer import Consumer
 from orderlymq_protocol.body.catalogue import LockBatchRequest
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client import fakecluster
-from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, running
 from tests.client.inbox import Inbox
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(

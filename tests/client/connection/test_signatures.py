@@ -1,5 +1,7 @@
 """Signatures against the vectors of RocketMQ's ACL hook."""
 
+import asyncio
+
 from orderlymq.connection.signatures import RequestSigner, signed
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signature import SERVER, verified
@@ -78,6 +80,24 @@ async def test_a_mark_that_a_refusal_names_is_signed_for() -> None:
 
     assert seen == [("one", ""), ("one", "mark"), ("one", "mark")]
     assert verified(command, [b"secret of ann"]).server == ""
+
+
+async def test_a_request_that_is_signed_again_has_what_is_left_of_its_time() -> None:
+    """It had its whole time once more; without any left the refusal is the answer."""
+    times: list[float] = []
+
+    async def refuse(address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        times.append(timeout_s)
+        await asyncio.sleep(0.02)
+        return command.reply(1, ext={SERVER: f"mark {len(times)}"})
+
+    for timeout_s in (1.0, 0.01):
+        signer = RequestSigner("ann", "secret of ann")
+        assert (await signer.invoke(refuse, "one", request(17), timeout_s)).code == 1
+
+    first, second, third = times
+    assert (first, third) == (1.0, 0.01)
+    assert second <= 0.98
 
 
 async def test_who_has_no_key_sends_once() -> None:

@@ -30,6 +30,17 @@ def test_a_lost_broker_is_logged_once_then_every_half_minute_and_when_it_is_back
     ]
 
 
+def test_a_queue_that_another_client_has_is_no_lost_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its code is also that of a replica that does not lead; the words are not."""
+    refused = BrokerError(1, "queue 0 of topic T in the ordered group G is locked by nobody")
+    Troubles(lambda: 0.0).failed("broker-a", "pulls of T", refused)
+
+    (said,) = caplog.records
+    assert said.getMessage() == f"broker-a refuses pulls of T: {refused}"
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

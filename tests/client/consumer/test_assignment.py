@@ -32,7 +32,8 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import BROKER, refuse, running, until
+from tests.client.fakecluster import BROKER, refuse, running
+from tests.waiting import until
 
 
 def _queues(count: int, broker: str = "broker-a") -> list[MessageQueue]:

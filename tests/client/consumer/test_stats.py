@@ -11,9 +11,10 @@ from orderlymq.consumer.stats import CONSUME_RT_BOUNDS_MS, ConsumerStats, TopicC
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
-from tests.client.fakecluster import FakeCluster, running, until
+from tests.client.fakecluster import FakeCluster, running
 from tests.client.inbox import Inbox, fill, ordered_consumer
 from tests.client.messages import QUEUE
+from tests.waiting import until
 
 HOUR_MS = 3_600_000
 

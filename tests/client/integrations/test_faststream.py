@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from orderlymq import ClientSettings, ConsumerSettings, ProducerSettings, SettingError
 from orderlymq.blocking import AdminClient
+from orderlymq.consumer.listeners.context import NotBegun
 from orderlymq.integrations.faststream import (
     OrderlyMQBroker,
     OrderlyMQMessage,
@@ -32,9 +33,12 @@ from orderlymq.integrations.faststream import (
 from orderlymq.oracle.events import Kind
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
-from tests.client.fakecluster import until
+from tests.client.fakecluster import running, silence
+from tests.client.messages import messages
+from tests.waiting import until
 
 __all__ = ["orderlymq_cluster"]
 
@@ -142,6 +146,34 @@ async def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(FeatureNotSupportedException):
         await broker.publish_batch("x", queue="orders")
     assert await broker.ping(1) is False
+
+
+async def test_a_ping_takes_no_longer_than_it_may() -> None:
+    """A name server that hangs took three seconds; one that answers something else raised an error."""
+    async with running() as cluster, started(make(name_servers=cluster.address)) as broker:
+        asked = cluster.faults[RequestCode.GET_BROKER_CLUSTER_INFO]
+        asked += [silence, lambda command, _: command.reply(body=b"[]")]
+        began_s = time.monotonic()
+        silent = await broker.ping(0.05)
+        took_s = time.monotonic() - began_s
+        foreign = await broker.ping(None)
+
+        assert (silent, foreign, await broker.ping(5)) == (False, False, True)
+        assert took_s < 2
+
+
+async def test_a_stop_before_a_handler_in_a_thread_begins_counts_no_try() -> None:
+    """No handler has the message. One with its last try once became a dead letter."""
+    subscriber = make().subscriber("orders", group="billing")
+    subscriber(lambda text: None)
+    subscriber._in_threads = subscriber.running = True
+
+    listening = asyncio.create_task(subscriber._listen(messages(0), None))
+    await asyncio.sleep(0)
+    await subscriber.stop()
+
+    with pytest.raises(NotBegun):
+        await listening
 
 
 def test_asyncapi_shows_topics_and_types() -> None:

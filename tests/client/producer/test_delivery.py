@@ -2,17 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from orderlymq.connection import instance
 from orderlymq.errors import NameServersUnreachable, SendRefused, SendUnknown, TopicNotFound
-from orderlymq.message import Message
+from orderlymq.message import Message, SendStatus
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.requests import send_request
 from orderlymq.producer.selectors import hash_index
 from orderlymq.producer.sendoutcome import Attempts
 from orderlymq.settings import ProducerSettings
+from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
@@ -29,6 +33,32 @@ from tests.client.fakecluster import (
 SEND = RequestCode.SEND_MESSAGE_V2
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 TEMPLATE = "TBW102"
+
+
+def _two_groups(first: FakeCluster, second: FakeCluster) -> Fault:
+    """Answer as a name server that knows two broker groups with a queue each."""
+
+    def fault(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        names = {"a": first.address, "b": second.address}
+        route = TopicRouteData(
+            tuple(QueueData(name, 1, 1, 6) for name in names),
+            tuple(BrokerData("fake", name, {0: address}) for name, address in names.items()),
+        )
+        return command.reply(body=route.to_json())
+
+    return fault
+
+
+def _stored(cluster: FakeCluster, status: SendStatus) -> Fault:
+    """Store, and say how safely."""
+
+    def fault(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        answer = cluster.serve(command, conn)
+        assert answer is not None
+        answer.code = status.value
+        return answer
+
+    return fault
 
 
 def _unknown(cluster: FakeCluster, topic: str) -> Fault:
@@ -147,6 +177,24 @@ async def test_a_send_reaches_its_broker_in_its_time_while_name_servers_hang(
     assert cluster.codes().count(SEND) == 2
 
 
+async def test_the_question_for_a_route_is_part_of_the_time_of_a_send() -> None:
+    """Law: a time-out is for everything together. The tries began a second one when the route was known."""
+
+    def late(command: RemotingCommand, conn: Connection) -> None:
+        answer = cluster.serve(command, conn)
+        assert answer is not None
+        asyncio.get_running_loop().call_later(2.5, conn.send, answer)
+
+    async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
+        cluster.faults[ROUTE] = [late]
+        cluster.faults[SEND] = [silence] * 9
+        began_s = time.monotonic()
+        with pytest.raises(SendUnknown):
+            await producer.send("T", "x", key="k", timeout=4)
+
+    assert time.monotonic() - began_s < 6
+
+
 async def test_a_send_to_a_topic_that_no_name_server_tells_of_ends_with_its_time() -> None:
     """Nothing leaves after that."""
     async with running(topics={"T": 1}) as cluster, Producer("P", cluster.address) as producer:
@@ -192,3 +240,85 @@ async def test_a_plain_send_that_must_not_be_repeated_is_tried_once() -> None:
             await producer.send("T", "x")
 
     assert cluster.codes().count(SEND) == 1
+
+
+NOT_SYNCED = SendStatus.FLUSH_DISK_TIMEOUT
+ELSEWHERE = ProducerSettings(retry_another_broker_when_not_store_ok=True)
+
+
+@asynccontextmanager
+async def _between_two(
+    settings: ProducerSettings = ELSEWHERE,
+) -> AsyncIterator[tuple[Producer, FakeCluster, FakeCluster]]:
+    """Yield a producer and the two broker groups of its topic; the first one asked stores without a sync."""
+    async with (
+        running(topics={"T": 1}) as first,
+        running(topics={"T": 1}) as second,
+        Producer("P", first.address, settings=settings) as producer,
+    ):
+        first.faults[ROUTE] = [_two_groups(first, second)] * 99
+        first.faults[SEND] = [_stored(first, NOT_SYNCED)]
+        yield producer, first, second
+
+
+async def test_what_is_not_stored_safely_is_sent_to_another_broker_group() -> None:
+    """SND-07: the better status counts."""
+    async with _between_two() as (producer, first, second):
+        result = await producer.send("T", "x")
+
+    assert (result.status, result.queue.broker_name) == (SendStatus.OK, "b")
+    assert first.bodies("T", 0) == second.bodies("T", 0) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        refuse(ResponseCode.MESSAGE_ILLEGAL),
+        refuse(ResponseCode.SERVICE_NOT_AVAILABLE),
+        refuse(ResponseCode.ORDERLYMQ_QUEUES_CHANGED),
+        reset,
+        silence,
+    ],
+)
+async def test_what_is_stored_is_acknowledged_whatever_other_brokers_say(elsewhere: Fault) -> None:
+    """Law: a refusal means that no try can have been stored."""
+    async with _between_two() as (producer, first, second):
+        second.faults[SEND] = [elsewhere] * 99
+        result = await producer.send("T", "x", timeout=1)
+
+    assert (result.status, result.queue.broker_name) == (NOT_SYNCED, "a")
+    assert first.bodies("T", 0) == [b"x"]
+    assert second.codes().count(SEND) == 1
+
+
+async def test_two_brokers_that_store_without_a_sync_get_a_message_once_each() -> None:
+    """The last acknowledgement counts."""
+    async with _between_two() as (producer, first, second):
+        second.faults[SEND] = [_stored(second, NOT_SYNCED)]
+        result = await producer.send("T", "x")
+
+    assert (result.status, result.queue.broker_name) == (NOT_SYNCED, "b")
+    assert first.bodies("T", 0) == second.bodies("T", 0) == [b"x"]
+
+
+async def test_what_is_stored_stays_alone_where_no_try_is_left() -> None:
+    """SND-06."""
+    settings = replace(ELSEWHERE, retry_times_when_send_failed=0)
+    async with _between_two(settings) as (producer, _, second):
+        result = await producer.send("T", "x")
+
+    assert (result.status, result.queue.broker_name) == (NOT_SYNCED, "a")
+    assert SEND not in second.codes()
+
+
+async def test_the_only_broker_group_stores_a_message_once_however_safely() -> None:
+    """Another try there would be another copy."""
+    async with (
+        running(topics={"T": 2}) as cluster,
+        Producer("P", cluster.address, settings=ELSEWHERE) as producer,
+    ):
+        cluster.faults[SEND] = [_stored(cluster, NOT_SYNCED)]
+        result = await producer.send("T", "x")
+
+    assert result.status is NOT_SYNCED
+    assert sum(map(len, cluster.logs.values())) == 1

@@ -8,11 +8,12 @@ from orderlymq.errors import SendRefused
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.selectors import hash_index
-from orderlymq.settings import ProducerSettings
+from orderlymq.settings import ClientSettings, ProducerSettings
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, Fault, running
+from tests.client.fakecluster import BROKER, FakeCluster, Fault, running
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -58,6 +59,45 @@ async def test_a_send_that_is_waited_for_stays_behind_those_that_are_not() -> No
         await first
 
     assert cluster.bodies("T", 0) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("linger", [0, 0.01])
+@pytest.mark.parametrize("by", ["key", "queue"])
+async def test_the_order_is_the_same_under_the_bare_and_the_whole_name(
+    by: str, linger: float
+) -> None:
+    """Law: it is one topic. Two lines of sends had no order between them."""
+    async with (
+        running(topics={"shop%T": 1}, ordered=True) as cluster,
+        Producer(
+            "G",
+            cluster.address,
+            client_settings=ClientSettings(namespace="shop"),
+            linger=linger,
+        ) as producer,
+    ):
+
+        def send(topic: str, body: str) -> "asyncio.Future[SendResult]":
+            queue = MessageQueue(topic, BROKER, 0) if by == "queue" else None
+            return producer.send_nowait(
+                topic, body, key="k" if queue is None else None, queue=queue
+            )
+
+        async def late(command: RemotingCommand, conn: Connection) -> None:
+            await asyncio.sleep(0)
+            answer = cluster.serve(command, conn)
+            assert answer is not None
+            conn.send(answer)
+
+        tasks = list[asyncio.Task[None]]()
+
+        def slow(command: RemotingCommand, conn: Connection) -> None:
+            tasks.append(asyncio.create_task(late(command, conn)))
+
+        cluster.faults[SEND] = [slow]
+        await asyncio.gather(send("T", "first"), send("shop%T", "second"))
+
+    assert cluster.bodies("shop%T", 0) == [b"first", b"second"]
 
 
 async def test_order_is_kept_while_the_queues_of_the_topic_change() -> None:

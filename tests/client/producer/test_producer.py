@@ -23,9 +23,11 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import SendMessageHeader
 from orderlymq_protocol.message import properties, sysflag
+from orderlymq_protocol.message.ids import decode_offset_message_id
 from orderlymq_protocol.message.record import body_crc
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running
+from tests.waiting import until
 
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 
@@ -48,7 +50,7 @@ async def test_a_message_comes_back_with_where_it_is() -> None:
         assert result.status is SendStatus.OK
         assert result.queue == MessageQueue("T", BROKER, 1)
         assert result.queue_offset == 0
-        assert fakecluster.decoded(result.offset_message_id) == (
+        assert decode_offset_message_id(result.offset_message_id) == (
             "127.0.0.1",
             cluster.port,
             stored.physical_offset,
@@ -230,7 +232,7 @@ async def test_one_way_sends_ask_for_no_answer_and_never_raise_for_trouble() -> 
     """SND-05."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         await producer.send_oneway("T", "x", key="k")
-        await fakecluster.until(lambda: cluster.bodies("T", 0) == [b"x"])
+        await until(lambda: cluster.bodies("T", 0) == [b"x"])
         (sent,) = (each for each in cluster.seen if each.code == SEND)
 
     assert sent.is_oneway
@@ -381,7 +383,7 @@ async def test_a_number_and_its_text_are_one_key_however_it_is_sent(linger: floa
         await producer.send_batch([Message(topic="T", body=b"5", key=key) for key in (17, "17")])
         await producer.send_oneway("T", "6", key=17)
         queue = (await asyncio.gather(*futures))[0].queue.queue_id
-        await fakecluster.until(lambda: len(cluster.bodies("T", queue)) == 7)
+        await until(lambda: len(cluster.bodies("T", queue)) == 7)
 
     assert queue == hash_index("17", 8) != hash_index(17, 8)
     assert cluster.bodies("T", queue) == [b"1", b"2", b"3", b"4", b"5", b"5", b"6"]
@@ -455,7 +457,7 @@ async def test_brokers_learn_about_the_producer_and_that_it_left() -> None:
     async with running(topics={"T": 1}) as cluster:
         async with Producer("G", cluster.address) as producer:
             await producer.send("T", "x")
-            await fakecluster.until(lambda: bool(cluster.heartbeats))
+            await until(lambda: bool(cluster.heartbeats))
             client_id = producer.client_id
         (left,) = (each for each in cluster.seen if each.code == RequestCode.UNREGISTER_CLIENT)
 

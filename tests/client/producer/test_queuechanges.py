@@ -19,14 +19,8 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.extensions import EXT_QUEUE_TOTAL
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import (
-    FakeCluster,
-    Fault,
-    refuse,
-    running,
-    serve_then_reset,
-    until,
-)
+from tests.client.fakecluster import FakeCluster, Fault, refuse, running, serve_then_reset
+from tests.waiting import until
 
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -98,6 +92,58 @@ async def test_patience_ends_with_a_definite_refusal() -> None:
         assert caught.value.code == CHANGED
         with pytest.raises(SendRefused):
             await producer.send("T", b"x", key="k", timeout=0.06)
+
+
+async def test_a_send_that_lingers_waits_no_longer_than_its_own_time() -> None:
+    """Law: a time-out covers all tries. The sends that wait with it go on, but for those of its key, which are behind it."""
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address, linger=0.005) as producer,
+    ):
+        for code in (SEND, BATCH):
+            cluster.faults[code] = [refuse(CHANGED)] * 1_000
+        short = producer.send_nowait("T", b"short", key="k", timeout=0.2)
+        behind = producer.send_nowait("T", b"behind", key="k", timeout=60)
+        long = producer.send_nowait("T", b"long", key="l", timeout=60)
+        others = [producer.send_nowait("T", b"other", key=f"o{n}") for n in range(8)]
+        await until(lambda: bool({SEND, BATCH}.intersection(cluster.codes())))
+        late = producer.send_nowait("T", b"late", key="m", timeout=0.1)
+        async with asyncio.timeout(5):
+            refused, unsent, next_round = await asyncio.gather(
+                short, behind, late, return_exceptions=True
+            )
+        assert not any(each.done() for each in (long, *others))
+        for code in (SEND, BATCH):
+            cluster.faults[code] = []
+        await asyncio.gather(long, *others)
+
+    for each in (refused, next_round):
+        assert isinstance(each, SendRefused)
+        assert each.code == CHANGED
+    assert isinstance(unsent, SendRefused)
+    assert "an earlier send of the same key failed" in str(unsent)
+    assert sorted(body for log in cluster.logs.values() for body in (m.body for m in log)) == [
+        b"long",
+        *[b"other"] * 8,
+    ]
+
+
+async def test_the_own_time_of_a_send_that_lingers_wins_over_patience() -> None:
+    """As without lingering."""
+    settings = ProducerSettings(queue_change_patience=0.05)
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address, settings=settings, linger=0.005) as producer,
+    ):
+        for code in (SEND, BATCH):
+            cluster.faults[code] = [refuse(CHANGED)] * 1_000
+        patient = producer.send_nowait("T", b"patient", key="k", timeout=60)
+        with pytest.raises(SendRefused):
+            await producer.send("T", b"other", key="o")
+        for code in (SEND, BATCH):
+            cluster.faults[code] = []
+
+        assert (await patient).queue_offset == 0
 
 
 async def test_sends_of_one_key_stay_in_the_order_of_their_calls_through_a_change() -> None:

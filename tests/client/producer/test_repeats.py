@@ -17,6 +17,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client import fakecluster
 from tests.client.fakecluster import running
+from tests.waiting import until
 
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -111,7 +112,7 @@ async def test_a_repeat_behind_its_own_first_send_is_as_unknown_as_that(linger: 
         await producer.queues("T")
         cluster.faults[SEND] = [fakecluster.silence]
         first = producer.send_nowait(message, timeout=0.1)
-        await fakecluster.until(lambda: cluster.codes().count(SEND) == 1)
+        await until(lambda: cluster.codes().count(SEND) == 1)
         outcomes = await asyncio.gather(
             first, producer.send_nowait(message), return_exceptions=True
         )
@@ -142,12 +143,12 @@ async def test_a_refusal_after_an_acknowledgement_that_nobody_heard_is_unknown(
         cluster.faults[SEND] = [late] * 2
         cluster.faults[BATCH] = [late]
         before = producer.send_nowait("T", b"before", key="k")
-        await fakecluster.until(lambda: len(cluster.bodies("T", 0)) == 1)
+        await until(lambda: len(cluster.bodies("T", 0)) == 1)
         cancelled = asyncio.ensure_future(RESEND[first](producer, message))
         await asyncio.sleep(0)
         answer()
         await before
-        await fakecluster.until(lambda: len(cluster.bodies("T", 0)) == 2)
+        await until(lambda: len(cluster.bodies("T", 0)) == 2)
         cancelled.cancel()
         await asyncio.wait([cancelled])
         for code in (SEND, BATCH):

@@ -143,8 +143,8 @@ def test_the_broker_that_failed_last_is_left_out_when_there_is_another() -> None
     mixed = (*QUEUES[:2], MessageQueue("T", "broker-b", 0))
     turn = RoundRobin()
 
-    chosen = [turn.select(mixed, "broker-a") for _ in range(3)]
-    alone = [turn.select(QUEUES, "broker-a") for _ in range(3)]
+    chosen = [turn.select(mixed, {"broker-a"}) for _ in range(3)]
+    alone = [turn.select(QUEUES, {"broker-a"}) for _ in range(3)]
 
     assert chosen == [mixed[2]] * 3
     assert len(set(alone)) == 3

@@ -12,7 +12,8 @@ from orderlymq.producer.selectors import by_hash
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, refuse, running, until
+from tests.client.fakecluster import FakeCluster, refuse, running
+from tests.waiting import until
 
 Call = Callable[[Producer], Awaitable[object]]
 

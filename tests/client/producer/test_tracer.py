@@ -1,6 +1,7 @@
 """Writing traces: complete, in the background, and never in the way."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,18 @@ from orderlymq.connection.tracerecords import (
     parse_traces,
 )
 from orderlymq.consumer.core.events import ConcurrentResult
+from orderlymq.consumer.group.offsets import BrokerOffsets
 from orderlymq.consumer.push.consumer import Consumer
+from orderlymq.consumer.settings import MessageModel
 from orderlymq.errors import SendRefused
+from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.tracer import WAITING_MAX, Tracer
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.ids import decode_offset_message_id
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, refuse, running, silence, until
+from tests.client.fakecluster import FakeCluster, refuse, running, silence
+from tests.waiting import until
 
 TRACES = "RMQ_SYS_TRACE_TOPIC"
 
@@ -53,6 +59,33 @@ async def test_each_send_is_traced_with_its_outcome() -> None:
         5,
         first.offset_message_id,
     )
+
+
+@pytest.mark.parametrize("linger", [0, 0.005])
+async def test_each_message_that_is_sent_together_with_others_is_traced(linger: float) -> None:
+    """Law: `trace` reports what becomes of each send. Batches and sends that lingered once had no trace."""
+    async with running(topics={"T": 1, TRACES: 1}) as cluster:
+        async with Producer("shop", cluster.address, trace=True, linger=linger) as producer:
+            sent = [producer.send_nowait("T", f"n{number}") for number in range(3)]
+            results = await asyncio.gather(*sent)
+            results.append(await producer.send("T", "one", key="k"))
+            batch = [Message(topic="T", body=b"b") for _ in range(2)]
+            await producer.send_batch(batch)
+            for code in (310, 320):
+                cluster.faults[code] = [refuse(13)]
+            with pytest.raises(SendRefused):
+                await producer.send("T", "refused")
+            cluster.faults.clear()
+        found = [each for each in traces(cluster) if isinstance(each, Published)]
+
+    acknowledged = [each for each in found if each.success]
+    stored = {stored.physical_offset for stored in cluster.logs["T", 0]}
+    assert [each.message_id for each in acknowledged] == [
+        *(each.message_id for each in results),
+        *(each.unique_key for each in batch),
+    ]
+    assert {decode_offset_message_id(each.offset_message_id)[2] for each in acknowledged} == stored
+    assert len(found) - len(acknowledged) == 1
 
 
 async def test_a_consumer_traces_the_beginning_and_the_end() -> None:
@@ -94,6 +127,55 @@ async def test_tracing_that_fails_disturbs_nobody() -> None:
         for _ in range(WAITING_MAX + 7):
             tracer._take(Published(1, "r", "g", "T", "M"))
         assert tracer.dropped == 7
+
+
+@pytest.mark.parametrize("what", ["tags", "keys"])
+async def test_a_send_without_tags_or_keys_is_traced(what: str) -> None:
+    """None is none: a stored send raised a TypeError, or the client could not be closed."""
+    nothing: dict[str, Any] = {what: None}
+    async with running(topics={"T": 1, TRACES: 1}) as cluster:
+        async with Producer("shop", cluster.address, trace=True) as producer:
+            await producer.send("T", "hello", **nothing)
+
+        assert len(traces(cluster)) == 1
+
+
+async def test_a_group_with_the_longest_name_is_traced() -> None:
+    """The name of the tracer's own producer was too long, and the client half started."""
+    group, done = "g" * 255, asyncio.Event()
+
+    async def listener(_messages: object, _context: object) -> None:
+        done.set()
+
+    async with running(topics={"T": 1, TRACES: 1}) as cluster:
+        async with Producer(group, cluster.address, trace=True) as producer:
+            await producer.send("T", "hello")
+        async with Consumer(
+            group,
+            cluster.address,
+            topics="T",
+            listener=listener,
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,  # which has no retry topic with a name of that length
+            offset_store=BrokerOffsets(ClientInstance(cluster.address), group),
+            trace=True,
+        ):
+            await asyncio.wait_for(done.wait(), 5)
+
+        assert [type(each) for each in traces(cluster)] == [Published, ConsumeBegan, ConsumeEnded]
+
+
+async def test_a_trace_that_cannot_be_written_keeps_no_client_from_its_end() -> None:
+    """Law: tracing disturbs nobody."""
+    async with running(topics={"T": 1, TRACES: 1}) as cluster:
+        producer = Producer("shop", cluster.address, trace=True)
+        await producer.start()
+        assert producer._tracer is not None
+        producer._tracer._take(Published(1, "r", "g", "T", "\ud800"))
+        await producer.close()
+
+        await until(lambda: not cluster.connections)
+        assert producer._tracer.dropped == 1
 
 
 async def test_each_trace_is_sent_or_counted_when_its_client_closes(

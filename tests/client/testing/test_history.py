@@ -24,7 +24,7 @@ from orderlymq.oracle.verdict import Defect, Kind
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
-from tests.client.fakecluster import until
+from tests.waiting import until
 
 __all__ = ["orderlymq_cluster"]
 

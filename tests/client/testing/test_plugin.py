@@ -142,6 +142,17 @@ async def test_a_delayed_answer_leaves_the_send_unknown_and_its_repeat_is_recogn
     assert [each.max_offset for each in stats.values()] == [1]
 
 
+async def test_a_delay_is_used_up_by_any_request_of_its_kind(orderlymq_cluster: Cluster) -> None:
+    """A batch, much later, once was late as well, though one send had been asked for."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    orderlymq_cluster.delay("send", by=0.3)
+    async with Producer() as producer:
+        with pytest.raises(SendUnknown):
+            await producer.send("orders", "late", key="order-1", timeout=0.1)
+
+    assert orderlymq_cluster._delays == []
+
+
 async def test_the_verdict_names_what_a_listener_got_out_of_order(
     orderlymq_cluster: Cluster,
 ) -> None:

@@ -97,6 +97,6 @@ func messageValues(message *primitive.MessageExt) map[string]interface{} {
 		"queue":     fmt.Sprintf("%s:%d", message.Queue.BrokerName, message.Queue.QueueId),
 		"reconsume": message.ReconsumeTimes, "keys": message.GetKeys(), "topic": message.Topic,
 		"tags": message.GetTags(), "shardingKey": message.GetShardingKey(), "msgId": message.MsgId,
-		"offsetMsgId": message.OffsetMsgId, "colour": message.GetProperty("colour"),
+		"offsetMsgId": message.OffsetMsgId, "colour": message.GetProperty("colour"), "born": message.BornTimestamp,
 	}
 }

@@ -101,7 +101,7 @@ def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scen
                 mode="concurrently",
                 fail="key-4:4",
                 max_reconsume=1,
-                seconds=600,
+                seconds=10**6,  # all commands of a version, however slow, need it as a member
             )
         )
         sender = java.start(

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-GENERATIONS: Final = ("4.9.8", "5.3.3", "5.4.0")
+GENERATIONS: Final = ("4.9.8", "5.3.3", "5.5.0")
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,7 @@ ROWS: Final = (
     row("updateStaticTopic -t static-{g} -qn 4 -c clients", "new mapping data is", only="5"),
     row("topicStatus -t static-{g}", r"clients-0\s+3\s+0\s+0", only="5"),
     row("getColdDataFlowCtrInfo -b {broker}", CODE_3 + "there is no cold", only="5"),
+    row("getBrokerLiteInfo -b {broker}", CODE_3 + "lite topics", only="5.5"),
 )
 
 

@@ -99,8 +99,8 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         """Return whether no listener runs and nothing is left to be given back."""
         return not self._queues and not self._running and not self._releasing
 
-    def may_start(self, deliver: Deliver, _now_ms: int) -> bool:
-        """Return whether a delivery that waited for a worker may still call the listener."""
+    def maybe_start(self, deliver: Deliver, _now_ms: int) -> bool:
+        """Return whether a delivery that has found a worker may still call the listener."""
         state = self._current(deliver.queue, deliver.generation)
         return state is not None and not self._closing and not self._paused
 
@@ -247,7 +247,8 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
             done = max(0, min(event.ack_index, len(batch.messages) - 1) + 1)
         else:
             done = 0
-        failed = [m for m in batch.messages[done:] if m.queue_offset not in state.returning]
+        # One that sat in the listener for too long was given back then.
+        failed = () if batch.expired else batch.messages[done:]
         finished = [message.queue_offset for message in batch.messages[:done]]
         if self._rules.broadcasting:
             for message in failed:

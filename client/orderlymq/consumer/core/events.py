@@ -86,21 +86,21 @@ class LocksFailed:
 
 @dataclass(frozen=True, slots=True)
 class OfQueue:
-    """What events and instructions about one queue name."""
+    """The queue that an event or an instruction is about."""
 
     queue: MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
 class OfFetcher(OfQueue):
-    """What those name that are about one generation of a queue: from one start of its fetcher to the next."""
+    """The generation of a queue that one is about: from one start of its fetcher to the next."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class OfDelivery(OfFetcher):
-    """What those name that are about one delivery to the listener."""
+    """The delivery to the listener that one is about."""
 
     delivery: int
 
@@ -169,7 +169,7 @@ class ListenerDone(OfDelivery):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryDropped(OfDelivery):
-    """A worker was free, but `may_start` said no: the listener was not called."""
+    """A worker was free, but `maybe_start` said no: the listener was not called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ class Pull(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class Deliver(OfDelivery):
-    """Call the listener as soon as a worker is free, if `may_start` still says so then."""
+    """Call the listener as soon as a worker is free, if `maybe_start` still says so then."""
 
     messages: tuple[ReceivedMessage, ...]
     epoch: int | None

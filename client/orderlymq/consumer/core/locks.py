@@ -92,9 +92,21 @@ class LockedQueues(AssignedQueues[QueueState]):
     def _first_phase(self) -> Phase:
         return Phase.LOCKING if self._rules.needs_lock else Phase.STARTING
 
+    def _take_back(self, state: QueueState) -> None:
+        """Have what no listener has seen wait again; of a former generation nothing is left to wait."""
+        messages, state.delivered = state.delivered, ()
+        state.delivery = None
+        state.fetcher.cache.again(message.queue_offset for message in messages)
+
+    def _recall(self, state: QueueState) -> None:
+        """Take a delivery back that still waits for a worker: nobody works on it."""
+        if state.delivery is not None and not state.begun:
+            self._take_back(state)
+
     def _restart(self, state: QueueState, next_offset: int = -1) -> None:
         """Forget everything cached; go on at *next_offset* or ask where."""
         self._stop_pull(state)
+        self._recall(state)
         if state.stalled is not None:
             self._out.append(dropped_report(state.queue, state.delivered))
             state.delivered = ()

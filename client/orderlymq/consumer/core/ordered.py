@@ -69,7 +69,8 @@ class OrderedConsumer(LockedQueues):
 
     A queue goes LOCKING -> STARTING (granted) -> RUNNING (offset found) -> LEAVING (assigned to another
     or closing) -> gone. Without a live lease it falls back to LOCKING; granted again under the epoch it
-    had, it goes on where it was, under any other it restarts at the committed offset.
+    had, it goes on where it was, under any other it restarts at the committed offset. LEAVING lasts while a listener
+    runs: what only waits for a worker is taken back.
     """
 
     # -- what the shell asks
@@ -79,15 +80,19 @@ class OrderedConsumer(LockedQueues):
         """Return whether nothing is left to be given back."""
         return not self._queues and not self._releasing
 
-    def may_start(self, deliver: Deliver, now_ms: int) -> bool:
-        """Return whether a delivery that waited for a worker may still call the listener."""
+    def maybe_start(self, deliver: Deliver, now_ms: int) -> bool:
+        """Begin a delivery that has found a worker, unless it may not call the listener any more; return whether it began."""
         state = self._current(deliver.queue, deliver.generation)
-        return (
-            state is not None
-            and state.phase is Phase.RUNNING
-            and state.holds(now_ms)
-            and not self._paused
-        )
+        if (
+            state is None
+            or state.delivery != deliver.delivery
+            or state.phase is not Phase.RUNNING
+            or not state.holds(now_ms)
+            or self._paused
+        ):
+            return False
+        state.begun = True
+        return True
 
     # -- what happens
 
@@ -217,14 +222,10 @@ class OrderedConsumer(LockedQueues):
         self._apply_result(state, event, now_ms)
 
     def _delivery_dropped(self, event: DeliveryDropped) -> None:
-        """Take back what no listener has seen."""
         state = self._queues.get(event.queue)
         if state is None or state.delivery != event.delivery:
             return
-        messages, state.delivered = state.delivered, ()
-        state.delivery = None
-        if state.fetcher.generation == event.generation:
-            state.fetcher.cache.again(message.queue_offset for message in messages)
+        self._take_back(state)
         self._report(
             "info" if state.phase is Phase.LEAVING else "warning",  # given up, or lost
             "run, the message queue not be able to consume, because it's dropped or not locked. "
@@ -377,7 +378,7 @@ class OrderedConsumer(LockedQueues):
             self._out.append(take_parked(state, self._rules.reconsume_max))
             return
         self._delivery += 1
-        state.delivery = self._delivery
+        state.delivery, state.begun = self._delivery, False
         state.delivered = cache.take(count)
         self._out.append(
             Deliver(
@@ -403,6 +404,7 @@ class OrderedConsumer(LockedQueues):
 
     def _maybe_leave(self, state: QueueState, now_ms: int) -> None:
         self._stop_pull(state)
+        self._recall(state)
         if state.is_busy or state.asking:
             return
         if state.stalled is not None:

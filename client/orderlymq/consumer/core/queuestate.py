@@ -28,7 +28,7 @@ class Phase(Enum):
     LOCKING = auto()  # wanted, no live lock
     STARTING = auto()  # locked, the start offset is being asked
     RUNNING = auto()  # locked, being consumed
-    LEAVING = auto()  # given up, as soon as the running listener is done
+    LEAVING = auto()  # given up, as soon as the listener is done that runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,10 @@ class QueueState(AssignedQueue):
     asking: bool = False
     planned: int | None = None  # where it would have gone on before the lock was lost
     auto_commit: bool = True
-    delivery: int | None = None  # the listener call that runs, of any generation
+    delivery: int | None = (
+        None  # the listener call that runs or waits for a worker, of any generation
+    )
+    begun: bool = False  # that call, by a worker
     delivered: tuple[ReceivedMessage, ...] = ()
     copying: bool = False
     stalled: ListenerDone | None = None  # finished while the lease was gone

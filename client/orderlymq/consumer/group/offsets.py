@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
 from orderlymq_protocol.names import is_retry_topic
+from orderlymq_runtime.durablefiles import sync_path
 
 _log = logging.getLogger(__name__)
 
@@ -164,6 +166,7 @@ class LocalOffsets:
         self._path = path
         self._offsets: dict[MessageQueue, int] = {}
         self._written: dict[MessageQueue, int] = {}
+        self._writing = threading.Lock()
 
     async def load(self) -> None:
         """Read the file, or the older copy when the file is damaged; nothing when there is neither.
@@ -212,24 +215,30 @@ class LocalOffsets:
         """Write the whole table, atomically, keeping one older copy; a failure is logged."""
         if self._offsets == self._written:
             return
-        fresh = self._path.with_suffix(".json.tmp")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with fresh.open("wb") as file:
-                file.write(fastjson.dumps({"offsetTable": self._offsets}))
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileNotFoundError):
-                self._path.replace(self._path.with_suffix(".json.bak"))
-            fresh.replace(self._path)
+            await asyncio.to_thread(self._write)
         except OSError as error:
             _log.error(
                 "the offsets are not written to %s and are tried again with the next commit; until then "
                 "a restart repeats messages: %s",
                 *(self._path, error),
             )
-        else:
-            self._written = dict(self._offsets)
+
+    def _write(self) -> None:
+        """Write the table of now, in a thread; a disk may take its time, and a call may have been cancelled before it is done."""
+        with self._writing:
+            offsets = dict(self._offsets)  # the loop goes on to change it
+            fresh = self._path.with_suffix(".json.tmp")
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with fresh.open("wb") as file:
+                file.write(fastjson.dumps({"offsetTable": offsets}))
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                self._path.replace(self._path.with_suffix(".json.bak"))
+            fresh.replace(self._path)
+            sync_path(self._path.parent)
+            self._written = offsets
 
 
 def local_offsets_path(client_id: str, group: str, home: Path | None = None) -> Path:

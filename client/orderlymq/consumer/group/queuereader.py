@@ -1,5 +1,6 @@
 """Reads queues for a group: offsets and pulls; shared by the pull consumers, the commands and the console."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +22,7 @@ from orderlymq.errors import (
     PullError,
     SettingError,
 )
+from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -66,8 +68,11 @@ class QueueReader:
         timeout_s: float = _PULL_TIMEOUT_S,
         lite: bool = False,
         unreadable: bool = False,
+        body_max: int | None = None,
     ) -> PullResult:
         """Pull once; the messages end before one whose body cannot be inflated, unless *unreadable* wants it, too.
+
+        With *body_max* messages have the first bytes of their bodies, so many at most.
 
         Raises:
             PullError: The broker refused or did not answer.
@@ -92,7 +97,7 @@ class QueueReader:
         try:
             address = await self.instance.leader(queue.broker_name, queue.topic)
             answer = await self.instance.invoke(address, command, timeout_s)
-            result = read_pull(answer, queue, self.group, address)
+            result = read_pull(answer, queue, self.group, address, body_max)
         except (RemotingError, BrokerError, BrokerUnreachable) as error:
             place = f"{queue.topic} {queue.broker_name}:{queue.queue_id}"
             raise PullError(f"the pull of {place} at {offset} failed: {error}") from error
@@ -107,6 +112,22 @@ class QueueReader:
         if not end:
             raise BodyUnreadable(asked, at, wanted[end].unreadable)
         return replace(result, messages=wanted[:end], next_offset=at)
+
+    async def messages(
+        self, queue: MessageQueue, begin: int, end: int
+    ) -> AsyncIterator[ReceivedMessage]:
+        """Yield what is kept from *begin* to before *end*, also a message whose body cannot be inflated.
+
+        Raises:
+            PullError: The broker refused or did not answer.
+        """
+        offset = begin
+        while offset < end:
+            result = await self.pull(queue, offset, unreadable=True)
+            for message in result.messages:
+                if message.queue_offset < end:
+                    yield message
+            offset = max(result.next_offset, offset + 1)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset the next message will get."""

@@ -14,6 +14,7 @@ from orderlymq.connection.wire import INFLATED_SIZE_MAX, read_or_flag
 from orderlymq.consumer.core.events import DeadLetter, ParkedFrom
 from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
+from orderlymq.producer.requests import checksums
 from orderlymq_protocol import names
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import LockBatchRequest, SubscriptionData
@@ -31,14 +32,24 @@ from orderlymq_protocol.header.catalogue import (
 from orderlymq_protocol.header.declaration import HeaderError
 from orderlymq_protocol.header.extensions import EXT_BULK, EXT_CLIENT_ID, EXT_EPOCH
 from orderlymq_protocol.message import properties, sysflag
-from orderlymq_protocol.message.properties import RETRY_TOPIC
-from orderlymq_protocol.message.record import RecordError, iter_records
+from orderlymq_protocol.message.compression import CompressionType, compress
+from orderlymq_protocol.message.properties import RETRY_TOPIC, encode_properties
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, RecordError, iter_records
 
 # The broker has not heard what this member subscribes to: a heartbeat reports it.
 RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 _COMPRESSION: Final = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
+# What a consumer adds to a message, and what a copy says for itself. RETRY_TOPIC is not as its producer wrote it: a dead letter is sent again
+# to this topic.
+_NOT_COPIED: Final = frozenset(
+    {
+        *(properties.MIN_OFFSET, properties.MAX_OFFSET, properties.CONSUME_START_TIME),
+        *(properties.RETRY_TOPIC, properties.ORIGIN_MESSAGE_ID, properties.HELD_BEHIND),
+        *(properties.RECONSUME_TIME, properties.MAX_RECONSUME_TIMES, properties.DELAY),
+    }
+)
 
 
 class PullStatus(Enum):
@@ -73,6 +84,14 @@ class PullResult:
         )
 
 
+def is_sent_away(result: PullResult, offset: int) -> bool:
+    """Return whether a broker has ended a pull from *offset* that was to wait: others take its place, or the broker leads no more.
+
+    The next one waits for a moment: it would take the place of another, and so on.
+    """
+    return result.status is PullStatus.NO_MATCHED_MSG and result.next_offset == offset
+
+
 def copy_to_retry(
     message: ReceivedMessage,
     group: str,
@@ -85,40 +104,55 @@ def copy_to_retry(
 ) -> RemotingCommand:
     """Return a copy for the group's retry topic, as RocketMQ clients send when they hand a message back.
 
-    The broker turns it into a dead letter when *times* has reached *maximum*; a dead letter must carry
+    What came deflated leaves deflated, as large as it was. The broker turns it into a dead letter when *times* has reached *maximum*; a dead letter must carry
     no delay level, or 4.x brokers keep it in the delay queue for minutes first. *behind* is the message that
     it follows, if its key is parked.
     """
-    copied = dict(message.properties)
-    for local in (properties.MIN_OFFSET, properties.MAX_OFFSET, properties.CONSUME_START_TIME):
-        copied.pop(local, None)
-    # Not as its producer wrote it: a dead letter is sent again to this topic.
-    copied[RETRY_TOPIC] = _whole_topic(message, group)
-    copied.setdefault(properties.ORIGIN_MESSAGE_ID, message.message_id)
-    copied[properties.RECONSUME_TIME] = str(times)
-    copied[properties.MAX_RECONSUME_TIMES] = str(maximum)
-    for stale in (properties.DELAY, properties.HELD_BEHIND):
-        copied.pop(stale, None)
+    body, said = message.body, {RETRY_TOPIC: _whole_topic(message, group)}
     if behind:
-        copied[properties.HELD_BEHIND] = behind
+        said[properties.HELD_BEHIND] = behind
+    said[properties.ORIGIN_MESSAGE_ID] = message.properties.get(
+        properties.ORIGIN_MESSAGE_ID, message.message_id
+    )
+    # A body that could not be inflated leaves as it came.
+    if message.sys_flag & sysflag.COMPRESSED and not message.unreadable:
+        kind = CompressionType(sysflag.compression_type(message.sys_flag))
+        body = compress(body, kind)
+        said[properties.BODY_CHECKSUMS] = checksums(message.body, body)
+    said[properties.RECONSUME_TIME] = str(times)
+    said[properties.MAX_RECONSUME_TIMES] = str(maximum)
     if delay_level:
-        copied[properties.DELAY] = str(delay_level)
+        said[properties.DELAY] = str(delay_level)
     header = SendMessageHeader(
         producer_group=names.CLIENT_INNER_PRODUCER_GROUP,
         topic=names.retry_topic(group),
         default_topic=names.AUTO_CREATE_TOPIC,
         default_topic_queue_nums=1,
         queue_id=0,
-        # A body that could not be inflated leaves as it came.
-        sys_flag=message.sys_flag & _COMPRESSION if message.unreadable else 0,
+        sys_flag=message.sys_flag & _COMPRESSION,
         born_timestamp=born_ms,
         flag=message.flag,
-        properties=properties.encode_properties(copied).decode(),
+        properties=_copied_properties(message, said, is_dead=times >= maximum).decode(),
         reconsume_times=times,
         max_reconsume_times=maximum,
         broker_name=message.queue.broker_name,
     )
-    return request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(), message.body)
+    return request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(), body)
+
+
+def _copied_properties(message: ReceivedMessage, said: dict[str, str], *, is_dead: bool) -> bytes:
+    """Return the properties of a copy: what the message has, then what is *said* of the copy.
+
+    A dead letter whose sender has left no room for some of that goes without it, as a broker makes one: its queue waits for it. A retry
+    would give its consumer nothing, and its broker is to refuse it.
+    """
+    own = {name: it for name, it in message.properties.items() if name not in _NOT_COPIED}
+    text = encode_properties(own)
+    for name, value in said.items():
+        entry = encode_properties({name: value})
+        if not is_dead or len(text) + len(entry) <= PROPERTIES_BYTES_MAX:
+            text += entry
+    return text
 
 
 def send_back_request(
@@ -204,10 +238,16 @@ def pull_request(options: PullOptions) -> RemotingCommand:
     return request(code, ext)
 
 
-def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address: str) -> PullResult:
+def read_pull(
+    answer: RemotingCommand,
+    queue: MessageQueue,
+    group: str,
+    address: str,
+    body_max: int | None = None,
+) -> PullResult:
     """Read the answer of a pull; messages still stand unfiltered, and one may be `unreadable`.
 
-    It ends early when the bodies inflate to too much; the rest is pulled again.
+    Of each body the first *body_max* bytes are inflated. It ends early when the bodies inflate to too much; the rest is pulled again.
 
     Raises:
         BrokerError: The broker refused the pull, or its answer cannot be read.
@@ -232,11 +272,11 @@ def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address:
                 if inflated_bytes >= INFLATED_SIZE_MAX:
                     next_offset = stored.queue_offset
                     break
-                message = read_or_flag(stored, queue, group)
+                message = read_or_flag(stored, queue, group, body_max)
                 message.properties[properties.MIN_OFFSET] = str(header.min_offset)
                 message.properties[properties.MAX_OFFSET] = str(header.max_offset)
                 messages.append(message)
-                inflated_bytes += message.size_bytes
+                inflated_bytes += len(message.body)
         except RecordError as error:
             if not messages:
                 raise BrokerError(answer.code, f"unreadable record: {error}", address) from error

@@ -106,7 +106,7 @@ class LaneCore:
     """All lanes of one consumer.
 
     Life cycle: `Assigned` says where lanes may be, `Closing` gives back what no listener has, and what a fetch under
-    way still brings; then it is idle when the last verdict is there.
+    way still brings; then it is idle when the last verdict is there, or comes too late.
     """
 
     def __init__(self, rules: LaneRules) -> None:
@@ -232,6 +232,9 @@ class LaneCore:
 
     def _close(self, now_ms: int) -> None:
         self._is_closing = True
+        for hand in self._hands.values():
+            if hand.phase is Phase.ENDED:
+                self._await_verdict(hand, now_ms)
         self._release_waiting(now_ms)
         self._ready.clear()
 
@@ -436,11 +439,17 @@ class LaneCore:
         hand.phase = Phase.ENDED
         self._ended += 1
         hand.messages.clear()
-        hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
-        self._check_ms = min(self._check_ms, hand.check_ms)
+        self._await_verdict(hand, now_ms)
         source = self._sources[hand.id.place]
         source.reported += 1
         source.put(report, now_ms + self._gather_ms(hand, report))
+
+    def _await_verdict(self, hand: Hand, now_ms: int) -> None:
+        """Wait for the verdict about an attempt: beyond its lease, too, as a new leader runs that in full again, but not while this closes."""
+        hand.check_ms = NEVER
+        if self._is_closing:
+            hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
+        self._check_ms = min(self._check_ms, hand.check_ms)
 
     def _gather_ms(self, hand: Hand, report: LaneReport) -> int:
         """Return how long a report waits for others."""

@@ -193,7 +193,10 @@ class Sources:
         if source.sequence != event.sequence:
             return []
         source.is_fetching = source.is_hungry = False
-        source.is_repeat = isinstance(event, FetchFailed) and not event.refused
+        # A refusal says nothing about the request before it, which may have handed lanes out.
+        source.is_repeat = isinstance(event, FetchFailed) and (
+            source.is_repeat or not event.refused
+        )
         if isinstance(event, FetchEmpty):
             source.pause_ms = source.not_before_ms = 0
             source.trouble, source.limited = "", event.limited

@@ -3,22 +3,27 @@
 
 Rules: a message is done when the loop asks for the next one, or when the consumer's `async with` block ends
 without an error: Python does not show a loop how it is left. An exception that leaves the block, or ends the loop's own task, leaves
-its last message undone.
+its last message undone. So does a loop of another thread, or of a task that still runs, that was left before the block ends.
 The consumer hands out nothing while no loop asks, and never two messages at the same time. A body that still works keeps its
 message, whoever closes the consumer: the message has ended when the loop asks for the next one, when the loop is left (nobody has
 its iterator any more; inside `async with`, when the block ends or another loop begins), or when its task ends.
+The body is in the task that calls `anext`, whatever task waits for the answer, as `asyncio.wait_for` has one before Python 3.12. A task
+that returns the message has handed it on, and its end says nothing.
 """
 
 import asyncio
 import contextlib
+import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from orderlymq.consumer.listeners.context import ConcurrentContext, NotBegun, OrderedContext
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage
+
+_log = logging.getLogger(__name__)
 
 _Offer: TypeAlias = tuple[
     ReceivedMessage, OrderedContext | ConcurrentContext, "asyncio.Future[None]"
@@ -37,46 +42,58 @@ class _InHand:
     """A message that a loop has.
 
     Attributes:
+        message: itself.
         done: ends the listener call that brought it.
         stream: its loop, None when that was left.
-        worker: the task that asked for it, None when it is gone; or the number of the thread.
+        worker: the task that asked for it, which is kept so that its end is known; or the number of the thread.
         is_wanted: a later loop waits for its end, or the consumer is to close behind it.
         has_later: such a loop has begun; the end of the block counts no more.
     """
 
+    message: ReceivedMessage
     done: asyncio.Future[None]
     stream: "weakref.ref[MessageStream]"
-    worker: "weakref.ref[asyncio.Task[Any]] | int"
+    worker: asyncio.Task[Any] | int
     is_wanted: bool = False
     has_later: bool = False
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        return None if isinstance(self.worker, int) else self.worker()
+        return None if isinstance(self.worker, int) else self.worker
 
-    def is_of(self, worker: "Worker") -> bool:
-        return worker is not None and worker in (self.worker, self.task)
+    def is_done(self, by: "Worker", *, group: str) -> bool:
+        """Whether the block that *by* leaves without an error takes it as done: *by* had it, or a task that has ended well.
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether the task that asked for it was cancelled or has raised."""
-        task = self.task
-        return (
-            task is not None and task.done() and (task.cancelled() or task.exception() is not None)
-        )
+        How another thread has left it nobody knows, nor a task that has left its loop and still tidies up.
+        """
+        if self.worker == by:
+            return True
+        if self.task is None or not self.task.done() or self.task.cancelled():
+            return False
+        error = self.task.exception()  # which asyncio then takes as seen
+        if error is not None:
+            _log.warning("a loop over the consumer [%s] has failed", group, exc_info=error)
+        return error is None
 
     def has_ended(self, by: "Worker", *, in_block: bool) -> bool:
         """Whether nobody works on it any more, as far as *by* can tell."""
-        if not isinstance(self.worker, int) and (self.task is None or self.task.done()):
+        task = self.task
+        if task is not None and task.done() and (self.has_later or not self._is_handed_on(task)):
             return True
-        return self.stream() is None and (self.is_of(by) or not in_block or self.has_later)
+        return self.stream() is None and (self.worker == by or not in_block or self.has_later)
+
+    def _is_handed_on(self, ended: "asyncio.Task[Any]") -> bool:
+        """Whether a task that has ended has returned the message, so that nobody knows who works on it."""
+        if ended.cancelled() or ended._exception is not None:  # the method would take it as seen
+            return False
+        return ended.result() is self.message
 
 
 class MessageLoop:
     """The hand-over between a consumer and the loop over it.
 
     Attributes:
-        begin: called when the first loop asks for a message.
+        begin: called when the first loop asks for a message, or when none will.
         outlives: gets what a body still works on though its listener call was cancelled.
         in_block: the program is inside `async with`, whose end is the end of the last message.
     """
@@ -126,8 +143,8 @@ class MessageLoop:
         self._offers.put_nowait(None)
         return stream
 
-    async def next(self, stream: "MessageStream", thread: int | None = None) -> ReceivedMessage:
-        """Take the last message as done and return the next.
+    async def next(self, stream: "MessageStream", by: Worker) -> ReceivedMessage:
+        """Take the last message as done and return the next, for *by*.
 
         Raises:
             StateError: Another loop over the consumer has begun.
@@ -136,9 +153,7 @@ class MessageLoop:
         if self.is_in_hand_of(stream):
             self.settle()
         self._check_current(stream)
-        if self.begin is not None:
-            begin, self.begin = self.begin, None
-            begin()
+        self._begin()
         while not self._is_over:
             offer = await self._offers.get()
             if not self.is_current(stream):
@@ -148,10 +163,8 @@ class MessageLoop:
                 continue
             message, context, done = offer
             if isinstance(context, ConcurrentContext) or context.still_holds():
-                task = asyncio.current_task()
-                assert task is not None
-                worker = weakref.ref(task) if thread is None else thread
-                self._in_hand = _InHand(done, weakref.ref(stream, self._left), worker)
+                left = weakref.ref(stream, self._left)
+                self._in_hand = _InHand(message, done, left, _worker(by))
                 return message
             _give_back(done, "the lock ended before the loop took the message")
         if self._error is not None:
@@ -189,19 +202,19 @@ class MessageLoop:
     def leave_block(self, by: Worker, *, is_done: bool) -> None:
         """Take the last message as done, or have it delivered again, unless somebody else than *by* works on it.
 
-        It is not done either when the task of its loop has failed, of which the block may hear nothing.
+        Of another task or thread the block may hear nothing: what it has left is done only if that task has ended well.
         """
         self.in_block = False
-        if not self._is_others(by):
-            has_failed = self._in_hand is not None and self._in_hand.has_failed
-            (self.settle if is_done and not has_failed else self.leave)()
+        hand = self._in_hand
+        if hand is not None and not self._is_others(by):
+            (self.settle if is_done and hand.is_done(by, group=self._group) else self.leave)()
 
     def is_at_work(self, worker: Worker) -> bool:
         """Whether this task or thread works on the message in hand, so that it cannot wait for the end of that."""
         hand = self._in_hand
         return (
             hand is not None
-            and hand.is_of(worker)
+            and hand.worker == worker
             and not hand.has_ended(worker, in_block=self.in_block)
         )
 
@@ -217,13 +230,19 @@ class MessageLoop:
             if offer is not None:
                 _give_back(offer[2], "the loop ended before it took the message")
         self._offers.put_nowait(None)
+        self._begin()  # else what waits to be offered would keep its queue
+
+    def _begin(self) -> None:
+        begin, self.begin = self.begin, None
+        if begin is not None:
+            begin()
 
     def _is_others(self, by: Worker) -> bool:
         """Whether somebody else than *by* works on the message in hand."""
         hand = self._in_hand
         return (
             hand is not None
-            and not hand.is_of(by)
+            and hand.worker != by
             and not hand.has_ended(by, in_block=self.in_block)
         )
 
@@ -255,6 +274,14 @@ class MessageLoop:
             self.leave()
 
 
+def _worker(by: Worker) -> asyncio.Task[Any] | int:
+    """Return who gets what *by* has asked for: the present task when *by* is unknown, or has ended since."""
+    if by is None or (isinstance(by, asyncio.Task) and by.done()):
+        by = asyncio.current_task()
+        assert by is not None
+    return by
+
+
 def _give_back(done: "asyncio.Future[None]", why: str) -> None:
     if not done.done():
         done.set_exception(NotBegun(why))
@@ -270,8 +297,15 @@ class MessageStream(AsyncIterator[ReceivedMessage]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ReceivedMessage:
-        return await self._loop.next(self, self._thread)
+    def __anext__(self) -> Coroutine[Any, Any, ReceivedMessage]:
+        return self._loop.next(self, self._caller() if self._thread is None else self._thread)
+
+    @staticmethod
+    def _caller() -> asyncio.Task[Any] | None:
+        try:
+            return asyncio.current_task()
+        except RuntimeError:  # a thread without an event loop, which has the call made elsewhere
+            return None
 
     def leave(self) -> None:
         """Have what this loop has in hand delivered again; nobody has seen it."""

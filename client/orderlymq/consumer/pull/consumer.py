@@ -11,10 +11,10 @@ from typing import Final
 
 from orderlymq.consumer.group.calls import hand_back
 from orderlymq.consumer.group.queuereader import check_place
-from orderlymq.consumer.group.requests import PullResult
+from orderlymq.consumer.group.requests import PullResult, is_sent_away
 from orderlymq.consumer.pull.groupreader import SUSPEND_MS, SUSPENDED_TIMEOUT_S, GroupReader
 from orderlymq.consumer.settings import RECONSUME_CONCURRENT_MAX
-from orderlymq.errors import PullError
+from orderlymq.errors import PullError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -67,12 +67,20 @@ class PullConsumer(GroupReader):
 
         Raises:
             BodyUnreadable: As `pull`; begin again behind its `offset`.
+            StateError: The consumer was closed.
         """
         back_off_s = _BACK_OFF_FIRST_S
-        while True:
+        while self._state != "SHUTDOWN_ALREADY":
             try:
                 result = await self.pull_block_if_not_found(queue, expression, offset)
-            except PullError:
+            except PullError as error:
+                if self._state == "SHUTDOWN_ALREADY":
+                    break
+                self._not_pulled(queue, error)
+                result = None
+            else:
+                self._pulled(queue)
+            if result is None or is_sent_away(result, offset):
                 await asyncio.sleep(back_off_s)
                 back_off_s = min(_BACK_OFF_MAX_S, back_off_s * 2)
                 continue
@@ -80,6 +88,7 @@ class PullConsumer(GroupReader):
             for message in result.messages:
                 yield message
             offset = result.next_offset
+        raise StateError(f"the consumer {self.group} was closed while its messages were read")
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset the next message will get."""

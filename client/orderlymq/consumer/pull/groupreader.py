@@ -5,10 +5,11 @@ from typing import Final
 
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.troubles import passes
 from orderlymq.consumer.group.offsets import NOT_FOUND
 from orderlymq.consumer.group.queuereader import QueueReader, check_place
 from orderlymq.consumer.group.subscriptions import check_group
-from orderlymq.errors import StateError
+from orderlymq.errors import BrokerError, PullError, StateError
 from orderlymq.ownedtasks import Lifecycle, Shutdown
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
@@ -68,6 +69,29 @@ class GroupReader(Lifecycle):
 
     async def _finish(self) -> None:
         raise NotImplementedError
+
+    # -- troubles
+
+    def _pulled(self, queue: MessageQueue) -> None:
+        """Note that a pull was answered."""
+        self._instance.troubles.answered(queue.broker_name, f"pulls of {queue.topic}")
+
+    def _not_pulled(self, queue: MessageQueue, error: Exception) -> PullError | None:
+        """Note that a pull, or the question where to begin, had no answer or was refused.
+
+        Returns:
+            The refusal, if another try is answered alike until somebody changes something.
+        """
+        cause = error.__cause__ if isinstance(error, PullError) else error
+        if cause is None:
+            return None  # it was answered, and sent away
+        self._instance.troubles.failed(queue.broker_name, f"pulls of {queue.topic}", cause)
+        if not isinstance(cause, BrokerError) or passes(cause):
+            return None
+        if not isinstance(error, PullError):
+            error = PullError(f"where {self.group} begins in {queue} is not known: {cause}")
+            error.__cause__ = cause
+        return error
 
     # -- queues and offsets
 

@@ -11,27 +11,29 @@ group's members) or `assign`. One task or thread polls.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final
 
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, assign
+from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
 from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
 from orderlymq.consumer.group.queuereader import check_place
-from orderlymq.consumer.group.requests import PullStatus
+from orderlymq.consumer.group.rebalance import Rebalance
+from orderlymq.consumer.group.requests import PullStatus, is_sent_away
 from orderlymq.consumer.group.subscriptions import Subscription, make_subscription
 from orderlymq.consumer.pull.groupreader import SUSPEND_MS, SUSPENDED_TIMEOUT_S, GroupReader
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.durations import Duration, seconds
-from orderlymq.errors import BodyUnreadable, OrderlyMQError, SettingError, StateError
+from orderlymq.errors import BodyUnreadable, PullError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import RESTART_S, OwnedTasks, wait_for
+from orderlymq.ownedtasks import RESTART_S, OwnedTasks
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.process.waits import wait_for
 from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class _Position:
         handed: one past the last message that `poll` returned.
         done: what of it the caller has come back from; only this may be committed.
         unreadable: what stands behind the buffer; nothing is pulled until `seek`.
+        refusal: why its last pull was refused, if the next one will be, too.
     """
 
     def __init__(self, queue: MessageQueue) -> None:
@@ -60,6 +63,7 @@ class _Position:
         self.done: int | None = None
         self.buffer: deque[ReceivedMessage] = deque()
         self.unreadable: BodyUnreadable | None = None
+        self.refusal: PullError | None = None
         self.is_paused = False
         self.task: asyncio.Task[None] | None = None
 
@@ -102,21 +106,30 @@ class LitePullConsumer(GroupReader):
         self.auto_commit = auto_commit
         self._consume_from = parse_consume_from(consume_from)
         self._count = pull_batch_size
-        self._strategy = strategy or Averagely()
+        settings = ConsumerSettings(
+            consume_from=self._consume_from,
+            allocate_message_queue_strategy=strategy or Averagely(),
+        )
         self._subscriptions: dict[str, Subscription] = {}
         self._calls = GroupCalls(
-            self._instance,
-            self.group,
-            ConsumerSettings(consume_from=self._consume_from),
-            self._reader.offsets,
-            self._subscriptions,
+            self._instance, self.group, settings, self._reader.offsets, self._subscriptions
         )
         self._assigned = False
         self._positions: dict[MessageQueue, _Position] = {}
+        self._rebalance = Rebalance(
+            self._instance,
+            self._calls,
+            self.group,
+            settings,
+            topics=self._subscriptions,
+            everything=False,
+            present=lambda: self._positions,
+            assigned=self._take_share,
+        )
         self._tasks = OwnedTasks()
         self._arrived = asyncio.Event()
-        self._rebalance_wanted = asyncio.Event()
         self._commit_due_s = 0.0
+        self._committing: asyncio.Task[None] | None = None
 
     # -- life
 
@@ -139,7 +152,7 @@ class LitePullConsumer(GroupReader):
             await self.close()
             raise
         if self._subscriptions:
-            self._tasks.keep(self._rebalance_forever, f"rebalance of {self.group}")
+            self._tasks.keep(self._rebalance.run, f"rebalance of {self.group}")
         for position in self._positions.values():
             if position.task is None:  # `assign` may have been called meanwhile
                 self._start_pulling(position)
@@ -153,6 +166,7 @@ class LitePullConsumer(GroupReader):
         await super().close()
 
     async def _finish(self) -> None:
+        self._arrived.set()  # a poll that waits ends
         if self.auto_commit:
             await self._commit_done()
         await self._tasks.cancel()
@@ -197,24 +211,33 @@ class LitePullConsumer(GroupReader):
         What earlier calls returned is done from now on.
 
         Raises:
-            StateError: The consumer does not run.
+            StateError: The consumer does not run, or was closed meanwhile.
             BodyUnreadable: It is the turn of a message whose body cannot be inflated. `seek` to behind its `offset`
                 leaves it out; until then its queue stands still.
+            PullError: A broker refuses a queue until somebody changes something, and there was nothing to return.
         """
         if self._state != "RUNNING":
             raise StateError(f"the consumer does not run (state {self._state})")
         loop = asyncio.get_running_loop()
         self._mark_done()
-        if self.auto_commit and loop.time() >= self._commit_due_s:
-            self._commit_due_s = loop.time() + self._auto_commit_s
-            await self._commit_done()
+        self._auto_commit(loop.time())
         deadline = loop.time() + seconds(timeout)
         while True:
             found = self._collect(count)
-            if found or loop.time() >= deadline:
+            if found:
                 return found
+            if loop.time() >= deadline:
+                self._check_refused()
+                return []
             self._arrived.clear()
             await wait_for(self._arrived, deadline - loop.time())
+            if self._state != "RUNNING":
+                raise StateError(f"the consumer {self.group} was closed while this call ran")
+
+    def _check_refused(self) -> None:
+        for position in self._positions.values():
+            if position.refusal is not None and not position.is_paused:
+                raise position.refusal.with_traceback(None)
 
     def _collect(self, count: int) -> list[ReceivedMessage]:
         """Take one message of each queue in turn, so that a busy one does not starve the rest."""
@@ -266,6 +289,14 @@ class LitePullConsumer(GroupReader):
         for outcome in await asyncio.gather(*commits, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    def _auto_commit(self, now_s: float) -> None:
+        """Begin to commit what is done, at the interval; one that a broker does not answer is waited for, and not by `poll`."""
+        if not self.auto_commit or now_s < self._commit_due_s:
+            return
+        if self._committing is None or self._committing.done():
+            self._commit_due_s = now_s + self._auto_commit_s
+            self._committing = self._tasks.start(self._commit_done(), f"commit of {self.group}")
 
     async def _commit_done(self) -> None:
         self._remember_done()
@@ -319,7 +350,7 @@ class LitePullConsumer(GroupReader):
 
     # -- pulling
 
-    def _take(self, wanted: set[MessageQueue]) -> None:
+    def _take(self, wanted: Set[MessageQueue]) -> None:
         for queue in self._positions.keys() - wanted:
             task = self._positions.pop(queue).task
             # Another member may commit meanwhile; what was remembered here must not come back.
@@ -365,6 +396,8 @@ class LitePullConsumer(GroupReader):
                 # An answer that cannot be read is no trouble of the cluster: it comes again and again.
                 if isinstance(error, ValueError) or not isinstance(error, TROUBLE):
                     _log.exception("the pull of %s failed and is tried again", position.queue)
+                else:
+                    position.refusal = self._not_pulled(position.queue, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(_RETRY_MAX_S, delay_s * 2)
             else:
@@ -382,6 +415,10 @@ class LitePullConsumer(GroupReader):
             timeout_s=SUSPENDED_TIMEOUT_S,
             lite=True,
         )
+        position.refusal = None
+        self._pulled(position.queue)
+        if is_sent_away(result, offset):
+            raise PullError(f"a pull of {position.queue} was sent away")
         position.next_offset = result.next_offset
         if result.status is PullStatus.OFFSET_ILLEGAL:
             return
@@ -393,31 +430,10 @@ class LitePullConsumer(GroupReader):
 
     # -- rebalance
 
-    async def _rebalance_forever(self) -> None:
-        interval_s = seconds(self._instance.settings.rebalance_interval)
-        while True:
-            self._rebalance_wanted.clear()
-            complete = await self._rebalance()
-            await wait_for(self._rebalance_wanted, interval_s if complete else 0.5)
-
-    async def _rebalance(self) -> bool:
-        wanted: set[MessageQueue] = set()
-        for topic in self._subscriptions:
-            try:
-                route = await self._instance.route(topic)
-            except OrderlyMQError:
-                return False
-            members = await self._calls.members(topic)
-            if members is None or self._instance.client_id not in members:
-                await self._instance.heartbeats.beat_all()
-                return False
-            me = self._instance.client_id
-            wanted |= set(assign(self._strategy, self.group, me, route.subscribe, members))
-        leaving = self._positions.keys() - wanted
-        if leaving and self.auto_commit:
+    async def _take_share(self, wanted: frozenset[MessageQueue]) -> None:
+        if self._positions.keys() - wanted and self.auto_commit:
             await self._commit_done()
         self._take(wanted)
-        return True
 
     # -- as the instance sees it
 
@@ -436,11 +452,11 @@ class LitePullConsumer(GroupReader):
     ) -> bool:
         """Rebalance when the group's members changed."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self._rebalance_wanted.set()
+            self._rebalance.soon()
             return True
         return False
 
     def routes_changed(self, topic: str) -> None:
         """Rebalance when a subscribed topic has other queues."""
         if topic in self._subscriptions:
-            self._rebalance_wanted.set()
+            self._rebalance.soon()

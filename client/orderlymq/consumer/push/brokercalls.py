@@ -42,6 +42,7 @@ from orderlymq.consumer.group.requests import (
     PullOptions,
     PullStatus,
     fence,
+    is_sent_away,
     lock_request,
     park_request,
     pull_request,
@@ -239,6 +240,9 @@ class BrokerCalls(GroupCalls):
         self._instance.troubles.answered(queue.broker_name, f"pulls of {queue.topic}")
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
+            return
+        if is_sent_away(result, ask.offset):
+            self._post(PullFailed(queue, ask.generation, answer.remark or "it was sent away"))
             return
         wanted = self.filtered(result.messages, subscription)
         if result.status is PullStatus.FOUND:

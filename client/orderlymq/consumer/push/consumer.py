@@ -5,7 +5,7 @@ The shell around the pure cores `ordered` and `concurrent`: it turns their instr
 what comes of those into events. Rules: everything that changes the core happens on the loop, between two
 awaits; every task has a name and ends with the consumer; closing finishes the running listeners, commits,
 gives the locks back and leaves the group, in this order.
-`brokercalls` calls brokers, `listeners` calls the listener, `loops` serves `async for`, `rebalance` finds
+`brokercalls` calls brokers, `listeners` calls the listener, `loops` serves `async for`, `group.rebalance` finds
 the queues, `brokerrequests` answers brokers.
 """
 
@@ -21,6 +21,7 @@ from orderlymq.consumer.core.concurrent import ConcurrentConsumer
 from orderlymq.consumer.core.events import Assigned, Closing, Event, Paused, Resumed, Tick
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.group.offsets import OffsetStore
+from orderlymq.consumer.group.rebalance import Rebalance
 from orderlymq.consumer.group.subscriptions import (
     Subscription,
     check_group,
@@ -47,7 +48,6 @@ from orderlymq.consumer.push.parts import (
     make_listeners,
     make_offsets,
 )
-from orderlymq.consumer.push.rebalance import Rebalance
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.durations import milliseconds, seconds
@@ -309,12 +309,12 @@ class Consumer(LoopedConsumer):
             self._check_open()
             await self._executor.prepare(self._subscriptions, self._instance.heartbeats.beat_all)
             self._check_open()
+            if self._tracer is not None:
+                await self._tracer.start()
         except BaseException:  # a cancellation, too: nobody closes what did not start
             self._shutdown.begin(self._abandon(), f"abandoned start of {self.group}")
             await self._shutdown.wait()
             raise
-        if self._tracer is not None:
-            await self._tracer.start()
         self._state = "RUNNING"
         self._tasks.keep(self._rebalance.run, f"rebalance of {self.group}", self._failed)
         self._tasks.keep(self._persist_forever, f"persist offsets of {self.group}", self._failed)
@@ -337,14 +337,15 @@ class Consumer(LoopedConsumer):
 
     async def _close_by(self, worker: Worker) -> bool:
         """Close as `close`, which a task or thread has called; return False if that must first end its own work on a message."""
-        self._is_closed = True
-        if self._starting is not None and not self._starting.is_set():
+        starting = self._starting
+        if self._state == "RUNNING" or (starting is not None and not starting.is_set()):
             self._instance.check_caller()
-            await self._starting.wait()
+        self._is_closed = True
+        if starting is not None:
+            await starting.wait()
         if self._state == "CREATE_JUST":
             self._state = "SHUTDOWN_ALREADY"
         elif self._state == "RUNNING":
-            self._instance.check_caller()
             self._state = "SHUTDOWN_ALREADY"
             self.post(Closing())
             self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
@@ -390,11 +391,13 @@ class Consumer(LoopedConsumer):
         self._timer.stop()
         await self._leave()
         await self._tasks.cancel(self._cancel_s)
-        if self._tracer is not None:
-            await self._tracer.close()
-        await self._instance.close()
+        try:
+            if self._tracer is not None:
+                await self._tracer.close()
+        finally:
+            await self._instance.close()
+            self._over.set()
         _log.info("the consumer [%s] shutdown OK", self.group)
-        self._over.set()
 
     async def _leave(self) -> None:
         """Leave the group, which frees all locks and lanes, unless a listener still works: what it has ends with the lease."""
@@ -414,21 +417,25 @@ class Consumer(LoopedConsumer):
     async def run(self) -> None:
         """Start, consume until `close` is called or this call is cancelled, close.
 
+        Of a consumer that is started it waits for the end, of one that is closed for what `close` still does.
+
         Raises:
-            StateError, SettingError, BrokerError: As `start`; also without a listener.
+            StateError, SettingError, BrokerError: As `start`; also without a listener, or when a start has failed before.
             Exception: Whatever ended a background task of the consumer.
         """
         if self.listener is None:
             raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
-        if self._state == "CREATE_JUST":
-            try:
+        if self._starting is not None:
+            await self._starting.wait()
+        try:
+            if self._state != "RUNNING" and not self._is_closed:
                 await self.start()
-            except StateError:
-                if self._is_closed:
-                    return
+        except StateError:
+            if not self._is_closed:
                 raise
         try:
-            await self._over.wait()
+            if self._state == "RUNNING":
+                await self._over.wait()
         finally:
             await self.close()
         if self._failure is not None:
@@ -464,7 +471,7 @@ class Consumer(LoopedConsumer):
         """Rebalance now; brokers notify when the group's members change."""
         self._rebalance.soon()
 
-    def _assigned(self, queues: frozenset[MessageQueue]) -> None:
+    async def _assigned(self, queues: frozenset[MessageQueue]) -> None:
         if self._state == "RUNNING":
             self.post(Assigned(queues))
 

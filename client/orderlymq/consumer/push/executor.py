@@ -195,7 +195,7 @@ class Executor:
         assert self.listeners is not None
         async with self.listeners.slots:
             identity = deliver.queue, deliver.generation, deliver.delivery
-            if not self._core.may_start(deliver, self._now_ms()):
+            if not self._core.maybe_start(deliver, self._now_ms()):
                 self._post(DeliveryDropped(*identity))
                 return
             self._post(ListenerStarted(*identity))

@@ -5,6 +5,7 @@ Rules: a consumer group has one subscriber in a broker, because a group subscrib
 members. FastStream's parts are taken from its inner modules, as its own brokers do, so its minor version is pinned.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -251,15 +252,16 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
             await producer.close()
 
     async def ping(self, timeout: float | None) -> bool:
-        """Return whether a name server answers."""
+        """Return whether a name server answers within *timeout* seconds; None waits for all of them."""
         instance = self._shared.instance
         if instance is None:
             return False
         from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - who asks needs it alone
 
         try:
-            await AdminClient(instance=instance).cluster_info()
-        except OrderlyMQError:
+            async with asyncio.timeout(timeout):
+                await AdminClient(instance=instance).cluster_info()
+        except (OrderlyMQError, ValueError, TimeoutError):  # a ValueError: it is no name server
             return False
         return True
 

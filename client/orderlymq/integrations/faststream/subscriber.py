@@ -20,6 +20,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, SubscriberSpec
 
+from orderlymq.consumer.listeners.context import NotBegun
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.integrations.faststream.config import OrderlyMQConfig
@@ -155,6 +156,10 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
             raise MessageAgain(f"{messages[0]!r} was not acknowledged")
 
     async def _call(self, delivery: Delivery) -> None:
+        if not self.running:
+            raise NotBegun(
+                f"the subscriber of {self.topic} stops"
+            )  # FastStream would drop it without a word
         task = asyncio.current_task()
         assert task is not None
         self._calling.add(task)

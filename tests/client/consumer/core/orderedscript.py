@@ -40,13 +40,18 @@ from tests.client.messages import QUEUE, message
 
 @dataclass
 class Script:
-    """Plays events against one core and keeps what it said."""
+    """Plays events against one core and keeps what it said.
+
+    Attributes:
+        has_worker: each delivery finds a free worker and begins; else the test begins it.
+    """
 
     rules: OrderedRules = field(default_factory=OrderedRules)
     now: int = 0
     said: list[Instruction] = field(default_factory=list)
     running: dict[MessageQueue, Deliver] = field(default_factory=dict)
     order: dict[tuple[MessageQueue, int], int] = field(default_factory=dict)
+    has_worker: bool = True
 
     def __post_init__(self) -> None:
         self.core = OrderedConsumer("G", self.rules)
@@ -70,6 +75,7 @@ class Script:
                 assert state.holds(self.now), "delivered without a lease"
                 offsets = [each.queue_offset for each in instruction.messages]
                 assert offsets == sorted(offsets)
+                assert not self.has_worker or self.core.maybe_start(instruction, self.now)
             case Pull():
                 assert self.core.queues[instruction.queue].holds(self.now), "pulled without a lease"
 

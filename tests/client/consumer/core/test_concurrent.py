@@ -228,11 +228,11 @@ def test_a_delivery_of_a_lost_queue_is_not_started() -> None:
     """CON-03."""
     script = Script()
     (deliver,) = script.pulled(0)
-    assert script.core.may_start(deliver, 0)
+    assert script.core.maybe_start(deliver, 0)
 
     script.play(Assigned(frozenset()))
 
-    assert not script.core.may_start(deliver, 0)
+    assert not script.core.maybe_start(deliver, 0)
     assert not script.core.holds(QUEUE, deliver.generation, 0)
     script.play(DeliveryDropped(QUEUE, deliver.generation, deliver.delivery))
     assert script.reports("not be able to consume, because it's dropped")
@@ -255,6 +255,7 @@ def test_a_message_that_sits_15_minutes_in_a_listener_is_sent_back_at_level_3() 
     script.play(CopySent(QUEUE, script.generation, 0, ok=True))
     script.done(deliver, ConcurrentResult.RECONSUME_LATER)
     assert script.committed[-1] == 1
+    assert script.sent_back == [(0, 3)], "the retry topic would have it twice"
 
 
 def test_no_more_than_sixteen_are_sent_back_at_once() -> None:
@@ -339,7 +340,7 @@ def test_closing_waits_for_listeners_that_run_and_drops_those_that_wait() -> Non
     script.start(running)
 
     closing = script.play(Closing())
-    assert not script.core.may_start(waiting, 0)
+    assert not script.core.maybe_start(waiting, 0)
     script.play(DeliveryDropped(QUEUE, waiting.generation, waiting.delivery))
     said = script.done(running)
     assert not script.core.is_idle

@@ -4,6 +4,7 @@ import pytest
 
 from orderlymq.consumer.core.events import (
     AskLocks,
+    Assigned,
     Closing,
     DeliveryDropped,
     FindStart,
@@ -88,20 +89,20 @@ def test_after_a_minute_of_continuous_work_the_queue_rests_10_ms() -> None:
 
 def test_a_delivery_that_waited_too_long_for_a_worker_is_not_started() -> None:
     """ODL-09: lock and assignment are looked at again right before the listener is called."""
-    script = Script()
+    script = Script(has_worker=False)
     script.running_at(0)
     script.pulled(0)
     deliver = script.running[QUEUE]
 
-    assert script.core.may_start(deliver, script.now)
-    assert not script.core.may_start(deliver, 15_000)
+    assert not script.core.maybe_start(deliver, 15_000)
+    assert script.core.maybe_start(deliver, 14_999)
     script.assign()
-    assert not script.core.may_start(deliver, script.now)
+    assert not script.core.maybe_start(deliver, script.now)
 
 
 def test_a_delivery_that_was_not_started_comes_again() -> None:
     """Nothing is lost between the core and a worker."""
-    script = Script()
+    script = Script(has_worker=False)
     script.running_at(0)
     script.pulled(0, 1)
     deliver = script.running.pop(QUEUE)
@@ -241,6 +242,21 @@ def test_a_reset_goes_on_at_the_new_offset_even_backwards() -> None:
     assert script.core.queues[QUEUE].fetcher.next_offset == 5
 
 
+def test_a_reset_waits_for_no_worker_that_a_former_message_waits_for() -> None:
+    """Law: at the new offset the queue has its place in the line at once, and the former message never begins."""
+    script = Script(has_worker=False)
+    script.running_at(50)
+    script.pulled(50)
+    former = script.running.pop(QUEUE)
+
+    script.play(OffsetsReset({QUEUE: 5}))
+    script.pulled(5)
+
+    assert script.delivered == [[50], [5]]
+    assert not script.core.maybe_start(former, script.now)
+    assert script.core.maybe_start(script.running[QUEUE], script.now)
+
+
 # -- leaving -------------------------------------------------------------------------------------------
 
 
@@ -259,6 +275,43 @@ def test_a_queue_assigned_away_is_released_after_its_listener_is_done_and_commit
         Release(QUEUE, 1, commit=True, unlock=True),
     ]
     assert script.delivered == [[0]]
+
+
+@pytest.mark.parametrize("why", [Assigned(frozenset()), Closing()])
+def test_a_queue_whose_message_no_listener_has_is_released_at_once(why: Assigned | Closing) -> None:
+    """It once kept its lock, without end, while its message waited for a worker that was busy with other queues."""
+    script = Script(has_worker=False)
+    script.running_at(0)
+    script.pulled(0, 1)
+    script.core.maybe_start(script.running[QUEUE], script.now)
+    script.done()
+    waiting = script.running[QUEUE]
+
+    said = script.play(why)
+
+    assert without_reports(said) == [StopPull(QUEUE), Release(QUEUE, 1, commit=True, unlock=True)]
+    assert not script.core.maybe_start(waiting, script.now)
+    assert without_reports(script.done(None, raised="lost")) == [], "nothing waits for it any more"
+
+
+def test_a_delivery_that_was_taken_back_never_begins_beside_the_next() -> None:
+    """Law: one listener call per queue. The queue comes back while the former delivery still waits for a worker."""
+    script = Script(has_worker=False)
+    script.running_at(0)
+    script.pulled(0, 1)
+    former = script.running.pop(QUEUE)
+    script.tick(5_000)  # the lock is asked for
+    assert without_reports(script.assign()) == [StopPull(QUEUE)]
+
+    script.assign(QUEUE)
+    later = script.running[QUEUE]
+
+    assert script.delivered == [[0], [0]]
+    assert not script.core.maybe_start(former, script.now)
+    script.play(DeliveryDropped(QUEUE, former.generation, former.delivery))
+    assert script.core.maybe_start(later, script.now)
+    script.done()
+    assert script.delivered == [[0], [0], [1]]
 
 
 def test_a_queue_assigned_away_whose_lease_ended_commits_and_unlocks_nothing() -> None:

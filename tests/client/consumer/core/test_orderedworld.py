@@ -1,5 +1,6 @@
 """
-The ordered core in a random world: a broker that answers late or never, another member, rebalances, listeners that fail.
+The ordered core in a random world: a broker that answers late or never, another member, rebalances, listeners that fail,
+workers that are late.
 
 The broker is a dumb twin of the real one: one queue, its holder, an epoch that rises with each change of the holder. Every
 step checks that nothing is delivered, and no offset committed, past a message that nobody was done with.
@@ -17,6 +18,7 @@ from orderlymq.consumer.core.events import (
     CopySent,
     DeadLetter,
     Deliver,
+    DeliveryDropped,
     Event,
     FindStart,
     ListenerDone,
@@ -70,6 +72,7 @@ class World:
     locks: list[Question] = field(default_factory=list)
     starts: list[FindStart] = field(default_factory=list)
     pull: Pull | None = None
+    waiting: list[Deliver] = field(default_factory=list)  # for a worker
     delivery: Deliver | None = None
     releases: list[Release] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
@@ -94,12 +97,11 @@ class World:
                 case StopPull():
                     self.pull = None
                 case Deliver():
-                    assert self.delivery is None, "two calls at a time"
-                    self.delivery = said
-                    self.check(said.messages[0].queue_offset, "delivered")
+                    self.waiting.append(said)
                 case SetOffset():
                     self.remembered = said
                 case Release():
+                    assert self.delivery is None, "released while a listener runs"
                     self.releases.append(said)
                 case DeadLetter():
                     self.letters.append(said)
@@ -109,6 +111,15 @@ class World:
     def check(self, end: int, what: str) -> None:
         missing = set(range(end)) - self.done - self.provisional
         assert not missing, f"{end} is {what} although {sorted(missing)} are not done"
+
+    def worker_is_free(self) -> None:
+        deliver = self.waiting.pop(0)
+        if not self.core.maybe_start(deliver, self.now):
+            self.play(DeliveryDropped(QUEUE, deliver.generation, deliver.delivery))
+            return
+        assert self.delivery is None, "two calls at a time"
+        self.delivery = deliver
+        self.check(deliver.messages[0].queue_offset, "delivered")
 
     def listener_returns(self) -> None:
         assert self.delivery is not None
@@ -220,6 +231,7 @@ class World:
         can = ["time"] * 3 + ["assign", "persist"]
         can += ["ask", "answer", "answer"] * 2 * bool(self.locks)
         can += ["start"] * 3 * bool(self.starts) + ["pull"] * 3 * bool(self.pull)
+        can += ["worker"] * 2 * bool(self.waiting)
         can += ["listener"] * bool(self.delivery) + ["release"] * 2 * bool(self.releases)
         can += ["letter"] * 2 * bool(self.letters) + ["commit"] * bool(self.leaving)
         can += {"": ["other takes"], "other": ["other works", "other ends"], "we": ["lapse"]}[
@@ -240,6 +252,8 @@ class World:
                 self.start_is_answered()
             case "pull":
                 self.pull_is_answered()
+            case "worker":
+                self.worker_is_free()
             case "listener":
                 self.listener_returns()
             case "release":

@@ -1,6 +1,9 @@
 """Offset stores: what was remembered, what lasts."""
 
 import asyncio
+import os
+import stat
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,8 +24,9 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client import fakecluster
-from tests.client.fakecluster import BROKER, running, until
+from tests.client.fakecluster import BROKER, running
 from tests.client.inbox import Inbox, fill
+from tests.waiting import until
 
 QUEUE = MessageQueue("T", BROKER, 0)
 
@@ -142,6 +146,44 @@ async def test_a_file_that_cannot_be_written_is_tried_again_and_ends_nothing(
     again = LocalOffsets(path)
     await again.load()
     assert await again.fetch(QUEUE) == 3
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_disk_that_hangs_holds_up_no_listener_and_mixes_no_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    """The file has what was remembered last, the names of the files last as well, and nothing is written in vain."""
+    path, fsync = tmp_path / "offsets.json", os.fsync
+    synced: list[bool] = []
+    goes_on = threading.Event()
+
+    def hang(descriptor: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        goes_on.wait(60)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", hang)
+    store = LocalOffsets(path)
+    store.update(QUEUE, 7, epoch=None, increase_only=True)
+    first = asyncio.create_task(store.persist([]))
+    await until(lambda: bool(synced))
+    store.update(QUEUE, 9, epoch=None, increase_only=True)
+    if is_cancelled:
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+    second = asyncio.create_task(store.persist([]))
+    await asyncio.sleep(0.01)
+    assert not second.done()
+    goes_on.set()
+    await second
+    await asyncio.gather(first, return_exceptions=True)
+    await store.persist([])
+
+    again = LocalOffsets(path)
+    await again.load()
+    assert await again.fetch(QUEUE) == 9
+    assert synced == [False, True, False, True]
 
 
 @pytest.mark.parametrize(

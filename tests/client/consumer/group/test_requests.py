@@ -1,19 +1,31 @@
 """A consumer reads messages from the answer of a pull."""
 
 import zlib
+from dataclasses import replace
 
 import pytest
 
+from orderlymq.connection.wire import read_or_flag
 from orderlymq.consumer.core.flowcontrol import MIB, FlowLimits, reason_to_wait
 from orderlymq.consumer.core.processqueue import ProcessQueue
-from orderlymq.consumer.group.requests import PullResult, PullStatus, read_offset, read_pull
+from orderlymq.consumer.group.requests import (
+    PullResult,
+    PullStatus,
+    copy_to_retry,
+    read_offset,
+    read_pull,
+)
 from orderlymq.errors import BrokerError
+from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_protocol.header.catalogue import PullMessageResponseHeader
-from orderlymq_protocol.message.record import StoredMessage
+from orderlymq_protocol.header.catalogue import PullMessageResponseHeader, SendMessageHeader
+from orderlymq_protocol.message import sysflag
+from orderlymq_protocol.message.compression import CompressionType, compress, decompress
+from orderlymq_protocol.message.properties import decode_properties
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, StoredMessage, body_crc
 from orderlymq_protocol.message.sysflag import COMPRESSED
-from tests.client.messages import QUEUE
+from tests.client.messages import QUEUE, messages
 from tests.protocol.records import encode_record
 
 BIG = zlib.compress(bytes(40 * MIB), 1)
@@ -72,6 +84,45 @@ def test_an_offset_that_cannot_be_read_is_an_error_of_its_broker() -> None:
     """Law: what a broker answers ends nothing but the call."""
     with pytest.raises(BrokerError, match="offset"):
         read_offset(request(RequestCode.GET_MAX_OFFSET).reply(0, {"offset": "x"}))
+
+
+def letter(message: ReceivedMessage, *, times: int = 3) -> tuple[SendMessageHeader, bytes]:
+    """Return header and body of the copy that is a dead letter after three tries."""
+    copy = copy_to_retry(
+        message, "G", times=times, maximum=3, delay_level=0, born_ms=1, behind="0" * 32
+    )
+    return SendMessageHeader.from_request(copy.code, copy.ext), copy.body
+
+
+@pytest.mark.parametrize("kind", CompressionType)
+def test_a_copy_of_what_came_deflated_is_deflated(kind: CompressionType) -> None:
+    """Law: what was stored can be a dead letter. The inflated body was once refused as too large, for ever, and its queue stood still."""
+    text = b"order " * 1_000_000
+    record = replace(
+        stored(0, compress(text, kind)), sys_flag=sysflag.with_compression(0, kind), properties=b""
+    )
+    header, body = letter(read_or_flag(record, QUEUE))
+
+    assert decompress(body, header.sys_flag, len(text)) == text
+    assert len(body) < 100_000
+    # A broker knows the letter also where another member hands it over as it was before.
+    said = decode_properties(header.properties.encode())
+    assert said["OMQ_BODY_CRC"] == f"{body_crc(text):08x},{body_crc(body):08x}"
+
+
+@pytest.mark.parametrize("free", [0, 20, 60, 110, 500])
+def test_a_dead_letter_goes_without_what_its_sender_has_left_no_room_for(free: int) -> None:
+    """Law: what was stored can be a dead letter. One with 32.7 KB of properties was once refused for ever. A retry is not cut."""
+    message = messages(0)[0]
+    message.properties = {"a": "x" * (PROPERTIES_BYTES_MAX - 3 - free)}
+    header, _ = letter(message)
+    retry, _ = letter(message, times=2)
+
+    said = decode_properties(header.properties.encode())
+    assert len(header.properties) <= PROPERTIES_BYTES_MAX
+    assert said["a"] == message.properties["a"]
+    assert ("RETRY_TOPIC" in said) == (free > 19)
+    assert decode_properties(retry.properties.encode())["RETRY_TOPIC"] == QUEUE.topic
 
 
 def test_what_a_consumer_caches_counts_as_large_as_it_is_in_memory() -> None:

@@ -1,4 +1,4 @@
-"""A consumer by key that closes while a thread has a message that an administrator consumes directly."""
+"""The end of a consumer by key: what it waits for, and what it holds until then."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ from orderlymq import (
     ReceivedMessage,
 )
 from orderlymq_testing.cluster import Cluster
-from tests.client.fakecluster import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -75,3 +75,19 @@ async def test_a_direct_call_holds_no_key_when_its_consumer_closes(
                 await until(lambda: not is_working or again == ["one"])
             gate.set()
             asking.cancel()
+
+
+async def test_a_consumer_that_nobody_looped_over_closes_at_once(tmp_path: Path) -> None:
+    """Its lanes once waited for a loop, and it kept them, for `shutdown_timeout`."""
+    with Cluster(tmp_path / "cluster") as cluster:
+        cluster.create_topic("orders", queues=1)
+        async with Producer(name_servers=cluster.name_server) as producer:
+            await producer.send("orders", "one", key="a")
+        consumer = Consumer(
+            "billing", cluster.name_server, topics="orders", ordered="key", consume_from="first"
+        )
+        await consumer.start()
+        await until(lambda: consumer.lanes is not None and consumer.lanes.in_hand > 0)
+
+        async with asyncio.timeout(10):
+            await consumer.close()

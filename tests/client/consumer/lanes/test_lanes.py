@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,23 +31,22 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
-from tests.client.fakecluster import until
+from tests.waiting import until
 
 __all__ = ["orderlymq_cluster"]
 
 pytestmark = pytest.mark.timeout(60)
 
-SETTINGS = ConsumerSettings(lock_lease=2, lock_renew=0.5)
-
 
 class Work:
-    """A listener that keeps what it got, by key, and fails as the test says."""
+    """A listener that keeps what it got, by key, and waits and fails as the test says."""
 
     def __init__(self, *, takes: float = 0.0) -> None:
         self.seen: dict[str, list[str]] = defaultdict(list)
         self.contexts: list[OrderedContext] = []
         self.poison: dict[str, Exception] = {}
         self.takes_s = takes
+        self.may_go_on: Callable[[], bool] = lambda: True
         self.running: set[str] = set()
         self.most = 0
 
@@ -65,6 +64,7 @@ class Work:
         self.most = max(self.most, len(self.running))
         self.contexts.append(context)
         try:
+            await until(self.may_go_on)
             await asyncio.sleep(self.takes_s)
             for message in messages:
                 if message.text in self.poison:
@@ -81,7 +81,6 @@ def by_key(work: Work, **more: object) -> Consumer:
         "ordered": "key",
         "consume_from": "first",
         "listener": work,
-        "settings": SETTINGS,
         **more,
     }
     return Consumer("billing", **arguments)  # type: ignore[arg-type]  # named above
@@ -117,7 +116,8 @@ async def test_one_queue_feeds_many_workers(orderlymq_cluster: Cluster) -> None:
     orderlymq_cluster.create_topic("orders", queues=1)
     messages = plenty(keys=64, each=6)
     await produce(*messages)
-    work = Work(takes=0.05)
+    work = Work()
+    work.may_go_on = lambda: work.most > 32
 
     async with by_key(work, concurrency=64) as consumer:
         await until(lambda: work.count == len(messages))
@@ -288,8 +288,8 @@ async def test_a_slow_listener_keeps_its_lane(orderlymq_cluster: Cluster) -> Non
     """Its lease is renewed while it runs, three times its length here."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "slow"), ("b", "quick"))
-    settings = ConsumerSettings(lock_lease=1, lock_renew=0.2)
-    work = Work(takes=3)
+    settings = ConsumerSettings(lock_lease=4, lock_renew=0.5)
+    work = Work(takes=12)
 
     async with by_key(work, settings=settings):
         await until(lambda: work.count == 2)
@@ -303,9 +303,11 @@ async def test_closing_waits_for_listeners_and_gives_the_rest_back(
     """Running messages are done; the next member has waiting lanes immediately, each from its first message that is not done."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(*plenty(keys=10, each=3))
-    first, second = Work(takes=0.3), Work()
+    first, second = Work(), Work()
+    closing = by_key(first, concurrency=2)
+    first.may_go_on = lambda: closing.state == "SHUTDOWN_ALREADY"
 
-    async with by_key(first, concurrency=2):
+    async with closing:
         await until(lambda: len(first.running) == 2)
     taken = first.count
     async with by_key(second, concurrency=2):
@@ -384,7 +386,6 @@ import asyncio, sys
 from orderlymq import Consumer, ConsumerSettings
 
 async def listener(messages, context):
-    await asyncio.sleep(1)  # the broker looks whose process this is
     print(messages[0].text, flush=True)
     await asyncio.sleep(3600)
 
@@ -407,6 +408,10 @@ async def test_a_killed_process_costs_its_own_lanes(orderlymq_cluster: Cluster) 
     )
     assert victim.stdout is not None
     taken = {(await victim.stdout.readline()).decode().strip() for _ in range(8)}
+    async with AdminClient() as admin, asyncio.timeout(30):
+        (address,) = (await admin.brokers()).values()
+        while not (await admin.group_status(address))["identified_clients"]:  # noqa: ASYNC110 - the broker looks for it
+            await asyncio.sleep(0.02)
     work = Work()
 
     async with by_key(work, concurrency=8):
@@ -428,7 +433,7 @@ async def test_a_completion_that_comes_late_is_no_second_delivery(
     orderlymq_cluster.delay("fetch", 0.2)
     work = Work()
 
-    async with by_key(work, settings=ConsumerSettings()) as consumer:
+    async with by_key(work) as consumer:
         await until(lambda: work.count == 10)
         async with AdminClient() as admin:
             await drained(admin)

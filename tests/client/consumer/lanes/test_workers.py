@@ -11,8 +11,8 @@ from orderlymq.consumer.lanes.events import End, Ended, HandId, Listened, Place,
 from orderlymq.consumer.lanes.workers import LaneWorkers
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq_protocol.body.lanes import Lane
-from tests.client.fakecluster import until
 from tests.client.messages import messages
+from tests.waiting import until
 
 PLACE = Place("orders", "broker-a")
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -13,14 +14,40 @@ from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage
 from tests.client.consumer.listeners.loops import consumer_of, fail_at
-from tests.client.fakecluster import FakeCluster, until
+from tests.client.fakecluster import FakeCluster
 from tests.client.inbox import fill
 from tests.client.messages import QUEUE, messages
+from tests.waiting import until
 
 
-async def begun_by(consumer: Consumer, texts: list[str], go_on: asyncio.Event) -> None:
+async def asked(consumer: Consumer, how: str) -> AsyncGenerator[ReceivedMessage, None]:
+    """Loop, and ask for each message as programs do; some have a task of its own for that."""
+    stream = aiter(consumer)
+
+    async def handed_on() -> ReceivedMessage:
+        return await anext(stream)
+
+    while True:
+        try:
+            match how:
+                case "for":
+                    message = await anext(stream)
+                case "wait_for":
+                    message = await asyncio.wait_for(anext(stream), 10)
+                case "task":
+                    message = await asyncio.create_task(anext(stream))
+                case _:
+                    message = await asyncio.create_task(handed_on())
+        except StopAsyncIteration:
+            return
+        yield message
+
+
+async def begun_by(
+    consumer: Consumer, texts: list[str], go_on: asyncio.Event, how: str = "for"
+) -> None:
     """Loop, and wait in each body."""
-    async for message in consumer:
+    async for message in asked(consumer, how):
         texts.append(f"begun {message.text}")
         await go_on.wait()
         texts.append(f"ended {message.text}")
@@ -32,13 +59,16 @@ async def waits(call: "asyncio.Task[None]") -> bool:
     return not done
 
 
+@pytest.mark.parametrize("how", ["for", "wait_for", "task", "handed on"])
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_close_waits_for_the_body_of_a_loop(cluster: FakeCluster, ordered: bool) -> None:
+async def test_close_waits_for_the_body_of_a_loop(
+    cluster: FakeCluster, ordered: bool, how: str
+) -> None:
     """Law: one consumer at a time. The body once went on beside the next member, to which its message was given."""
     fill(cluster, 2, queues=1)
     consumer, texts, go_on = consumer_of(cluster, ordered=ordered), list[str](), asyncio.Event()
     await consumer.start()
-    body = asyncio.create_task(begun_by(consumer, texts, go_on))
+    body = asyncio.create_task(begun_by(consumer, texts, go_on, how))
     await until(lambda: bool(texts))
     closing = asyncio.create_task(consumer.close())
 
@@ -53,15 +83,32 @@ async def test_close_waits_for_the_body_of_a_loop(cluster: FakeCluster, ordered:
     assert cluster.locks == {}
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_consumer_that_nobody_looped_over_closes_at_once(
+    cluster: FakeCluster, ordered: bool
+) -> None:
+    """Its messages once waited for a loop, and it kept its locks, for `shutdown_timeout`."""
+    fill(cluster, 2, queues=1)
+    consumer = consumer_of(cluster, ordered=ordered)
+    await consumer.start()
+    await until(lambda: any(pull.header.queue_offset == 2 for pull in cluster.held))
+    async with asyncio.timeout(5):
+        await consumer.close()
+
+    assert cluster.locks == {}
+    assert cluster.offsets.get(("G", "T", 0), 0) == 0
+
+
+@pytest.mark.parametrize("how", ["for", "wait_for", "task"])
 async def test_close_in_the_body_of_a_loop_ends_the_consumer_after_the_body(
-    cluster: FakeCluster,
+    cluster: FakeCluster, how: str
 ) -> None:
     """It cannot wait for itself. What was done before is committed when it returns."""
     fill(cluster, 3, queues=1)
     locks: list[int] = []
 
     async with consumer_of(cluster) as consumer:
-        async for message in consumer:
+        async for message in asked(consumer, how):
             if message.text == "m1":
                 await consumer.close()
                 await consumer.close()
@@ -237,6 +284,22 @@ async def test_a_later_loop_gets_what_the_body_of_another_task_leaves(
     assert texts == ["m0", "m0"]
 
 
+async def test_a_later_loop_gets_what_a_task_has_handed_on(cluster: FakeCluster) -> None:
+    """The program has one flow: who begins a loop has done with the former one, though its iterator is still there."""
+    fill(cluster, 1, queues=1)
+    texts: list[str] = []
+
+    async with consumer_of(cluster) as consumer, asyncio.timeout(10):
+        former = asked(consumer, "handed on")
+        texts.append((await anext(former)).text)
+        async for message in consumer:
+            texts.append(message.text)
+            break
+        await former.aclose()
+
+    assert texts == ["m0", "m0"]
+
+
 async def test_a_later_loop_of_another_task_gets_what_was_left_inside_the_block(
     cluster: FakeCluster,
 ) -> None:
@@ -322,3 +385,53 @@ async def test_a_loop_in_a_task_that_fails_inside_the_block_has_its_last_message
         await asyncio.gather(body, return_exceptions=True)
 
     assert cluster.offsets["G", "T", 0] == 1
+
+
+@pytest.mark.parametrize("how", ["group", "tidies"])
+async def test_a_loop_whose_task_nobody_keeps_has_its_last_message_again(
+    cluster: FakeCluster, how: str
+) -> None:
+    """No message lost: the block knew how the task had ended only while the program kept it, or took one that still tidied up as well."""
+    fill(cluster, 2, queues=1)
+    go_on, texts = asyncio.Event(), list[str]()
+
+    async def loop(consumer: Consumer) -> None:
+        try:
+            await fail_at(consumer, "m1", texts)
+        finally:
+            if how == "tidies":
+                await go_on.wait()
+
+    async with consumer_of(cluster) as consumer:
+        if how == "group":
+            with pytest.raises(ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(loop(consumer))
+        else:
+            body = asyncio.create_task(loop(consumer))
+            await until(lambda: texts == ["m0", "m1"])
+            await asyncio.sleep(0)
+        gc.collect()
+    if how == "tidies":
+        go_on.set()
+        await asyncio.wait([body])
+
+    assert cluster.offsets["G", "T", 0] == 1
+
+
+async def test_a_loop_whose_task_ends_well_inside_the_block_has_its_last_message_done(
+    cluster: FakeCluster,
+) -> None:
+    """Also when nobody keeps the task."""
+    fill(cluster, 2, queues=1)
+
+    async def loop(consumer: Consumer) -> None:
+        async for message in consumer:
+            if message.text == "m1":
+                break
+
+    async with consumer_of(cluster) as consumer:
+        await asyncio.gather(loop(consumer))
+        gc.collect()
+
+    assert cluster.offsets["G", "T", 0] == 2

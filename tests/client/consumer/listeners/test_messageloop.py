@@ -14,9 +14,10 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from tests.client.consumer.listeners.loops import consumer_of, fail_at
-from tests.client.fakecluster import FakeCluster, until
+from tests.client.fakecluster import FakeCluster
 from tests.client.inbox import fill
 from tests.client.messages import QUEUE, messages
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -124,6 +125,21 @@ async def test_one_message_is_in_hand_at_a_time(cluster: FakeCluster) -> None:
             called = [q for q in consumer.queues if consumer.listeners.attempt(q) is not None]
             assert called == [message.queue]
             break
+
+
+async def test_a_member_that_does_not_loop_keeps_no_queue_from_a_new_member(
+    cluster: FakeCluster,
+) -> None:
+    """Law: it goes on. The new member's share once waited, without end, with messages that no loop of the former one had."""
+    fill(cluster, 4, queues=2)
+
+    async with consumer_of(cluster) as idle:
+        await until(lambda: sum(s.fetcher.cache.count for s in idle.core.queues.values()) == 4)
+        async with consumer_of(cluster) as member, asyncio.timeout(10):
+            stream = aiter(member)
+            texts = [(await anext(stream)).text for _ in range(2)]
+
+    assert texts in (["m0", "m2"], ["m1", "m3"])
 
 
 async def test_two_loops_at_a_time_are_refused(cluster: FakeCluster) -> None:

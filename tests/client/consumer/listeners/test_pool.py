@@ -25,9 +25,10 @@ from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.lanes import LaneReport, LaneReports
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
-from tests.client.fakecluster import BROKER, FakeCluster, until
+from tests.client.fakecluster import BROKER, FakeCluster
 from tests.client.inbox import Inbox, fill
 from tests.client.messages import QUEUE, message
+from tests.waiting import until
 
 
 async def test_the_messages_of_a_call_cannot_be_changed(cluster: FakeCluster) -> None:

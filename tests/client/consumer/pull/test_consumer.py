@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.group.requests import PullResult
 from orderlymq.consumer.pull.consumer import PullConsumer
 from orderlymq.errors import (
@@ -16,14 +17,17 @@ from orderlymq.errors import (
     BrokerUnreachable,
     PullError,
     SettingError,
+    StateError,
 )
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client import fakecluster
-from tests.client.fakecluster import BROKER, running
+from tests.client.consumer.pulls import send_away
+from tests.client.fakecluster import BROKER, Fault, running
 from tests.client.inbox import fill
+from tests.waiting import until
 
 PULL, COMMIT = 11, 15
 QUEUE = MessageQueue("T", BROKER, 0)
@@ -48,13 +52,16 @@ async def test_the_result_of_a_pull_prints_itself() -> None:
     assert isinstance(found, PullResult)
 
 
-async def test_the_iterator_waits_longer_after_each_failure_and_loses_nothing() -> None:
-    """PUL-08: 50, 100, 200 ms; after a success it begins again, and each message comes once."""
+@pytest.mark.parametrize("fault", [fakecluster.refuse(1), send_away], ids=["refused", "sent away"])
+async def test_the_iterator_waits_longer_after_each_failure_and_loses_nothing(
+    fault: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PUL-08: 50, 100, 200 ms; after a success it begins again, and each message comes once. The log says what is refused."""
     asked: list[float] = []
 
-    def refuse(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+    def refuse(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         asked.append(time.monotonic())
-        return command.reply(1, remark="refused by the test")
+        return fault(command, conn)
 
     async with (
         running(topics={"T": 1}) as cluster,
@@ -72,6 +79,27 @@ async def test_the_iterator_waits_longer_after_each_failure_and_loses_nothing() 
     gaps = [later - earlier for earlier, later in pairwise(asked)]
     assert texts == ["m0", "m1"]
     assert all(gap >= least for gap, least in zip(gaps, (0.05, 0.1, 0.2), strict=True)), gaps
+    assert ("broker-a refuses pulls of T: code 1" in caplog.text) is (fault is not send_away)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_the_iterator_ends_when_the_consumer_is_closed(shared: bool) -> None:
+    """It once asked a closed client for ever, or went on by the connections that others share."""
+    async with running(topics={"T": 1}) as cluster:
+        instance = ClientInstance(cluster.address)
+        await instance.start()
+        reader = PullConsumer("G", cluster.address, instance=instance if shared else None)
+        await reader.start()
+        following = asyncio.ensure_future(anext(reader.messages(QUEUE, 0)))
+        await until(lambda: bool(cluster.held))
+        await reader.close()
+        for held in list(cluster.held):
+            cluster._release(held)  # as the broker does after 20 s
+
+        with pytest.raises(StateError, match="closed"):
+            async with asyncio.timeout(10):
+                await following
+        await instance.close()
 
 
 async def test_a_pull_that_is_refused_leaves_the_position_to_the_caller() -> None:

@@ -1,6 +1,7 @@
 """The lite pull consumer: queues take turns, and only what is done is committed."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -9,16 +10,26 @@ import pytest
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.pull import litepull
 from orderlymq.consumer.pull.litepull import LitePullConsumer
-from orderlymq.errors import BodyUnreadable, BrokerError, TopicNotFound
+from orderlymq.errors import BodyUnreadable, BrokerError, PullError, StateError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import BROKER, FakeCluster, refuse, running, until
+from tests.client.consumer.pulls import send_away
+from tests.client.fakecluster import (
+    BROKER,
+    FakeCluster,
+    Fault,
+    refuse,
+    reset,
+    running,
+    silence,
+)
+from tests.waiting import until
 
 QUEUES = [MessageQueue("T", BROKER, number) for number in range(3)]
-HEARTBEAT, LITE_PULL, COMMIT = 34, 361, 15
+HEARTBEAT, LITE_PULL, COMMIT, QUERY_OFFSET = 34, 361, 15, 14
 
 
 @pytest.fixture
@@ -174,6 +185,29 @@ async def test_commit_says_that_everything_is_done(cluster: FakeCluster) -> None
     assert committed(cluster)[0] == 4
 
 
+async def test_a_poll_waits_for_no_commit(cluster: FakeCluster) -> None:
+    """A broker that hangs held back what had arrived, and an empty poll for longer than its time-out."""
+    fill(cluster, 4)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:1])
+    async with lite:
+        await poll_until(lite, 2)
+        cluster.faults[COMMIT] = [silence] * 9
+        for due in (True, False):
+            lite._commit_due_s = 0.0 if due else lite._commit_due_s
+            async with asyncio.timeout(1):
+                found = await poll_until(lite, 1)
+            assert [each.queue_offset for each in found] == [2 if due else 3]
+        async with asyncio.timeout(1):
+            lite._commit_due_s = 0.0
+            assert await lite.poll(0.1) == []
+        assert cluster.codes().count(COMMIT) == 1, "one commit at a time"
+        cluster.faults[COMMIT] = []
+        await lite.commit()
+
+    assert committed(cluster)[0] == 4
+
+
 async def test_a_commit_that_fails_raises_and_the_next_one_tries_again(
     cluster: FakeCluster,
 ) -> None:
@@ -215,6 +249,28 @@ async def test_a_queue_that_goes_to_another_member_is_committed_as_far_as_it_is_
 
         counts = Counter(message.queue.queue_id for message in done)
         assert [committed(cluster)[queue] for queue in left] == [counts[queue] for queue in left]
+
+
+async def test_a_topic_in_trouble_leaves_the_rebalance_of_the_others_alone(
+    cluster: FakeCluster,
+) -> None:
+    """Law: not knowing a topic's queues is no reason to keep another's. It keeps what it has of the topic in trouble.
+
+    The queues of a member that died once stood still, and a new member got none, until every topic was well.
+    """
+    cluster.topics["A"] = cluster.topics["T"]
+    lite = consumer(cluster)
+    lite.subscribe("A")
+    lite.subscribe("T")
+    async with lite:
+        await until(lambda: len(lite.assignment) == 6)
+        del cluster.topics["A"]
+        await lite._instance.try_refresh("A")
+        cluster.members["G"]["~another"] = next(iter(cluster.members["G"].values()))
+        cluster.notify("G")
+        await until(lambda: len(lite.assignment) == 5, 10)
+
+        assert Counter(queue.topic for queue in lite.assignment) == {"A": 3, "T": 2}
 
 
 async def test_what_no_filter_lets_through_is_committed_only_with_what_is_before_it(
@@ -261,6 +317,85 @@ async def test_a_pull_that_fails_in_a_hook_is_tried_again(
 
     assert failed == [LITE_PULL]
     assert [message.text for message in found] == ["0/0", "0/1"]
+
+
+async def test_a_pull_that_is_sent_away_leaves_its_place_to_others_for_a_while(
+    cluster: FakeCluster,
+) -> None:
+    """Law: the pauses grow; it came back at once."""
+    fill(cluster, 1)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:1])
+    cluster.faults[LITE_PULL] = [send_away] * 4
+    began_s = time.monotonic()
+    async with lite:
+        await poll_until(lite, 1)
+
+    assert time.monotonic() - began_s >= 0.02 + 0.04 + 0.08 + 0.16
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal"),
+    [
+        (LITE_PULL, refuse(16, "the group consumes by key")),
+        (LITE_PULL, refuse(1, "queue 0 of topic T is locked by nobody; lock it (code 41)")),
+        (QUERY_OFFSET, refuse(1, "AclException: No permission")),
+    ],
+    ids=["by key", "ordered", "no right"],
+)
+async def test_what_is_refused_for_good_is_logged_and_raised(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, code: int, refusal: Fault
+) -> None:
+    """Law: nothing stands still without a word. `poll` once returned nothing, for ever, and no log had a line."""
+    fill(cluster, 0, 1)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:1])
+    cluster.faults[code] = [refusal] * 3
+    async with lite:
+        await until(lambda: lite._positions[QUEUES[0]].refusal is not None)
+        with pytest.raises(PullError, match=r"T.*code \d+ from .*(by key|by nobody|No permission)"):
+            await lite.poll(0)
+        assert "broker-a refuses pulls of T: code" in caplog.text
+        fill(cluster, 1)
+        found = await poll_until(lite, 1)
+        assert await lite.poll(0) == [], "it is not refused any more"
+
+    assert [message.text for message in found] == ["0/0"]
+
+
+@pytest.mark.parametrize("fault", [silence, reset, refuse(1, "this replica does not lead")])
+async def test_what_passes_is_logged_and_not_raised(
+    cluster: FakeCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+) -> None:
+    """The next poll goes on, as before."""
+    monkeypatch.setattr(litepull, "SUSPENDED_TIMEOUT_S", 0.3)
+    fill(cluster, 1)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:1])
+    cluster.faults[LITE_PULL] = [fault] * 2
+    async with lite:
+        found = await poll_until(lite, 1)
+
+    assert [message.text for message in found] == ["0/0"]
+    assert "broker-a is lost, it is tried again" in caplog.text
+    assert "broker-a is there again" in caplog.text
+
+
+async def test_close_ends_a_poll_that_waits(cluster: FakeCluster) -> None:
+    """Whatever its time-out; it once waited for that."""
+    lite = consumer(cluster)
+    lite.assign(QUEUES)
+    await lite.start()
+    polling = asyncio.create_task(lite.poll(float("inf")))
+    await until(lambda: len(cluster.held) == 3)
+    await lite.close()
+
+    with pytest.raises(StateError, match="G was closed while this call ran"):
+        async with asyncio.timeout(10):
+            await polling
 
 
 async def test_a_seek_and_a_revocation_stop_pulls_in_silence(

@@ -12,9 +12,10 @@ from orderlymq_protocol.body.catalogue import OffsetTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
-from tests.client.fakecluster import BROKER, FakeCluster, until
+from tests.client.fakecluster import BROKER, FakeCluster
 from tests.client.inbox import Inbox, fill, ordered_consumer
 from tests.protocol.records import encode_record
+from tests.waiting import until
 
 QUEUE = MessageQueue("T", BROKER, 0)
 

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.push.brokercalls import _by_broker
@@ -12,8 +13,10 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, Fault, reset, until
+from tests.client.consumer.pulls import send_away
+from tests.client.fakecluster import FakeCluster, Fault, reset
 from tests.client.inbox import Inbox, fill, ordered_consumer
+from tests.waiting import until
 
 
 async def test_a_lock_request_waits_a_second_for_its_answer(cluster: FakeCluster) -> None:
@@ -57,6 +60,28 @@ async def test_a_broker_that_takes_longer_for_each_lock_is_waited_for(
     cluster.faults[41] = [late]
     async with ordered_consumer(cluster, inbox):
         await until(lambda: inbox.texts == ["m0"], 10)
+
+
+async def test_a_pull_that_is_sent_away_leaves_its_place_to_others_for_a_while(
+    cluster: FakeCluster,
+) -> None:
+    """Law: the pauses grow. A broker with too many pulls sends some away, which came back at once and sent others away."""
+    fill(cluster, 1, queues=1)
+    inbox = Inbox()
+    asked: list[float] = []
+
+    def away(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        if command.ext["topic"] != "T" or command.ext["queueId"] != "0" or len(asked) == 4:
+            return cluster.serve(command, conn)
+        asked.append(time.monotonic())
+        return send_away(command, conn)
+
+    cluster.faults[11] = [away] * 99
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: inbox.texts == ["m0"], 10)
+
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
+    assert all(gap >= least for gap, least in zip(gaps, (0.02, 0.04, 0.08), strict=True)), gaps
 
 
 # As a system without POSIX clocks has it, Windows for one.

@@ -24,8 +24,9 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from tests.client import fakecluster
-from tests.client.fakecluster import BROKER, FakeCluster, until
+from tests.client.fakecluster import BROKER, FakeCluster
 from tests.client.inbox import Inbox, fill, ordered_consumer
+from tests.waiting import until
 
 QUEUE = MessageQueue("T", BROKER, 0)
 

@@ -24,8 +24,9 @@ from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from tests.client.fakecluster import BROKER, FakeCluster, running, silence, until
+from tests.client.fakecluster import BROKER, FakeCluster, running, silence
 from tests.client.inbox import Inbox, fill
+from tests.waiting import until
 
 QUEUE = MessageQueue("T", BROKER, 0)
 

@@ -9,8 +9,9 @@ from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.sysflag import COMPRESSED
-from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, running
 from tests.client.inbox import Inbox, ordered_consumer
+from tests.waiting import until
 
 QUEUE = MessageQueue("T", BROKER, 0)
 BODY = b"no zlib stream"

@@ -8,9 +8,12 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.exception.RemotingConnectException;
+import org.apache.rocketmq.remoting.exception.RemotingSendRequestException;
 
 /** The lite pull consumer. */
 public final class LitePulling {
@@ -28,7 +31,7 @@ public final class LitePulling {
             Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
             consumer.assign(queues);
             for (MessageQueue queue : queues) {
-                consumer.seek(queue, options.number("offset", 0));
+                seek(consumer, queue, options.number("offset", 0));
             }
         } else {
             consumer.subscribe(topic, options.text("tags", "*"));
@@ -51,5 +54,27 @@ public final class LitePulling {
         consumer.commitSync();
         consumer.shutdown();
         Report.event("finished");
+    }
+
+    /**
+     * Seeks, again when the client has closed its own connection.
+     *
+     * <p>A seek interrupts the pull of its queue. NettyRemotingClient of 5.x takes an interrupt just before it sends
+     * for a failed send: it closes the connection, and what other queues ask fails with it.
+     */
+    private static void seek(DefaultLitePullConsumer consumer, MessageQueue queue, long offset) throws Exception {
+        long end = System.nanoTime() + 10_000_000_000L;
+        while (true) {
+            try {
+                consumer.seek(queue, offset);
+                return;
+            } catch (MQClientException failure) {
+                boolean closed = failure.getCause() instanceof RemotingSendRequestException
+                        || failure.getCause() instanceof RemotingConnectException;
+                if (!closed || System.nanoTime() > end) {
+                    throw failure;
+                }
+            }
+        }
     }
 }

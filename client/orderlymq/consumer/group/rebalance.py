@@ -1,5 +1,5 @@
 """
-The rebalance of a push consumer: which queues this member is to have, computed again and again.
+The rebalance of a member of a group: which queues this member is to have, computed again and again.
 
 Rule: not knowing is no reason to give anything up. A topic whose queues or members cannot be known keeps the
 queues that it has. A topic that does not exist yet, the own retry topic in the first second above all, is
@@ -8,7 +8,7 @@ looked for soon and then ever less often, up to the rebalance interval.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
@@ -17,9 +17,9 @@ from orderlymq.consumer.group.calls import GroupCalls
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.durations import seconds
 from orderlymq.errors import BrokerError, NameServersUnreachable, TopicNotFound
-from orderlymq.ownedtasks import wait_for
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import retry_topic
+from orderlymq_runtime.process.waits import wait_for
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Rebalance:
         topics: Mapping[str, object],
         everything: bool,
         present: Callable[[], Iterable[MessageQueue]],
-        assigned: Callable[[frozenset[MessageQueue]], None],
+        assigned: Callable[[frozenset[MessageQueue]], Awaitable[None]],
     ) -> None:
         self._instance = instance
         self._calls = calls
@@ -86,7 +86,7 @@ class Rebalance:
                 wanted |= present
             else:
                 wanted |= set(found)
-        self._assigned(frozenset(wanted))
+        await self._assigned(frozenset(wanted))
         return complete
 
     async def _queues_of(self, topic: str) -> list[MessageQueue] | None:

@@ -1,0 +1,57 @@
+"""A consumer by key whose requests have no answer: it asks and says the same again, for as long as that means anything."""
+
+from orderlymq.consumer.core.events import Closing, Tick
+from orderlymq.consumer.lanes.core import LaneRules
+from orderlymq.consumer.lanes.events import CompleteFailed, Fetch, FetchFailed
+from tests.client.consumer.lanes.test_core import LEASE_MS, Script, completed, completes, works
+from tests.client.consumer.lanes.world import PLACE
+
+
+def test_a_refusal_of_a_repeated_fetch_is_no_answer_to_the_first_one() -> None:
+    """Its broker may have handed lanes out: only the same number brings them while their lease lasts."""
+    script = Script()
+    script.tell(10, FetchFailed(PLACE, 2, "reset"))
+    assert script.tell(60, Tick()) == [Fetch(PLACE, 2, 4)]
+
+    script.tell(61, FetchFailed(PLACE, 2, "write-only", refused=True))
+
+    assert script.tell(5_061, Tick()) == [Fetch(PLACE, 2, 4)]
+    found = script.give(5_062, ("a", (0,)))
+    renewals = completes(found)
+    assert works(script.verdict(5_070, renewals, "renewed")) == [(1, (0,))]
+    assert script.fetch == 3
+
+
+def test_what_is_done_is_said_to_the_next_leader_however_late() -> None:
+    """It runs the leases in full again, so that the attempt may still be good, and says when it is not."""
+    script = Script(LaneRules(workers=2, renew_ms=5_000))
+    script.give(0, ("a", (0,)), ("b", (1,)))
+    script.done(1, 1)
+    now_ms, found = 3, script.done(1, 2) + script.tell(3, Tick())
+    while now_ms < 2 * LEASE_MS:
+        if completed(found):
+            failed = CompleteFailed(PLACE, completes(found).reports, "no leader's address")
+            script.tell(now_ms, failed)
+        now_ms = script.core.next_wake_ms() or 2 * LEASE_MS
+        found = script.tell(now_ms, Tick())
+
+    said = completes(found)
+    assert [(each.attempt, each.result) for each in said.reports] == [(1, "done"), (2, "done")]
+    assert (script.core.figures().reported, script.core.figures().lost) == (2, 0)
+    script.verdict(now_ms, said, "done", "stale")
+    assert (script.core.is_idle, script.core.figures().lost) == (True, 1)
+
+
+def test_closing_waits_no_longer_than_a_lease_for_a_broker_that_is_gone() -> None:
+    """It is as long as another member waits for the lane."""
+    script = Script(LaneRules(workers=1, renew_ms=5_000))
+    script.give(0, ("a", (0,)))
+    said = completes(script.done(1, 1) + script.tell(3, Tick()))
+    script.tell(4, CompleteFailed(PLACE, said.reports, "no leader's address"))
+
+    script.tell(60_000, Closing())
+    script.tell(64_999, Tick())
+    assert not script.core.is_idle
+    script.tell(65_000, Tick())
+
+    assert (script.core.is_idle, script.core.figures().lost) == (True, 1)

@@ -1,0 +1,16 @@
+"""Answers of brokers to pulls, for the tests of all consumers."""
+
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
+
+
+def send_away(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+    """End a pull as a broker does that has no place where it can wait."""
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": command.ext["queueOffset"],
+        "minOffset": "0",
+        "maxOffset": "0",
+    }
+    return command.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, ext, remark="TOO_MANY_WAIT")
