@@ -87,7 +87,8 @@ def render(helm: str = "helm") -> list[Json]:
     """Return what the chart makes, without hooks."""
     command = [helm, "template", PACKAGE, str(CHART), "--namespace", PACKAGE, "--no-hooks"]
     # A bundle cannot contain admission policies.
-    command += ["--set", "changeWarnings.enabled=false", *_UNSET]
+    policies = "changeWarnings.enabled=false,brokerPolicy.enabled=false"
+    command += ["--set", policies, *_UNSET]
     done = subprocess.run(
         [*command, "--kube-version", OLDEST_KUBERNETES], capture_output=True, text=True, check=True
     )

@@ -9,7 +9,6 @@ work; this module parses the options and shows the result.
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,14 @@ from typing import Any, Final, Literal, ParamSpec, TypeAlias
 import click
 
 from orderlymq.cli.exitcodes import ExitCode
-from orderlymq.cli.session import Span, print_json, print_outcome, tell_error
+from orderlymq.cli.session import (
+    CommandFailed,
+    Span,
+    Told,
+    print_json,
+    print_outcome,
+    reporting_as,
+)
 from orderlymq.connection.administrator import DATA_DIRECTORY, DATA_DIRECTORY_VARIABLE
 from orderlymq_operator.demo.options import DemoOptions
 from orderlymq_operator.demo.run import run_demo
@@ -94,31 +100,13 @@ def _files(*, required: bool) -> Callable[[Callable[P, None]], Callable[P, None]
 
 def _reporting(command: Callable[P, None]) -> Callable[P, None]:
     """Give a command `--output` and `--json`, and turn what it raises into one message and its exit code."""
+    return reporting_as(command, (LocalError, ManifestError, CommandFailed, OSError), _told)
 
-    @click.option(
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="How the result is shown.",
-    )
-    @click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
-    @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        if kwargs.pop("as_json", False):
-            kwargs["output"] = "json"
-        try:
-            command(*args, **kwargs)
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
-        except BrokenPipeError:
-            raise  # as in `orderlymq.cli.session`
-        except (LocalError, ManifestError, OSError) as error:
-            code = next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind))
-            tell_error(error, code, kwargs.get("output"))
-            raise click.exceptions.Exit(code) from error
 
-    return wrapped
+def _told(error: Exception) -> Told:
+    if isinstance(error, CommandFailed):
+        return error, error.code, error.docs
+    return error, next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), ""
 
 
 # The first kind that an error is of decides.
@@ -141,7 +129,6 @@ _EXIT_CODES: Final[Mapping[type[Exception], int]] = {
 @click.option(
     "--from-backup",
     "source",
-    type=BackupSource.parse,
     metavar="PLACE[@ID]",
     help="Begin with a backup in a folder or s3://BUCKET/PREFIX, the newest or the one with this id.",
 )
@@ -153,7 +140,7 @@ def up(
     detach: bool,
     with_demo: bool,
     with_console: bool,
-    source: BackupSource | None,
+    source: str | None,
     timeout_s: float,
     output: Output,
 ) -> None:
@@ -173,12 +160,13 @@ def up(
         raise click.UsageError("--console needs orderlymq-console; install it beside orderlymq")
     directory = DataDirectory(data_dir)
     manifests = read(files)
+    backup = None if source is None else BackupSource.parse(source)
     if detach:
-        _detach(directory, manifests, source, timeout_s, output)
+        _detach(directory, manifests, backup, timeout_s, output)
         if with_demo:
             raise click.exceptions.Exit(loop.run(_play_alone(directory, DemoOptions(), output)))
         return
-    with session.prepared(directory, manifests, source) as state:
+    with session.prepared(directory, manifests, backup) as state:
         supervisor = Supervisor(directory, state)
         code = loop.run(
             _stay_up(

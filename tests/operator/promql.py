@@ -1,6 +1,6 @@
 """
-The part of PromQL that the alarms about outages use, over one moment: selectors, `or`, `unless`, `and`,
-comparisons, differences, sums.
+The part of PromQL that the alerts about outages use: selectors, `or`, `unless`, `and`, comparisons, differences, sums,
+and what a function makes of a range.
 
 A series is a name with labels; a vector is a dict of label sets with values. Whatever else a rule uses is refused.
 """
@@ -13,19 +13,42 @@ from typing import Final
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 Series = Mapping[str, Vector]
+# What was there at a time, in seconds since the epoch.
+History = Callable[[float], Series]
 
-_TOKEN: Final = re.compile(r"\s*([A-Za-z_:][\w:]*|[\d.]+|[<>=!]=|[-<>(),{}]|\"[^\"]*\")")
+_TOKEN: Final = re.compile(
+    r"\s*([A-Za-z_:][\w:]*|[\d.]+|\[\d+[smh](?::\d+[smh])?\]|[<>=!]=|[=!]~|[-<>=(),{}]|\"[^\"]*\")"
+)
+_RANGE: Final = re.compile(r"\[(\d+)([smh])(?::(\d+)([smh]))?\]")
+# As often as the chart lets itself be scraped.
+_SCRAPES_S: Final = 30
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600}
 _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
     "==": operator.eq,
     "<": operator.lt,
     ">": operator.gt,
 }
 _FOLD: Final[dict[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
+_OVER: Final[dict[str, Callable[[list[float]], float]]] = {
+    "delta": lambda values: values[-1] - values[0],
+    "max_over_time": max,
+    "min_over_time": min,
+}
+_MATCH: Final[dict[str, Callable[[str, str], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "=~": lambda value, pattern: re.fullmatch(pattern, value) is not None,
+}
 
 
 def evaluate(text: str, series: Series, now: float = 0.0) -> Vector:
-    """Return what an expression yields at *now*, seconds since the epoch; an alarm fires for each entry."""
-    parser = _Parser(_TOKEN.findall(text), series, now)
+    """Return what an expression yields at *now*, seconds since the epoch; an alert fires for each entry."""
+    return evaluate_history(text, lambda _: series, now)
+
+
+def evaluate_history(text: str, history: History, now: float = 0.0) -> Vector:
+    """Return what an expression yields at *now* where series change, as `evaluate`."""
+    parser = _Parser(_TOKEN.findall(text), history, now)
     found = parser.disjunction()
     assert not parser.tokens, f"what follows is not understood: {parser.tokens}"
     assert isinstance(found, dict)
@@ -33,10 +56,11 @@ def evaluate(text: str, series: Series, now: float = 0.0) -> Vector:
 
 
 class _Parser:
-    def __init__(self, tokens: list[str], series: Series, now: float) -> None:
+    def __init__(self, tokens: list[str], history: History, now: float) -> None:
         self.tokens = tokens
         self._now = now
-        self._series = series
+        self._history = history
+        self._series = history(now)
 
     def disjunction(self) -> Vector | float:
         left = self._difference()
@@ -76,9 +100,10 @@ class _Parser:
         if not self._next_is("-"):
             return left
         right = self._term()
-        assert isinstance(left, float)
         assert isinstance(right, dict)
-        return {labels: left - value for labels, value in right.items()}
+        if isinstance(left, float):
+            return {labels: left - value for labels, value in right.items()}
+        return {labels: value - right[labels] for labels, value in left.items() if labels in right}
 
     def _term(self) -> Vector | float:
         token = self.tokens.pop(0)
@@ -88,6 +113,8 @@ class _Parser:
             return found
         if token in _FOLD:
             return self._fold(_FOLD[token])
+        if token in _OVER:
+            return self._over(_OVER[token])
         if token == "time":
             self._expect("(")
             self._expect(")")
@@ -103,16 +130,36 @@ class _Parser:
         return self._matching(self._series.get(token, {}))
 
     def _matching(self, vector: Vector) -> Vector:
-        """Return the rows that the matchers behind a name leave; only `!=` is understood."""
+        """Return the rows that the matchers behind a name leave."""
+        left = dict(vector)
         if not self._next_is("{"):
-            return dict(vector)
-        unwanted: set[tuple[str, str]] = set()
+            return left
         while not self._next_is("}"):
-            name = self.tokens.pop(0)
-            self._expect("!=")
-            unwanted.add((name, self.tokens.pop(0).strip('"')))
+            name, matches = self.tokens.pop(0), _MATCH[self.tokens.pop(0)]
+            wanted = self.tokens.pop(0).strip('"')
+            for labels in vector:
+                if not matches(dict(labels).get(name, ""), wanted):
+                    left.pop(labels, None)
             self._next_is(",")
-        return {labels: value for labels, value in vector.items() if not labels & unwanted}
+        return left
+
+    def _over(self, over: Callable[[list[float]], float]) -> Vector:
+        """Return what a function makes of the values that an expression has had, at each step of its range."""
+        self._expect("(")
+        begin = list(self.tokens)
+        self.disjunction()
+        found = _RANGE.fullmatch(self.tokens.pop(0))
+        assert found, f"a range is missing before {self.tokens}"
+        self._expect(")")
+        range_s = int(found[1]) * _SECONDS[found[2]]
+        step_s = int(found[3]) * _SECONDS[found[4]] if found[3] else _SCRAPES_S
+        values: dict[Labels, list[float]] = {}
+        for ago_s in range(range_s, -1, -step_s):
+            then = _Parser(list(begin), self._history, self._now - ago_s).disjunction()
+            assert isinstance(then, dict)
+            for labels, value in then.items():
+                values.setdefault(labels, []).append(value)
+        return {labels: over(each) for labels, each in values.items()}
 
     def _fold(self, fold: Callable[[Iterable[float]], float]) -> Vector:
         self._expect("by")

@@ -8,7 +8,8 @@ from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.security.tls import ServerTls
 
-Answer = Callable[[RemotingCommand], RemotingCommand]
+# Of None the server says nothing.
+Answer = Callable[[RemotingCommand], RemotingCommand | None]
 
 
 def _succeed(request: RemotingCommand) -> RemotingCommand:
@@ -31,7 +32,8 @@ class Scripted:
     def received(self, conn: Connection, command: RemotingCommand) -> None:
         self.asked.append((command.code, dict(command.ext), command.body))
         answer = self.answers.get(command.code, _succeed)
-        conn.send(answer(command))
+        if (reply := answer(command)) is not None:
+            conn.send(reply)
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ CONDITIONS: Final = _REFERENCE / "conditions.md"
 ALERTS: Final = _REFERENCE / "alerts.md"
 # The end of a description that speaks of a change of the field and of all below it.
 _RESTARTS: Final = re.compile("(?:Live: a|A) change restarts [^A-Z]*$")
-_ALARMS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
+_ALERTS: Final = ROOT / "charts" / "orderlymq" / "files" / "alerts.yaml"
 
 
 def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -115,10 +115,10 @@ def events_table() -> str:
 def thresholds_table() -> str:
     """Return the table of when each alert fires."""
     rows = ["| alert | severity | fires when | for |", "| --- | --- | --- | --- |"]
-    for alarm in _alarms():
-        when = _code(re.sub(r"\s+", " ", alarm["expr"]).strip())
-        name, severity = alarm["alert"], alarm["labels"]["severity"]
-        rows.append(f"| [{name}](#{name.lower()}) | {severity} | {when} | {alarm['for']} |")
+    for alert in _alerts():
+        when = _code(re.sub(r"\s+", " ", alert["expr"]).strip())
+        name, severity = alert["alert"], alert["labels"]["severity"]
+        rows.append(f"| [{name}](#{name.lower()}) | {severity} | {when} | {alert['for']} |")
     return "\n".join(rows)
 
 
@@ -145,9 +145,9 @@ def _escaped(table: str) -> str:
     return table.replace("\\", "\\\\")
 
 
-def _alarms() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(_ALARMS.read_text())["groups"]
-    return [alarm for group in groups for alarm in group["rules"]]
+def _alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(_ALERTS.read_text())["groups"]
+    return [alert for group in groups for alert in group["rules"]]
 
 
 @pytest.mark.parametrize("path", list(tables()), ids=lambda path: path.name)
@@ -156,14 +156,14 @@ def test_the_tables_of_the_page_are_those_of_the_code(path: Path) -> None:
     assert path.read_text() == page(path)
 
 
-def test_every_alarm_has_a_runbook_and_every_runbook_an_alarm() -> None:
-    """The anchor that an alarm carries leads to a section that says what to do."""
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    """The anchor that an alert carries leads to a section that says what to do."""
     sections = set(re.findall(r"^## (OrderlyMQ\w+)$", ALERTS.read_text(), re.MULTILINE))
 
-    assert sections == {alarm["alert"] for alarm in _alarms()}
-    for alarm in _alarms():
-        anchor = alarm["annotations"]["runbook_url"].partition("#")[2]
-        assert anchor == alarm["alert"].lower()
+    assert sections == {alert["alert"] for alert in _alerts()}
+    for alert in _alerts():
+        anchor = alert["annotations"]["runbook_url"].partition("#")[2]
+        assert anchor == alert["alert"].lower()
 
 
 def test_an_image_that_cannot_be_pulled_may_lack_the_secret_of_its_registry() -> None:

@@ -10,7 +10,7 @@ from tests.operator.local.manifests import text
 
 __all__ = ["directory", "ports"]  # fixtures
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def _orderlymq(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -38,7 +38,7 @@ def test_the_order_of_the_demo_survives_the_death_of_the_leader(
     assert played.returncode == 0, played.stdout + played.stderr
     verdict = json.loads(played.stdout)
     assert (verdict["kept"], verdict["findings"], verdict["notJudged"]) == (True, [], [])
-    assert verdict["counts"]["sent"] == verdict["counts"]["acknowledged"] > 100
+    assert verdict["counts"]["sent"] == verdict["counts"]["acknowledged"] > 10
     assert verdict["counts"]["delivered"] == verdict["counts"]["sent"]
     assert list(verdict["ackGapMs"]) == ["leader killed"]
     for change in (grown, shrunk, ended):

@@ -53,7 +53,7 @@ class WorldGroup:
         if self.leader is None:
             return ObservedGroup(None, dict(self.replicas))
         return ObservedGroup(
-            self.leader, dict(self.replicas), dict(self.topics), dict(self.consumer_groups)
+            self.leader, dict(self.replicas), dict(self.topics), dict(self.consumer_groups), {}
         )
 
     def voters(self) -> list[int]:

@@ -14,6 +14,7 @@ import time
 from typing import Any, Final
 
 from kubernetes import client, config
+from urllib3.exceptions import HTTPError
 
 from orderlymq import Consumer, OrderedContext, OrderedResult, Producer, ReceivedMessage
 
@@ -26,6 +27,8 @@ _STEPS: Final = 20
 _READY_S: Final = 150
 # A name that was asked for before it was there is remembered as missing for a while.
 _NAMED_S: Final = 60
+# The node may be busy with what was installed a minute ago; a repeated send is one message all the same.
+_SENT_S: Final = 30
 _CONSUMED_S: Final = 60
 
 
@@ -74,15 +77,23 @@ def _wait_until_ready(
     until = time.monotonic() + _READY_S
     for plural in plurals:
         while True:
-            found = api.get_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, name)
-            conditions = found.get("status", {}).get("conditions", [])
-            ready = next((item for item in conditions if item["type"] == "Ready"), {})
+            ready = _ready(api, namespace, plural, name)
             if ready.get("status") == "True":
                 print(f"{plural}/{name} is ready", flush=True)
                 break
             if time.monotonic() > until:
                 raise SystemExit(f"{plural}/{name} is not ready: {ready}")
             time.sleep(1)
+
+
+def _ready(api: client.CustomObjectsApi, namespace: str, plural: str, name: str) -> dict[str, Any]:
+    """Return the condition Ready of an object, or why it cannot be read now: an API server may be busy for a while."""
+    try:
+        found = api.get_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, name)
+    except (client.ApiException, HTTPError) as error:
+        return {"message": f"it cannot be read: {error}"}
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((item for item in conditions if item["type"] == "Ready"), {})
 
 
 def _wait_until_named(host: str) -> None:
@@ -116,7 +127,7 @@ async def _send_and_consume(servers: str, name: str) -> None:
     async with Producer("selftest", servers) as producer:
         for step in range(_STEPS):
             for key in range(_KEYS):
-                await producer.send(_TOPIC, str(step), key=f"key-{key}")
+                await producer.send(_TOPIC, str(step), key=f"key-{key}", timeout=_SENT_S)
     async with Consumer(
         name, servers, topics=_TOPIC, ordered=True, consume_from="first", listener=listener
     ):

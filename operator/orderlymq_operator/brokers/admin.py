@@ -73,6 +73,14 @@ class AdminError(Exception):
     """A call failed; the text says who answered what, or that nobody did."""
 
 
+class SilentError(AdminError):
+    """Nobody has answered, or the connection was lost; *address* is where."""
+
+    def __init__(self, text: str, address: str) -> None:
+        super().__init__(text)
+        self.address = address
+
+
 class GroupInUseError(AdminError):
     """A consumer group was not deleted, because its members consume; it goes when they have stopped."""
 
@@ -227,9 +235,12 @@ class Admin:
         if greatest > self.operator_token and self._overtaken is not None:
             self._overtaken(greatest)
         elif greatest < self.operator_token:
-            # Refused: so are the changes, which say why.
-            with suppress(AdminError):
+            try:
                 await self._end_predecessors(address)
+            except AdminError as error:
+                # Refused for the token the changes are, too, and say why. Otherwise it may not be in the log.
+                if EXT_TOKEN not in str(error):
+                    raise
         return found
 
     async def _end_predecessors(self, address: str) -> None:
@@ -278,6 +289,12 @@ class Admin:
             {"consumerGroup": group, "orderlymq": "true"},
             answers.members,
             absent=(ResponseCode.CONSUMER_NOT_ONLINE, []),
+        )
+
+    async def all_members(self, address: str) -> dict[str, frozenset[str]]:
+        """Return the members of all consumer groups of a raft group: their addresses by client id."""
+        return await self._read(
+            address, RequestCode.ORDERLYMQ_GROUP_MEMBERS, {}, answers.all_members
         )
 
     async def lag(self, address: str, group: str) -> int:
@@ -455,7 +472,7 @@ class Admin:
                 return await invoke_signed(client, signer, address, command, timeout_s)
             return await self._signer.invoke(client.invoke, address, command, timeout_s)
         except RemotingError as error:
-            raise AdminError(str(error)) from error
+            raise SilentError(str(error), address) from error
 
 
 def expansion_request(step: ExpansionStep) -> RemotingCommand:

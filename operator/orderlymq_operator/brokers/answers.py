@@ -23,6 +23,7 @@ from orderlymq_operator.resources.quotas import Limits
 from orderlymq_protocol.body import clients as clientbodies
 from orderlymq_protocol.body import config as configbodies
 from orderlymq_protocol.body import stats as statsbodies
+from orderlymq_protocol.body.config import PERM_WRITE
 from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
 from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.header.extensions import EXT_TOKEN
@@ -148,9 +149,9 @@ def brokers(body: bytes) -> frozenset[str]:
 
 
 def route(body: bytes) -> Mapping[str, int]:
-    """Return how many queues of a topic each broker group takes messages for."""
+    """Return how many queues of a topic each broker group takes messages for; of an ordered one those of its queue list alone have the bit."""
     queues = TopicRouteData.from_json(body).queue_datas
-    return {each.broker_name: each.write_queue_nums for each in queues}
+    return {each.broker_name: each.write_queue_nums for each in queues if each.perm & PERM_WRITE}
 
 
 def expansions(body: bytes) -> tuple[int, dict[str, ObservedExpansion]]:
@@ -195,6 +196,14 @@ def members(body: bytes) -> list[GroupMember]:
         GroupMember(each.client_id, each.client_addr, each.subscriptions or {})
         for each in clientbodies.ConsumerConnection.from_json(body).connection_set
     ]
+
+
+def all_members(body: bytes) -> dict[str, frozenset[str]]:
+    """Return where the members of all consumer groups are, by client id."""
+    found: dict[str, set[str]] = {}
+    for client_id, address in orjson.loads(body)["members"]:
+        found.setdefault(client_id, set()).add(address)
+    return {client_id: frozenset(addresses) for client_id, addresses in found.items()}
 
 
 def lag(body: bytes) -> int:

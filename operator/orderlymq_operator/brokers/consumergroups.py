@@ -2,7 +2,7 @@
 The reconcile of the consumer groups of one cluster: read each group, ask its assigner, send its steps.
 
 Rule: what fails is tried again at the next reconcile. A group that cannot be read from every raft group is left alone,
-because half of its members would get all of its queues. `plan.consumergroups` and `plan.assignment` decide.
+because half of its members would get all of its queues. Where nobody answers, the reconcile ends. `plan.consumergroups` and `plan.assignment` decide.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.admin import Admin, AdminError, SilentError
 from orderlymq_operator.brokers.answers import Lock, MembershipView
 from orderlymq_operator.plan.actions import TopicConfig
 from orderlymq_operator.plan.consumergroups import AssignmentView, GroupAssigner, SetAssignment
@@ -77,6 +77,10 @@ class GroupReconciler:
             held = locks.get(group.group_name, {})
             try:
                 await self._reconcile_one(group, addresses, topics, held, now_ms, zones or {})
+            except SilentError as error:
+                # Each group would wait as long, and meanwhile another one leads.
+                _log.debug("consumer groups are not reconciled now: %s", error)
+                return
             except AdminError as error:
                 _log.debug("consumer group %s is not reconciled now: %s", group.group_name, error)
 
@@ -142,4 +146,5 @@ def _view(
         {place: found.decisions for place, found in seen.items()},
         zones,
         {queue: lock.wanted_by for queue, lock in locks.items() if lock.wanted_by},
+        topics,
     )

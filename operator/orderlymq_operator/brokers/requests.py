@@ -45,14 +45,18 @@ class Places(Protocol):
         """Return where the leader of a group answers.
 
         Raises:
-            AdminError: nobody leads at present.
+            AdminError: nobody leads at present, or the leader has just not answered.
         """
 
     def replica_address(self, group: str, node: int) -> str:
         """Return where the other replicas of a group reach replica *node*."""
 
     def name_server_addresses(self) -> list[str]:
-        """Return where each name server answers."""
+        """Return where each name server answers.
+
+        Raises:
+            AdminError: one of them has just not answered.
+        """
 
     def secret_of(self, user: str) -> str | None:
         """Return the secret of a User as it stands now; it is not kept."""

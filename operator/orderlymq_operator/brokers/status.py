@@ -30,6 +30,11 @@ class Peer:
     lag: int
     active: bool
 
+    @property
+    def is_near(self) -> bool:
+        """Whether it has nearly the whole log."""
+        return self.lag <= CAUGHT_UP_LAG_MAX
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
@@ -63,6 +68,12 @@ class ReplicaStatus:
         """Whether it believes that it leads."""
         return self.role == "leader"
 
+    def spares(self, node: int) -> bool:
+        """Return whether this leader has a majority of the voters beside *node*, with nearly the whole log and heard of just now."""
+        voters = self.voters or frozenset()
+        near = {each for each, peer in self.peers.items() if peer.active and peer.is_near}
+        return 2 * len((near | {self.leader}) & voters - {node}) > len(voters)
+
 
 @dataclass(frozen=True, slots=True)
 class PageAccess:
@@ -87,14 +98,17 @@ async def read_status(
 ) -> ReplicaStatus | None:
     """Ask the replica whose HTTP pages are under *url* how it is; None without a sensible answer.
 
-    It is *who* says so by cluster, group and node: another process may have its address by now.
+    It is *who* says so by cluster, group and node: another process may have its address by now. The page is the brief one: the
+    findings about messages are as long as clients make them.
     """
     access = access or PageAccess()
     headers, context = {}, access.tls or False
     if access.token and access.tls is not None:
         headers["Authorization"] = f"Bearer {access.token}"
     try:
-        page = await read_page(session, f"{url}/status", _TIMEOUT_S, tls=context, headers=headers)
+        page = await read_page(
+            session, f"{url}/status?brief", _TIMEOUT_S, tls=context, headers=headers
+        )
         found = orjson.loads(page)
         if any(found.get(fact, value) != value for fact, value in (who or {}).items()):
             return None
@@ -174,7 +188,7 @@ def _caught_up(node: int, leader: int, leading: Mapping[int, ReplicaStatus]) -> 
     if peer is None:
         return False, False
 
-    return peer.lag <= CAUGHT_UP_LAG_MAX, peer.active
+    return peer.is_near, peer.active
 
 
 def _share(value: Any) -> float | None:

@@ -1,13 +1,14 @@
 """
 Tables of raft groups and name servers: topics, consumer groups, accounts, queue lists and routes.
 
-Rule: a server that does not answer, or answers only in part, counts as one that knows nothing.
+Rule: a server that falls silent counts as one that knows nothing. A table that a raft group refuses, as one that is too long for
+an answer, is not known, and the others are.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Collection, Mapping
+from typing import Final, TypeAlias, TypeVar
 
-from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.admin import Admin, AdminError, SilentError
 from orderlymq_operator.brokers.objectthread import beside_loop
 from orderlymq_operator.plan.actions import (
     GroupConfig,
@@ -19,19 +20,23 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.expansion import expanding_topics
 from orderlymq_operator.resources.kinds import Desired
 
+T = TypeVar("T")
+
+# The last is why one is None although the raft group answers.
 Tables: TypeAlias = tuple[
     Mapping[str, TopicConfig] | None,
     Mapping[str, GroupConfig] | None,
     Mapping[str, UserConfig] | None,
     Mapping[str, ObservedExpansion],
+    str,
 ]
-SILENT: Final[Tables] = (None, None, None, {})
+SILENT: Final[Tables] = (None, None, None, {}, "")
 
 
 async def read_tables(
     admin: Admin, address: str, desired: Desired, expanding: Collection[str]
 ) -> Tables:
-    """Return what a raft group knows: topics, consumer groups, accounts, and the progress of expansions.
+    """Return what a raft group knows: topics, consumer groups, accounts, the progress of expansions, and what it refuses.
 
     Accounts are read only where *desired* may concern them. Of expansions a raft group reports those under way by itself,
     also of a topic that no manifest has any more. One where a topic does not expand is asked about it, too, when another
@@ -39,18 +44,27 @@ async def read_tables(
     """
     users = bool(desired.users or desired.deleted_users)
     grows = await beside_loop(expanding_topics, desired.topics)
-    asked = {*grows, *expanding}
+    asked, refused = {*grows, *expanding}, list[str]()
+
+    async def unless_refused(table: Awaitable[T]) -> T | None:
+        try:
+            return await table
+        except SilentError:
+            raise
+        except AdminError as error:
+            refused.append(str(error))
+            return None
+
     try:
         # First: what follows is what no former operator changes any more.
-        expansions = await admin.expansion(address, asked)
-        return (
-            await admin.topics(address),
-            await admin.consumer_groups(address),
-            await admin.users(address) if users else {},
-            expansions,
-        )
-    except AdminError:
+        if (expansions := await unless_refused(admin.expansion(address, asked))) is None:
+            return (None, None, None, {}, refused[0])
+        topics = await unless_refused(admin.topics(address))
+        groups = await unless_refused(admin.consumer_groups(address))
+        accounts = await unless_refused(admin.users(address)) if users else {}
+    except SilentError:
         return SILENT
+    return topics, groups, accounts, expansions, refused[0] if refused else ""
 
 
 async def read_name_server(

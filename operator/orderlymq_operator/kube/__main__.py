@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from orderlymq_operator.kube import settings
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.app import OperatorProcess
+from orderlymq_operator.kube.election import Election
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.reconcile.finalizers import release_everything
 from orderlymq_operator.kube.settings import OperatorSettings
@@ -49,7 +50,15 @@ async def _serve(given: OperatorSettings) -> int:
 
 async def _release(given: OperatorSettings) -> int:
     async with await Api.connect(OperatorMetrics()) as api:
-        count = await release_everything(api, given.namespaces)
+        return await release(api, given)
+
+
+async def release(api: Api, given: OperatorSettings) -> int:
+    """Take the finalizers off where no operator of another release serves; return the exit code."""
+    election = Election(api, given.namespace, given.identity, lambda _: None)
+    if not await election.sees_others():
+        return 1
+    count = await release_everything(api, given.namespaces, election.is_looked_after)
     _log.info("took the finalizer off %s", counted(count, "object"))
     return 0
 

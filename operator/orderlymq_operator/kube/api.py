@@ -12,9 +12,12 @@ import copy
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -28,7 +31,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import EVENTS, LEASES, PODS, Json, Resource, resource_of
-from orderlymq_runtime.filestamp import file_stamp
+from orderlymq_runtime.followedfiles import FollowedFiles
 
 _log = logging.getLogger(__name__)
 
@@ -73,9 +76,19 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
         self.causes = causes
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether this one request was refused, so that others may go on; a webhook that does not answer refuses, too, with 500."""
+        return True
+
 
 class RetryLaterError(ApiError):
     """Nobody answered, or the server is overloaded or unhealthy (429, 5xx): reconcile again."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """See `ApiError`; silence is none."""
+        return self.status == 500
 
 
 class ForbiddenError(ApiError):
@@ -156,9 +169,12 @@ class _Connections:
         self.client = client
         self.gate = asyncio.Semaphore(client.configuration.connection_pool_maxsize)
         authority = client.configuration.ssl_ca_cert
-        self._authority = None if authority is None else Path(authority)
-        # Of the authority that requests trust now, and what they were made with before.
-        self._stamp = self._authority_stamp()
+        self._authority = FollowedFiles(
+            *([] if authority is None else [Path(authority)]),
+            log=_log,
+            stays="the present authority of the API server stays effective",
+        )
+        # With what requests were made before.
         self._former: list[RESTClientObject] = []
 
     async def close(self) -> None:
@@ -166,26 +182,19 @@ class _Connections:
         for former in self._former:
             await former.close()
 
-    def _authority_stamp(self) -> tuple[int, int]:
-        return (0, 0) if self._authority is None else file_stamp(self._authority)
-
     def follow_authority(self) -> None:
         """Trust the authority of today: a cluster may get another one while this process runs.
 
         Requests that are under way end as they began; what they were made with is closed at the end. A file that cannot be used
         is read again before the next request.
         """
-        stamp = self._authority_stamp()
-        if stamp == self._stamp:
-            return
-        try:
-            fresh = RESTClientObject(self.client.configuration)
-        except OSError as error:
-            _log.warning("the authority of the API server cannot be read again: %s", error)
+        fresh = self._authority.read_changed(
+            lambda: RESTClientObject(self.client.configuration), OSError
+        )
+        if fresh is None:
             return
         self._former.append(self.client.rest_client)
         self.client.rest_client = fresh
-        self._stamp = stamp
 
 
 class Api:
@@ -198,6 +207,8 @@ class Api:
         self._metrics = metrics
         # Whether this process may change anything now; a lease changes who may, also in the middle of a reconcile.
         self.acts: Callable[[], bool] = lambda: True
+        # What the last answer says is the time, and when it came.
+        self._dated = ("", 0.0)
 
     @classmethod
     async def connect(cls, metrics: OperatorMetrics, context: str | None = None) -> Self:
@@ -219,6 +230,15 @@ class Api:
         contexts, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]  # likewise
         chosen = next((each for each in contexts if each["name"] == context), active)
         return str(chosen["context"].get("namespace") or "default")
+
+    def server_time(self) -> datetime | None:
+        """Return what the API server's clock shows now, to a second or two; None while nobody knows."""
+        text, at = self._dated
+        try:
+            said = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+        return said.replace(tzinfo=UTC) + timedelta(seconds=time.monotonic() - at)
 
     async def __aenter__(self) -> Self:
         return self
@@ -459,6 +479,7 @@ class Api:
                 )
                 text = await answer.read()  # type: ignore[no-untyped-call]  # likewise
                 status = answer.status
+                self._dated = (answer.headers.get("Date", ""), time.monotonic())
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise RetryLaterError(f"the API server does not answer: {error!r}", 0) from error
             finally:

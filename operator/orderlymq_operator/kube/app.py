@@ -221,12 +221,10 @@ class OperatorProcess:
                     self._queues["Pipeline"].add_after(item.key, _GATHER_S)
 
     def _lease_changed(self, leads: bool) -> None:
-        self._metrics.leading.set(leads)
+        self._metrics.set_leading(leads=leads)
         if leads:
             self._inventory.invalidate()
             self._wake_all()
-        else:
-            self._metrics.forget_groups()  # the leader reports
 
     def _wake_all(self) -> None:
         for key in self._inventory.cluster_keys():
@@ -309,7 +307,7 @@ class OperatorProcess:
     def _zone_of(self, address: str) -> str:
         return self._zones.of_address(address)
 
-    def _label_of(self, node: str, key: str) -> str:
+    def _label_of(self, node: str, key: str) -> str | None:
         return self._zones.label(node, key)
 
     # -- reporting -------------------------------------------------------------------------------

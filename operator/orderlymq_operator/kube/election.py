@@ -27,6 +27,7 @@ from orderlymq_operator.kube.competitors import (
 )
 from orderlymq_operator.kube.resources import LEASES, Json
 from orderlymq_protocol.operatortoken import token_after, token_max_at
+from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +38,8 @@ LEASE_S: Final = 30
 RENEW_S: Final = 5.0
 # A third of the lease remains: nobody else acts before this one has stopped.
 RENEW_LIMIT_S: Final = 20.0
-# Who acts, and has seen no lease of another namespace, looks so often for one: what comes later stands by without that.
-RIVALS_S: Final = 60.0
+# A process that acts, and has seen no lease of another namespace, looks for one so often: an operator that comes later stands by without that.
+COMPETITORS_POLL_S: Final = 60.0
 _ATTEMPT_S: Final = 5.0
 _WAIT_S: Final = 2.0
 
@@ -76,10 +77,10 @@ class Election:
         self._leads = False
         self._renewed = 0.0
         self._written: Json | None = None  # the lease as it is, unless somebody else has written it
-        self._rivals: list[Competitor] = []
+        self._competitors: list[Competitor] = []
         self._alone_since: float | None = None
         self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}  # by namespace
-        self._blind = False
+        self._cannot_list = False
         self._overtaken_by = 0
         self._given_up = 0  # the greatest token of this lease that could not be, by this clock
 
@@ -94,16 +95,31 @@ class Election:
     @property
     def _is_overtaken(self) -> bool:
         is_own = self._overtaken_by <= self._given_up
-        return self._overtaken_by > self.token and (is_own or not self._blind)
+        return self._overtaken_by > self.token and (is_own or not self._cannot_list)
 
     def is_looked_after(self, namespace: str) -> bool:
         """Return whether this or another operator that lives may serve a namespace."""
-        others = (each.serves for each in self._rivals)
+        others = (each.serves for each in self._competitors)
         return (
-            self._blind
+            self._cannot_list
             or namespace in self._serves
             or any(not serves or namespace in serves for serves in others)
         )
+
+    async def sees_others(self) -> bool:
+        """Look which other operators live, for `is_looked_after` of a process that takes no lease; return whether they can be seen.
+
+        One that was uninstalled a moment ago may have left its lease: it lives if it renews it.
+        """
+        self._competitors = await self._others()
+        begun = dict(self._seen)
+        while any(
+            self._seen[each.namespace] == begun.get(each.namespace) for each in self._competitors
+        ):
+            await asyncio.sleep(_WAIT_S)
+            self._competitors = await self._others()
+
+        return not self._cannot_list
 
     @property
     def leads(self) -> bool:
@@ -136,7 +152,7 @@ class Election:
             _log.info("this process %s", f"leads, token {self.token}" if acts else "stands by")
             self._changed(acts)
 
-    def _note_rival(self, text: str) -> None:
+    def _note_competitor(self, text: str) -> None:
         if text and text != self.competitor:
             _log.error("%s", text)
         elif self.competitor and not text:
@@ -152,16 +168,16 @@ class Election:
         # Also after a restart under the same name, which stands for one process at a time: the lease is taken again.
         if found is not None and holder not in {"", self._identity} and not self._lapsed(found):
             self._holds = self._claims = False
-            self._note_rival("")
+            self._note_competitor("")
             return False
         keeps = found is not None and holder == self._identity and self._holds and self._is_fresh()
         acted = keeps and self._leads
         claimed = keeps and self._claims
 
-        alone = self._alone_since is not None and begun - self._alone_since < RIVALS_S
+        alone = self._alone_since is not None and begun - self._alone_since < COMPETITORS_POLL_S
         if not (acted and alone) or self._is_overtaken:
-            self._rivals = await self._others()
-        others = self._rivals
+            self._competitors = await self._others()
+        others = self._competitors
         before = claiming(self._serves, others)
         if found is None:
             claims = not before  # whatever is there is older
@@ -169,7 +185,7 @@ class Election:
             claims = not any(other.since < age_of(found) for other in before)
         transitions = int(((found or {}).get("spec") or {}).get("leaseTransitions") or 0)
         # A clock that was wrong gave a token that no broker believes, unless one has shown that it does.
-        believed = max(token_max_at(int(time.time() * 1000)), self._overtaken_by + 1)
+        believed = max(token_max_at(machine_ms()), self._overtaken_by + 1)
         is_possible = transitions <= believed
         if not is_possible:
             self._given_up = max(self._given_up, transitions)
@@ -190,9 +206,9 @@ class Election:
             # Of two that claim at the same moment, one at least sees the other, and then both do.
             before = claiming(self._serves, await self._others())
         if claims and (acted or not before):
-            self._note_rival("")
+            self._note_competitor("")
             return True
-        self._note_rival(sentence(self._serves, before[0]))
+        self._note_competitor(sentence(self._serves, before[0]))
         return False
 
     async def _others(self) -> list[Competitor]:
@@ -200,11 +216,11 @@ class Election:
         try:
             found = await self._api.list(LEASES, fields=f"metadata.name={NAME}")
         except ForbiddenError as error:
-            if not self._blind:
+            if not self._cannot_list:
                 _log.warning("operators of other namespaces cannot be seen: %s", error)
-            self._blind = True
+            self._cannot_list = True
             return []
-        self._blind = False
+        self._cannot_list = False
         is_alone = all(lease["metadata"]["namespace"] == self._namespace for lease in found)
         self._alone_since = time.monotonic() if is_alone else None
         return [

@@ -17,7 +17,12 @@ _RECONCILE_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 
 
 class OperatorMetrics:
-    """The metrics of one operator process."""
+    """The metrics of one operator process; of Clusters it reports only while it leads.
+
+    Else what it saw last would stand beside what the leader sees, and silence its alerts.
+    """
+
+    _leads = False
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -28,7 +33,7 @@ class OperatorMetrics:
         )
         self.reconciles = self._histogram(
             "orderlymq_operator_reconcile_seconds",
-            "Duration of one reconcile of a Cluster or a Pipeline",
+            "Duration of one reconcile of a Cluster, Pipeline, Backup or ScheduledBackup",
             _RECONCILE_BUCKETS_S,
         )
         self.failures = self._counter(
@@ -47,7 +52,7 @@ class OperatorMetrics:
         self.actions = self._counter(
             "orderlymq_operator_actions", "Actions of the planner that were carried out", ["action"]
         )
-        self.leading = self._gauge(
+        self._leading = self._gauge(
             "orderlymq_operator_leading", "1 while this process holds the lease"
         )
         # Reported for groups, because pods that are gone report nothing of themselves; labelled as their pods are.
@@ -102,6 +107,13 @@ class OperatorMetrics:
     def _gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
         return Gauge(name, text, tuple(labels), registry=self.registry)
 
+    def set_leading(self, *, leads: bool) -> None:
+        """Report whether this process holds the lease; without it, nothing of Clusters, also where a reconcile ends late."""
+        self._leads = leads
+        self._leading.set(leads)
+        if not leads:
+            self.forget_groups()
+
     def set_groups(
         self,
         cluster: tuple[str, str],
@@ -110,6 +122,8 @@ class OperatorMetrics:
         wanted: int,
     ) -> None:
         """Report how the raft groups called *names* are; one that was not *found* has nothing."""
+        if not self._leads:
+            return
         now = set()
         for name in names:
             index = name.rpartition("-")[2]
@@ -128,6 +142,8 @@ class OperatorMetrics:
         self, cluster: tuple[str, str], found: Mapping[str, CertificateSet], names: Iterable[str]
     ) -> None:
         """Report which certificates of the raft groups called *names* end first; one that was not *found* has none."""
+        if not self._leads:
+            return
         for name in names:
             labels = (*cluster, name.rpartition("-")[2])
             made = found.get(name)
@@ -139,7 +155,8 @@ class OperatorMetrics:
 
     def set_ready(self, cluster: tuple[str, str], *, ready: bool) -> None:
         """Report whether a Cluster is Ready."""
-        self._ready.labels(*cluster).set(ready)
+        if self._leads:
+            self._ready.labels(*cluster).set(ready)
 
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
         """Report nothing more of a Cluster that is gone, or of all: another operator serves them."""

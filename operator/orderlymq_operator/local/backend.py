@@ -8,7 +8,6 @@ that joins: without its data it never begins the group again.
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -53,6 +52,7 @@ from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
 from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_runtime.sockets.addresses import join_address
+from orderlymq_runtime.wallclock import monotonic_ms
 
 _log = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ class LocalBackend:
                 serves_plain=made.spec.tls.mode != "Enforcing",
             )
         states = {index: ProcessState(name_server_name(index)) for index in found}
-        return self._detector.name_servers(found, states, time.monotonic_ns() // 1_000_000)
+        return self._detector.name_servers(found, states, monotonic_ms())
 
     def _observed(self, group: str, tables: Tables) -> ObservedGroup:
         nodes = self._state.replicas[group]
@@ -308,7 +308,7 @@ class LocalBackend:
             )
             for node, name in names.items()
         }
-        return self._detector.group(group, found, process_states, time.monotonic_ns() // 1_000_000)
+        return self._detector.group(group, found, process_states, monotonic_ms())
 
     @property
     def _users(self) -> tuple[User, ...]:

@@ -20,7 +20,6 @@ import fcntl
 import json
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -47,7 +46,7 @@ from orderlymq_operator.resources.kinds import (
     resources_of,
 )
 from orderlymq_protocol.operatortoken import token_after
-from orderlymq_runtime.durablefiles import sync_path
+from orderlymq_runtime.durablefiles import replace_file
 from orderlymq_runtime.security.clustersecret import ClusterSecretError, make_cluster_secret
 
 FORMAT: Final = 1
@@ -128,7 +127,7 @@ class DataDirectory:
     def read_operator_secret(self) -> str:
         """Return that secret, made when there is none."""
         if not self.operator_secret.exists():
-            write_file(self.operator_secret, secrets.token_urlsafe(32))
+            replace_file(self.operator_secret, secrets.token_urlsafe(32).encode())
         return self.operator_secret.read_text(encoding="utf-8").strip()
 
     def count_start(self, seen: int = 0) -> int:
@@ -140,7 +139,7 @@ class DataDirectory:
         text = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
         number = token_after([int(text)] if text.isdecimal() else [], time.time())
         number = max(number, seen + 1)
-        write_file(file, f"{number}\n")
+        replace_file(file, f"{number}\n".encode())
         return number
 
     def create(self) -> None:
@@ -216,7 +215,7 @@ class DataDirectory:
                 "use the version that wrote it, or another --data-dir"
             )
         try:
-            return _state_from(_with_new_names(data))
+            return _state_from(data)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
@@ -254,7 +253,7 @@ class DataDirectory:
                 for group, nodes in sorted(state.replicas.items())
             },
         }
-        write_file(self._cluster, json.dumps(data, indent=1))
+        replace_file(self._cluster, json.dumps(data, indent=1).encode())
 
     # -- who supervises it ---------------------------------------------------------------------
 
@@ -354,7 +353,7 @@ class DataDirectory:
             "port": contact.port,
             "token": contact.token,
         }
-        write_file(file, json.dumps(facts))
+        replace_file(file, json.dumps(facts).encode())
 
     def contact(self) -> Contact | None:
         """Return where the supervisor answers; None when there is none or it has just begun."""
@@ -395,38 +394,9 @@ def desired_from(data: dict[str, Any]) -> Desired:
     )
 
 
-# Fields that had another name in the first data directories of this format.
-_FORMER_NAMES: Final = {"routeSettleTime": "routePropagationTime"}
-
-
-def _with_new_names(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {
-            _FORMER_NAMES.get(name, name): _with_new_names(value) for name, value in data.items()
-        }
-    if isinstance(data, list):
-        return [_with_new_names(each) for each in data]
-    return data
-
-
 def _state_from(data: dict[str, Any]) -> State:
     replicas = {
         group: {int(item["node"]): bool(item["join"]) for item in nodes}
         for group, nodes in data["replicas"].items()
     }
     return State(desired_from(data), replicas)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Replace *path* by *text* in one step, durably, readable by the owner only."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync_path(path.parent)

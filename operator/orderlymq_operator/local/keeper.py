@@ -20,10 +20,12 @@ from typing import Final
 import aiohttp
 import psutil
 
-from orderlymq_operator.local.directory import DataDirectory, write_file
+from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.processes import Program
+from orderlymq_runtime.durablefiles import replace_file
 from orderlymq_runtime.process.ending import FORCE_AFTER_S, SERVER_CLOSE_MAX_MS
 from orderlymq_runtime.process.procstat import PROC, STARTED, stat_fields
+from orderlymq_runtime.process.waits import wait_for
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +86,7 @@ class Keeper:
 
     def renew(self, program: Program) -> None:
         """Write the settings file that the next start of the process reads."""
-        write_file(self._directory.settings(program.name), program.settings)
+        replace_file(self._directory.settings(program.name), program.settings.encode())
         self.program = program
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -121,7 +123,7 @@ class Keeper:
             delay = RESTART_DELAYS_S[min(max(young_deaths - 1, 0), len(RESTART_DELAYS_S) - 1)]
             self.restarts += 1
             self._report(self.program.name, f"{ending}; starting it again")
-            await self._pause(delay)
+            await wait_for(self._stopping, delay)
         if not self._directory.is_gone():
             _forget(self._directory.run_record(self.program.name))
 
@@ -191,12 +193,6 @@ class Keeper:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    async def _pause(self, delay_s: float) -> None:
-        """Wait, but not when the process is to be stopped meanwhile."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay_s):
-                await self._stopping.wait()
-
     def _signal(self, number: signal.Signals) -> None:
         if self.pid is not None and self._process is not None:
             try:
@@ -243,7 +239,8 @@ def write_record(path: Path, pid: int) -> None:
         started = _start_of(psutil.Process(pid))
     except psutil.Error:
         return  # it has ended already
-    write_file(path, json.dumps({"pid": pid, "started": started, "folder": _identity(path.parent)}))
+    facts = {"pid": pid, "started": started, "folder": _identity(path.parent)}
+    replace_file(path, json.dumps(facts).encode())
 
 
 def _identity(folder: Path) -> str:

@@ -13,9 +13,10 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_operator.local.directory import DataDirectory, State, write_file
+from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.errors import FailedError, RefusedError
 from orderlymq_operator.local.processes import replica_program
+from orderlymq_runtime.durablefiles import replace_file
 from orderlymq_runtime.process.ending import interrupted_by_termination
 
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
@@ -58,11 +59,11 @@ def restore_replicas(directory: DataDirectory, state: State, source: BackupSourc
     if source.backup_id is not None:
         command += ["--id", source.backup_id]
     for program in programs:
-        write_file(directory.settings(program.name), program.settings)
+        replace_file(directory.settings(program.name), program.settings.encode())
         command += ["--settings", str(directory.settings(program.name))]
     try:
         with interrupted_by_termination():
-            write_file(directory.restoring, source.place)
+            replace_file(directory.restoring, source.place.encode())
             _run(command)
     except BaseException:
         for folder in folders:

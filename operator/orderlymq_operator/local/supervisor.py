@@ -48,9 +48,11 @@ from orderlymq_operator.resources.cluster.cluster import Tls
 from orderlymq_operator.resources.kinds import Desired, declared_name
 from orderlymq_operator.resources.manifests.reader import Manifest, combine
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
+from orderlymq_runtime.process.waits import wait_for
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import read_cluster_secret
 from orderlymq_runtime.security.tls import ContextSource
+from orderlymq_runtime.wallclock import monotonic_ms
 
 _log = logging.getLogger(__name__)
 
@@ -213,16 +215,12 @@ class Supervisor:
             self.desired,
             {name: backend.group_address(name) for name in groups},
             {name: found.topics or {} for name, found in groups.items()},
-            time.monotonic_ns() // 1_000_000,
+            monotonic_ms(),
         )
 
     async def _rest(self, duration_s: float) -> None:
         """Wait until there is a reason to reconcile again."""
-        try:
-            async with asyncio.timeout(duration_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await wait_for(self._wake, duration_s)
         self._wake.clear()
 
     async def _pass_or_problem(self) -> bool:

@@ -82,11 +82,16 @@ class UserConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConditionReport:
-    """A condition without its time stamp."""
+    """A condition without its time stamp.
+
+    Attributes:
+        generation: of which generation of its object it was said, where a status said it before; 0 for the present one.
+    """
 
     status: Truth
     reason: str
     message: str
+    generation: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,28 +105,28 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class OfRaftGroup:
-    """What an action on one raft group names."""
+    """The raft group that an action is on."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class OfReplica(OfRaftGroup):
-    """What an action on one replica names."""
+    """The replica that an action is on."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class OfTopic:
-    """What an action on one topic names."""
+    """The topic that an action is on."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class OfTopicInGroup(OfTopic):
-    """What an action on the part of a topic names that stands in one raft group."""
+    """The raft group in which an action is on a part of a topic."""
 
     group: str
 
@@ -458,10 +463,11 @@ class ObservedGroup:
 
     Attributes:
         replicas: every replica that was ever started and not set aside, by node id.
-        topics: topics by name; None while nobody answers for the group.
+        topics: topics by name; None while nobody answers for the group, or where it refuses to say.
         consumer_groups: likewise.
         users: accounts by access key, likewise.
         expansion: how far topics that grow are, by topic; without those that are not asked for.
+        refused: its words, where it refuses to say one of them; empty where it does not answer.
     """
 
     leader: int | None = None
@@ -470,6 +476,7 @@ class ObservedGroup:
     consumer_groups: Mapping[str, GroupConfig] | None = None
     users: Mapping[str, UserConfig] | None = None
     expansion: Mapping[str, ObservedExpansion] = field(default_factory=dict)
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)

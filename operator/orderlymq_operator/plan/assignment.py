@@ -181,6 +181,7 @@ class AssignmentState:
         holdings: of queues whose state is known; an ordered group's queue that is missing was never locked.
         decided: owners by the operator's decision; empty for members that compute it themselves.
         wanted: who was refused a queue a moment ago; the brokers report it, because only members know how they assign.
+        topics: those that each raft group has.
     """
 
     ordered: bool
@@ -189,6 +190,7 @@ class AssignmentState:
     holdings: Mapping[MessageQueue, Holding] = field(default_factory=dict)
     decided: Mapping[MessageQueue, str] = field(default_factory=dict)
     wanted: Mapping[MessageQueue, str] = field(default_factory=dict)
+    topics: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class Examination:
     Attributes:
         orphans: queues without a holder.
         contended: queues that another member than their holder wants, with the wanting one.
-        parted: raft groups that see other members than the first one.
+        parted: raft groups that do not know a member that reads one of their topics.
     """
 
     orphans: tuple[MessageQueue, ...] = ()
@@ -213,11 +215,8 @@ class Examination:
 
 def examine(world: AssignmentState) -> Examination:
     """Compare who has the queues with who should have them."""
-    views = [{member.client_id for member in found} for found in world.members.values()]
-    members = set[str]().union(*views)
-    parted = tuple(
-        name for name, view in zip(world.members, views, strict=True) if view != views[0]
-    )
+    members = {member.client_id for found in world.members.values() for member in found}
+    parted = _parted(world)
     if not world.ordered or not members:
         return Examination(parted=parted)
     unknown = Holding("", ORPHAN_MS)
@@ -240,3 +239,18 @@ def examine(world: AssignmentState) -> Examination:
         ),
         parted=parted,
     )
+
+
+def _parted(world: AssignmentState) -> tuple[str, ...]:
+    """Return the raft groups that do not know each member that reads one of their topics; no member calls the others."""
+    everybody = [member for found in world.members.values() for member in found]
+    parted = []
+    for name, found in world.members.items():
+        known, topics = {member.client_id for member in found}, world.topics.get(name, ())
+        if any(
+            member.client_id not in known
+            and any(topic in topics for topic, _ in member.subscriptions)
+            for member in everybody
+        ):
+            parted.append(name)
+    return tuple(parted)

@@ -5,7 +5,7 @@ The assigner remembers what no broker reports: since when the members are the sa
 A restart of the operator forgets both and only makes it wait longer. Pure: the caller gives the time and performs the steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,6 +54,7 @@ class AssignmentView:
         stored: by raft group, the decisions by topic.
         zones: zone of each raft group's leader, where known.
         wanted: who was refused a queue a moment ago, by queue.
+        topics: those that each raft group has.
     """
 
     ordered: bool
@@ -63,6 +64,7 @@ class AssignmentView:
     stored: Mapping[str, Mapping[str, Owners]] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
     wanted: Mapping[MessageQueue, str] = field(default_factory=dict)
+    topics: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 class GroupAssigner:
@@ -97,7 +99,7 @@ class GroupAssigner:
                 steps += self._store(view, topic, found)
         holdings = self._holdings(view, now_ms)
         world = AssignmentState(
-            view.ordered, view.members, view.queues, holdings, decided, view.wanted
+            view.ordered, view.members, view.queues, holdings, decided, view.wanted, view.topics
         )
         waited = self._notified_ms is None or now_ms - self._notified_ms >= NOTIFY_PAUSE_MS
         if examine(world).notify and waited:

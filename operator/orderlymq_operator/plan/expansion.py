@@ -49,6 +49,8 @@ LAG_MAX: Final = 10_000
 PAUSE_FACTOR: Final = 3
 # An expansion that is about to be aborted is not switched any more: the raft groups would part.
 SWITCH_MARGIN_MS: Final = 1_000
+# Names of readers in the body of a switch, of which brokers read 2 MiB.
+_READERS_SIZE_MAX: Final = (2 << 20) - 1024
 _BLOCKERS_SHOWN_MAX: Final = 64
 _BARRIERS_SHOWN_MAX: Final = 1024
 
@@ -204,7 +206,7 @@ def given_elsewhere(existing: Mapping[str, TopicConfig]) -> tuple[tuple[str, str
 def undeclared_steps(
     desired: Desired, observed: Observed
 ) -> Iterator[ExpansionAction | UpdateTopic]:
-    """Yield the next steps of expansions that no Topic asks for any more: a fence is lifted, what has switched is published.
+    """Yield the next steps of expansions that no Topic asks for any more: what is fenced is aborted, what has switched is published.
 
     The caller has made sure that every raft group answers.
     """
@@ -296,6 +298,10 @@ def _begin(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
     hopeless = _hopeless(present)
     if hopeless is not None:
         return ExpansionPlan((), status, f"not begun: {hopeless}")
+    readers = _readers(world)
+    if sum(len(name) + len('"",') for name in readers) > _READERS_SIZE_MAX:
+        text = f"not begun: {len(readers)} groups read the topic, more than a switch can name"
+        return ExpansionPlan((), status, text)
     silent = [name for name, found in enumerate(world.lists) if found is None]
     if silent:
         return ExpansionPlan((), status, f"not begun: name server {silent[0]} does not answer")
@@ -333,7 +339,7 @@ def _drain(
     blockers = _blockers(world)
     age_ms = max(found.age_ms for found in fenced.values())
     if age_ms > request.limit_ms + SWITCH_MARGIN_MS:
-        # Leaders would have lifted it by now, but were told of a longer limit than the manifest has by now.
+        # Leaders would have aborted it by now, but they got a longer limit than the manifest has by now.
         why = blockers[0].reason if blockers else "it was not switched in time"
         return _abort(request, world, fenced, total, f"after {request.limit_ms} ms: {why}")
     target = _layout_of(total, world)
@@ -448,13 +454,18 @@ def _without_groups_beside(world: ExpansionState) -> ExpansionState:
 def _switches(
     request: ExpansionRequest, world: ExpansionState, target: _Layout, attempt: int, done: set[str]
 ) -> Iterator[SwitchTopic]:
-    readers = tuple(sorted({name for found in world.present.values() for name in found.readers}))
+    readers = _readers(world)
     for name, queues in target.layout.items():
         if name not in done:
             found = world.groups.get(name)
             number = attempt if found is None else found.attempt
             config = replace(request.config, queues=queues)
             yield SwitchTopic(request.topic, name, number, target.total, config, readers)
+
+
+def _readers(world: ExpansionState) -> tuple[str, ...]:
+    """Return the consumer groups that read the topic in some raft group."""
+    return tuple(sorted({name for found in world.present.values() for name in found.readers}))
 
 
 def _layout_of(total: int, world: ExpansionState) -> _Layout:

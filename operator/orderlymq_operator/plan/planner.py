@@ -68,6 +68,12 @@ __all__ = ["TEMPLATE", "plan", "plan_accepted"]
 
 # As brokers without an operator make it: it may be inherited.
 TEMPLATE: Final = TopicConfig(8, 7, order=False)
+# What each raft group must have said before parts of a kind are planned.
+_TABLES: Final = {
+    "Topic": ("topics",),
+    "ConsumerGroup": ("topics", "consumer_groups"),
+    "User": ("users",),
+}
 _MINUTE_MS: Final = 60_000
 _ATTEMPTS: Final = 4  # plans: each leaves out what the one before refused
 
@@ -151,7 +157,6 @@ def _parts(
     """Plan each part; of what is not *known* a guess could create a second queue list."""
     made = _Parts()
     topics = {topic.topic_name: topic for topic in desired.topics}
-    silent = bool(_unreachable(desired, observed))
     for topic in desired.topics:
         actions = made.actions[_subject(topic)] = list[Action]()
         if not known:
@@ -161,9 +166,11 @@ def _parts(
         actions += _topic(topic, desired, observed, expansion)
         if wait := _wait_for_accounts(topic, actions, observed, lacking):
             made.waits[_subject(topic)] = wait
+    silent = _silent("ConsumerGroup", desired, observed)
     for group in desired.consumer_groups:
         steps = [] if silent else list(_group(group, topics, desired, observed))
         made.actions[_subject(group)] = steps
+    silent = _silent("User", desired, observed)
     for user in desired.users:
         made.actions[_subject(user)] = [] if silent else list(_user(user, desired, observed))
     return made
@@ -412,21 +419,21 @@ def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
             yield DeleteOrderConfig(name)
 
 
-def _unknown(desired: Desired, observed: Observed) -> str:
-    """Return who leaves it open which topics exist; empty when everybody answers."""
-    if silent := _unreachable(desired, observed):
-        return f"{silent[0]} does not answer"
+def _unknown(desired: Desired, observed: Observed, kind: str = "Topic") -> str:
+    """Return who leaves it open which parts of a kind exist; empty when everybody says it."""
+    if silent := _silent(kind, desired, observed):
+        return silent
     answer = any(server.order_config is not None for server in observed.name_servers.values())
     return "" if answer else "no name server answers"
 
 
-def _unreachable(desired: Desired, observed: Observed) -> list[str]:
-    """Return the groups whose topics are not known."""
-    return [
-        name
-        for name in desired.cluster.group_names
-        if observed.groups.get(name, ObservedGroup()).topics is None
-    ]
+def _silent(kind: str, desired: Desired, observed: Observed) -> str:
+    """Return which raft group does not say what parts of a kind need, with its words; empty when each does."""
+    for name in desired.cluster.group_names:
+        found = observed.groups.get(name, ObservedGroup())
+        if any(getattr(found, table) is None for table in _TABLES[kind]):
+            return f"{name}: {found.refused}" if found.refused else f"{name} does not answer"
+    return ""
 
 
 def _unregistered(desired: Desired, observed: Observed) -> str | None:
@@ -446,11 +453,12 @@ def _subject(resource: Resource) -> Subject:
 def _conditions(desired: Desired, observed: Observed, parts: _Parts) -> Iterator[Action]:
     """Report what changed of the Ready conditions."""
     reports = {_subject(desired.cluster): _cluster_condition(desired, observed)}
-    unavailable = _unknown(desired, observed) or _unregistered(desired, observed)
+    unregistered = _unregistered(desired, observed)
+    unavailable = {kind: _unknown(desired, observed, kind) or unregistered for kind in _TABLES}
     for subject, actions in parts.actions.items():
         expansion = parts.expansions.get(subject)
-        if unavailable:
-            report = ConditionReport("False", "BrokerUnavailable", unavailable)
+        if text := unavailable[subject.kind]:
+            report = ConditionReport("False", "BrokerUnavailable", text)
         elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
             report = ConditionReport("False", "SecretMissing", NO_SECRET)
         elif subject in parts.waits:

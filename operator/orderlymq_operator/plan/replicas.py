@@ -56,7 +56,7 @@ def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
     if unhealthy:
         return f"replica {unhealthy[0]} does not answer"
     if found.topics is None or found.consumer_groups is None:
-        return "its address does not answer"
+        return found.refused or "its address does not answer"
     current = revision(cluster)
     if any(replica.revision != current for replica in found.replicas.values()):
         return "a replica runs with previous settings"

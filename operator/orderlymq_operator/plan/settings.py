@@ -7,7 +7,7 @@ settings need no restart between them, whatever else differs in their manifests.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from orderlymq_operator.resources.cluster.cluster import Cluster
@@ -25,21 +25,15 @@ REVISION_LENGTH: Final = 12
 
 def broker_options(cluster: Cluster) -> dict[str, Any]:
     """Return what every replica of *cluster* has in common, in the form of its settings file."""
-    spec, config = cluster.spec, cluster.spec.config
+    spec, config, live = cluster.spec, cluster.spec.config, live_options(cluster)
     heartbeat_ms = config.raft_heartbeat.milliseconds
-    retention, hours = spec.retention, config.file_reserved_time
-    growth = spec.storage.auto_grow
+    retention, growth = spec.retention, spec.storage.auto_grow
     size = retention.size or (growth.limit if growth else spec.storage.size)
     share = 100 if retention.size else _MESSAGES_SHARE_PERCENT
     return {
+        **live,
         "cluster": cluster.metadata.name,
-        "auto_create_topic": config.auto_create_topic_enable,
-        "auto_create_group": config.auto_create_subscription_group,
         "trace_topic_enable": config.trace_topic_enable,
-        "enable_property_filter": config.enable_property_filter,
-        "reject_transactions": config.reject_transaction_message,
-        "default_topic_queues": config.default_topic_queue_nums,
-        "permission": config.broker_permission,
         "access": {
             "enable": config.acl_enable,
             "signed_administration": config.signed_administration,
@@ -51,26 +45,16 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
             "election_ms": config.raft_election_timeout.milliseconds,
         },
         "timers": {
+            **live["timers"],
             "lock_lease_ms": config.lock_max_live_time or spec.lock.lease_seconds * 1000,
-            "timer_enable": config.timer_wheel_enable,
-            "timer_delay_max_ms": config.timer_max_delay_sec * 1000,
-            "recall_enable": config.recall_message_enable,
             "register_ms": config.register_name_server_period.milliseconds,
             "client_expiry_ms": config.client_expiry.milliseconds,
             "delay_levels": config.message_delay_level,
-            "transaction_timeout_ms": config.transaction_time_out.milliseconds,
-            "transaction_check_interval_ms": config.transaction_check_interval.milliseconds,
-            "transaction_check_max": config.transaction_check_max,
         },
         "storage": {
+            **live["storage"],
             "flush": config.flush_disk_type or spec.flush_disk_type,
-            "retention_ms": hours * 3_600_000 if hours else retention.time.milliseconds,
             "retention_size": size.size_bytes * share // 100,
-            "disk_refuse_ratio": config.disk_max_used_space_ratio / 100,
-            "disk_resume_ratio": round(
-                config.disk_max_used_space_ratio / 100 - _DISK_RESUME_GAP, 2
-            ),
-            "body_size_max": config.max_message_size.size_bytes,
             "dedup_window_count": config.dedup_window_count,
             "dedup_window_ms": config.dedup_window_time.milliseconds,
             "tail_cache_size": config.tail_cache_size.size_bytes,
@@ -79,6 +63,46 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
         **_address_quotas(cluster),
         "log_level": config.log_level,
         "log_format": config.log_format,
+    }
+
+
+def live_options(cluster: Cluster) -> dict[str, Any]:
+    """Return those of `broker_options` that replicas read again while they run."""
+    config = cluster.spec.config
+    hours, limit = config.file_reserved_time, config.disk_max_used_space_ratio / 100
+    return {
+        "auto_create_topic": config.auto_create_topic_enable,
+        "auto_create_group": config.auto_create_subscription_group,
+        "enable_property_filter": config.enable_property_filter,
+        "reject_transactions": config.reject_transaction_message,
+        "default_topic_queues": config.default_topic_queue_nums,
+        "permission": config.broker_permission,
+        "timers": {
+            "timer_enable": config.timer_wheel_enable,
+            "timer_delay_max_ms": config.timer_max_delay_sec * 1000,
+            "recall_enable": config.recall_message_enable,
+            "transaction_timeout_ms": config.transaction_time_out.milliseconds,
+            "transaction_check_interval_ms": config.transaction_check_interval.milliseconds,
+            "transaction_check_max": config.transaction_check_max,
+        },
+        "storage": {
+            "retention_ms": hours * 3_600_000
+            if hours
+            else cluster.spec.retention.time.milliseconds,
+            "disk_refuse_ratio": limit,
+            "disk_resume_ratio": round(limit - _DISK_RESUME_GAP, 2),
+            "body_size_max": config.max_message_size.size_bytes,
+        },
+    }
+
+
+def with_live_options(options: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *options* of before with the values of *live* ones; one that they lack an earlier broker may not know."""
+    return {
+        key: with_live_options(value, live[key])
+        if isinstance(value, dict) and isinstance(live.get(key), dict)
+        else live.get(key, value)
+        for key, value in options.items()
     }
 
 

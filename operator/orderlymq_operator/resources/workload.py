@@ -7,7 +7,14 @@ are those of Kubernetes' own pod fields.
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from orderlymq_operator.resources.meta import Model, Name, each_once, rule, rules
 from orderlymq_operator.resources.quantities import Duration, quantity
@@ -175,7 +182,10 @@ class Toleration(Model):
     operator: Literal["Exists", "Equal"] = Field(
         default="Equal", description="Equal compares value, Exists only the key."
     )
-    value: LabelValue | None = Field(default=None, description="Value of the taint.")
+    # An empty one is none, as in the API server's words: pods would differ from it for ever.
+    value: Annotated[LabelValue | None, AfterValidator(lambda given: given or None)] = Field(
+        default=None, description="Value of the taint."
+    )
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="Effect of the taint; every effect when absent."
     )

@@ -1,6 +1,9 @@
 """Looks at consumer groups through a leader of our own; remoting is real."""
 
+import asyncio
 import json
+
+import pytest
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
@@ -62,3 +65,22 @@ async def test_members_are_not_notified_again_and_again_of_queues_that_nobody_wi
 
     assert notices["audit"]
     assert (notices["billing"], notices["mail"]) == (0, 0)
+
+
+async def test_a_leader_that_falls_silent_is_asked_about_no_further_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: thousands of groups would wait for a time-out each, and none of them is assigned by the new leader meanwhile."""
+    monkeypatch.setattr("orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 2.0)
+    codes: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks":[]}'),
+        RequestCode.ORDERLYMQ_GROUP_MEMBERS: lambda request: None,
+    }
+    client = RemotingClient()
+    async with serving(codes) as (scripted, address), asyncio.timeout(30):
+        wanted = desired(*(group(f"group-{number}") for number in range(20)))
+        await GroupReconciler(Admin(client)).reconcile(wanted, {"demo-0": address}, {}, 0)
+    await client.close()
+
+    asked = [ext["consumerGroup"] for code, ext, _ in scripted.asked if "consumerGroup" in ext]
+    assert asked == ["group-0"]

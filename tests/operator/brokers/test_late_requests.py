@@ -15,7 +15,7 @@ from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_nameserver.proofs import Proofs
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
-from orderlymq_operator.brokers.tables import read_tables
+from orderlymq_operator.brokers.tables import SILENT, read_tables
 from orderlymq_operator.plan.actions import (
     CreateTopic,
     GroupConfig,
@@ -24,6 +24,7 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
     UserConfig,
 )
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.operatortoken import token_at
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -108,6 +109,30 @@ async def test_an_operator_ends_its_predecessors_before_it_reads_and_once() -> N
         assert world.shell.state.assignments.of_group("operator") == {}
 
 
+@pytest.mark.parametrize("reason", ["", "the leader changed before the change was stored"])
+async def test_an_operator_reads_nothing_where_its_token_was_lost_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """Law: what it would read its predecessor could still delete."""
+    monkeypatch.setattr("orderlymq_operator.brokers.admin._CHANGE_TIMEOUT_S", 0.2)
+    async with operated() as world:
+        code = RequestCode.ORDERLYMQ_SET_ASSIGNMENT
+        answer = world.broker.answers[code]
+        world.broker.answers[code] = lambda command: (
+            command.reply(1, remark=reason) if reason else None
+        )
+        lost = await read_tables(world.latter, world.address, desired(topic()), ())
+        world.broker.answers[code] = answer
+        topics, *_ = await read_tables(world.latter, world.address, desired(topic()), ())
+
+        assert lost[:4] == SILENT[:4]
+        assert reason in lost[4]
+        assert topics is not None
+        assert "orders" in topics
+        with pytest.raises(AdminError, match="operatorToken 7 is smaller than 8"):
+            await world.former.delete_topic(world.address, "orders")
+
+
 async def test_an_operator_that_was_followed_learns_so_by_its_look_and_writes_nothing() -> None:
     """Law: it lowers nobody's token."""
     async with operated() as world:
@@ -145,7 +170,7 @@ async def test_a_broker_that_believes_no_token_is_read_all_the_same() -> None:
     """Law: where clocks differ too much the changes are refused, and say why; the look does not fail, nor does it ask for ever."""
     async with operated() as world:
         ahead = Admin(RemotingClient(), operator_token=1 << 30)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             topics, *_ = await read_tables(ahead, world.address, desired(topic()), ())
 
         assert topics is not None

@@ -51,3 +51,18 @@ async def test_no_answer_of_a_pod_takes_much_or_leads_elsewhere(path: str) -> No
     )
     if path == "compressed":
         assert page == COMPRESSED
+
+
+async def test_findings_about_messages_do_not_hide_a_leader() -> None:
+    """Law: the operator asks for the brief page, which is short however much a leader has found."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=PAGE if "brief" in request.query else ENDLESS + PAGE)
+
+    application = web.Application()
+    application.router.add_get("/status", answer)
+    async with TestServer(application) as server, aiohttp.ClientSession() as session:
+        status = await read_status(session, str(server.make_url("")).rstrip("/"))
+
+    assert status is not None
+    assert status.leads

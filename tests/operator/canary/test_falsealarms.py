@@ -13,10 +13,10 @@ import pytest
 from orderlymq_operator.canary.probes import Plan
 from orderlymq_operator.canary.process import Address, CanaryProcess
 from orderlymq_operator.canary.verdict import Limits, Verdict
-from tests.client.fakecluster import until
 from tests.cluster.conftest import make_group
 from tests.cluster.processes import Child, Group
 from tests.ports import free_ports
+from tests.waiting import until
 
 __all__ = ["make_group"]
 

@@ -10,6 +10,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from tests.waiting import turns
 
 
 @asynccontextmanager
@@ -29,6 +30,7 @@ async def serving_api(*routes: web.RouteDef) -> AsyncIterator[Api]:
         async with Api(client, OperatorMetrics()) as api:
             yield api
     finally:
+        await turns()
         await runner.cleanup()
 
 

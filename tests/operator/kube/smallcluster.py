@@ -166,6 +166,7 @@ async def small_cluster(
     patch: Callable[[object, str, Any], None],
     namespaces: tuple[str, ...] = (NAMESPACE,),
     defaults: Defaults = DEFAULTS,
+    label_of: Callable[[str, str], str | None] = lambda node, key: "",
     **spec: Any,
 ) -> AsyncIterator[SmallCluster]:
     """Let the Cluster run; *patch* sets the ports on which its processes are asked for, *spec* adds to its own."""
@@ -210,6 +211,7 @@ async def small_cluster(
             metrics,
             access=Credentials(api, lambda: 1, clock=lambda: now[0]),
             zone_of=lambda address: "",
+            label_of=label_of,
             clock=lambda: now[0],
         )
         yield SmallCluster(server, api, reconciler, metrics, now, told, configured, scripted)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from orderlymq_operator.kube.api import IN_CLUSTER, Api, RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.lister import Lister
-from orderlymq_operator.kube.resources import LEASES, MADE, SERVICES, Json
+from orderlymq_operator.kube.resources import LEASES, MADE, PODS, SERVICES, Json
 from orderlymq_operator.kube.watch import ApiServerConnection
 from orderlymq_runtime.security.tls import server_context
 from tests.operator.kube.apiserver import serving_api
@@ -138,6 +139,25 @@ async def test_one_reconcile_leaves_connections_to_others() -> None:
     assert 0 < most <= 3
 
 
+async def test_a_reading_that_failed_leaves_no_list_behind() -> None:
+    """Law: the caller hears of the first failure when no request of the reading is under way."""
+    server, released = ObjectServer(), asyncio.Event()
+
+    async def released_only() -> None:
+        await released.wait()
+
+    server.slow = released_only
+    server.refused[PODS.path(NAMESPACE)] = 503, "etcd is away"
+    async with server.serving() as api:
+        with pytest.raises(RetryLaterError, match="etcd is away"):
+            await Lister(api, lambda: 0.0).read("demo", "1", NAMESPACE, "", [PODS, *MADE])
+
+        left = [each for each in asyncio.all_tasks() if "Lister.read" in repr(each)]
+        released.set()
+
+    assert left == []
+
+
 @pytest.mark.parametrize("text", ["<html>starting</html>", "", "[]", "null"])
 async def test_an_answer_of_somebody_else_is_no_answer(text: str) -> None:
     """Law: a proxy that answers in place of the API server ends no operator; the request is made again."""
@@ -217,3 +237,15 @@ async def test_an_authority_without_key_usage_is_trusted(
             assert answer.status == 404
         async with await Api.connect(OperatorMetrics()) as api:
             assert await api.get(SERVICES, NAMESPACE, "absent") is None
+
+
+async def test_the_time_of_the_api_server_is_that_of_its_last_answer() -> None:
+    """Nobody knows it before, nor where an answer has no time."""
+    async with ObjectServer().serving() as api:
+        before = api.server_time()
+        await api.list(PODS, NAMESPACE)
+        said = api.server_time()
+
+    assert before is None
+    assert said is not None
+    assert abs(said - datetime.now(UTC)) < timedelta(seconds=10)

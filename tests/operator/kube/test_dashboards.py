@@ -1,14 +1,17 @@
-"""The dashboards and alarms of the chart ask for what processes show, and are well-formed PromQL."""
+"""The dashboards and alerts of the chart ask for what processes show, and are well-formed PromQL."""
 
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import promql_parser
 import pytest
 import yaml
+
+from tests.operator.promql import Vector, evaluate_history
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "orderlymq" / "files"
@@ -34,7 +37,7 @@ def _queries(board: dict[str, Any]) -> Iterator[str]:
 
 
 def _rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load((FILES / "alarms.yaml").read_text())["groups"]
+    groups = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
@@ -46,7 +49,7 @@ EVERY = [
 
 @pytest.mark.parametrize("query", [q for _, q in EVERY], ids=[name for name, _ in EVERY])
 def test_a_query_is_promql_over_metrics_that_exist(query: str) -> None:
-    """A renamed metric would empty its panel and silence its alarm without a word."""
+    """A renamed metric would empty its panel and silence its alert without a word."""
     promql_parser.parse(_TIMES.sub("5m", query))
     asked = set(re.findall(r"\borderlymq_(?!io_)\w+", query))
 
@@ -94,6 +97,54 @@ def test_a_dashboard_shows_what_is_chosen(path: Path) -> None:
                 assert 'namespace=~"$namespace"' in chosen, query
                 assert 'orderlymq_io_cluster=~"$cluster"' in chosen, query
     assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_mixes_no_clusters(path: Path) -> None:
+    """Two of them have groups, topics and pods of one name, and two broker groups a queue of one number."""
+    for panel in _board(path)["panels"]:
+        for target in panel["targets"]:
+            query, legend = target["expr"], target.get("legendFormat", "")
+            if "orderlymq_operator_" in query:
+                continue
+            for kept in re.findall(r"\bby \(([^)]*)\)", query):
+                labels = set(kept.split(", ")) - {"le"}
+                if labels == {"event"}:
+                    continue  # a total of what is chosen
+                assert {"namespace", "orderlymq_io_cluster"} <= labels or "pod" in labels, query
+                assert "queue" not in labels or "orderlymq_io_group" in labels, query
+            outer = re.match(r"(?:histogram_quantile\([\d.]+, )?\w+ by \(([^)]*)\)", query)
+            for label in set(outer[1].split(", ")) - {"le"} if outer else ():
+                assert f"{{{{{label}}}}}" in legend, query
+
+
+def test_hand_overs_are_counted_for_each_queue_of_each_broker_group() -> None:
+    """Two groups have a queue 0, and a series that is missing for a step is no hand-over."""
+    (query,) = (
+        target["expr"]
+        for path in DASHBOARDS
+        for panel in _board(path)["panels"]
+        if panel["title"] == "Hand-overs in five minutes"
+        for target in panel["targets"]
+    )
+    query = re.sub(r"\$\w+", ".*", query)
+
+    def at(time_s: float, *, last: float, missing_s: range = range(0)) -> dict[str, Vector]:
+        epochs = {"0": 9.0, "1": 4.0 if time_s < 200 else last}
+        lock = {"namespace": "shop", "orderlymq_io_cluster": "demo", "group": "billing"}
+        lock |= {"topic": "orders", "queue": "0", "holder": "a"}
+        found: Vector = {
+            frozenset({**lock, "orderlymq_io_group": group}.items()): epoch
+            for group, epoch in epochs.items()
+            if group != "0" or time_s not in missing_s
+        }
+        return {"orderlymq_queue_lock_epoch": found}
+
+    def count(**what: Any) -> list[float]:
+        return list(evaluate_history(query, partial(at, **what), 300.0).values())
+
+    assert count(last=4.0, missing_s=range(90, 121)) == [0.0]
+    assert count(last=6.0) == [2.0]
 
 
 def test_dashboards_are_distinguished() -> None:

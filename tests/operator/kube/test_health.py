@@ -2,7 +2,7 @@ from orderlymq_operator.kube.health import Health
 
 
 def test_an_api_server_that_is_away_is_no_reason_to_restart() -> None:
-    """An operator that tries in vain for an hour is alive, but not ready; an alarm shows how long it has been blind."""
+    """An operator that tries in vain for an hour is alive, but not ready; an alert shows how long it has been blind."""
     now = [0.0]
     health = Health(60, lambda: now[0])
 

@@ -1,7 +1,7 @@
 """The operator as a whole process, with kopf's watches and its lease, at an API server of our own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 from tests.operator.kube.test_watch import kubeconfig
 from tests.ports import free_ports
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 _RESYNC_S = 0.1
@@ -67,12 +68,6 @@ async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - nothing signals it
-            await asyncio.sleep(_LOOK_S)
 
 
 def is_ready(small: SmallCluster) -> bool:

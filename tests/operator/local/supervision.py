@@ -1,6 +1,7 @@
 """A supervisor that runs in the test, and what its cluster looks like."""
 
 import asyncio
+import fcntl
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -76,6 +77,18 @@ def shared_of(directory: DataDirectory) -> dict[str, Any]:
     """Return the state that the stand-in brokers of the group hold."""
     found: dict[str, Any] = json.loads((directory.path / "replicas/demo-0.shared").read_text())
     return found
+
+
+def change_shared(directory: DataDirectory, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Let *edit* change that state between two requests, as another tool does."""
+    file = directory.path / "replicas/demo-0.shared"
+    with file.with_suffix(".changing").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shared = shared_of(directory)
+        edit(shared)
+        new = file.with_suffix(".edited")
+        new.write_text(json.dumps(shared))
+        new.replace(file)
 
 
 async def apply(supervisor: Supervisor, text_: str, *, prune: bool = False) -> list[str]:

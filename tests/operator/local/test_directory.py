@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -7,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from orderlymq_operator.commands import down
-from orderlymq_operator.local.directory import Contact, DataDirectory, State, write_file
+from orderlymq_operator.local.directory import Contact, DataDirectory, State
 from orderlymq_operator.local.errors import FailedError, RefusedError
 from orderlymq_runtime.security.clustersecret import SECRET_SIZE_MIN
 from tests.operator.examples import desired, group, topic
@@ -22,22 +21,6 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 
     assert directory.load() is None
     directory.save(state)
-
-    assert directory.load() == state
-
-
-def test_a_directory_that_was_written_before_a_field_was_renamed_still_opens(
-    tmp_path: Path,
-) -> None:
-    """Law: data directories of one format open with every version that reads this format."""
-    directory = DataDirectory(tmp_path)
-    state = State(desired(topic(queues=3), group()), {"demo-0": {1: False}})
-    directory.save(state)
-    file = tmp_path / "cluster.json"
-    text = file.read_text()
-
-    assert "routePropagationTime" in text
-    file.write_text(text.replace("routePropagationTime", "routeSettleTime"))
 
     assert directory.load() == state
 
@@ -174,24 +157,6 @@ def test_the_secret_is_for_the_owner_only(tmp_path: Path) -> None:
     assert (tmp_path / "supervisor.json").stat().st_mode & 0o077 == 0
     directory.publish(None)
     assert directory.contact() is None
-
-
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk leaves the old file, and no half of the new one."""
-    file = tmp_path / "cluster.json"
-    write_file(file, json.dumps({"old": True}))
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_file(file, json.dumps({"old": False}))
-
-    assert json.loads(file.read_text()) == {"old": True}
-    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_data_of_removed_replicas_is_kept_each_time(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A local cluster whose manifests an earlier version accepted, and this one refuses."""
 
 import asyncio
-import json
 import re
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from orderlymq_operator.local.progress import summary
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.resources.manifests.reader import combine, parse
 from tests.operator.local.manifests import normal_topic, text
-from tests.operator.local.supervision import running, shared_of, until
+from tests.operator.local.supervision import change_shared, running, shared_of, until
 
 pytestmark = [
     pytest.mark.cluster,
@@ -81,9 +80,8 @@ async def test_what_an_earlier_version_accepted_is_left_alone_until_it_is_pruned
         pass
     state = directory.load()
     assert state is not None
-    shared = shared_of(directory)
-    shared["topics"]["%DLQ%billing"] = {**shared["topics"]["orders"], "order": False}
-    (directory.path / "replicas/demo-0.shared").write_text(json.dumps(shared))
+    letters = {**shared_of(directory)["topics"]["orders"], "order": False}
+    change_shared(directory, lambda shared: shared["topics"].update({"%DLQ%billing": letters}))
     old = plain + own_topic("%DLQ%billing") + BAD_LANES
     directory.save(replace(state, desired=combine(parse(old, "test.yaml"), None)))
     with session.prepared(directory, []) as state:

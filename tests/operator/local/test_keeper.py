@@ -102,7 +102,6 @@ async def stage(
     (tmp_path / "kept.py").write_text(_PROGRAM)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(keeper, "PROBE_INTERVAL_S", 0.05)
-    monkeypatch.setattr(keeper, "PROBE_TIMEOUT_S", 0.2)
     async with aiohttp.ClientSession() as session:
         found = Stage(tmp_path, ports, session)
         yield found

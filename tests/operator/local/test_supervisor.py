@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.local.manifests import manifests, normal_topic, text
 from tests.operator.local.supervision import (
     apply,
+    change_shared,
     group_of,
     running,
     shared_of,
@@ -193,9 +195,8 @@ async def test_brokers_that_answer_late_keep_no_command_waiting(
     """Law: what is asked about consumer groups is asked beside the turn of commands."""
     async with running(directory, ports, replicas=1) as supervisor:
         monkeypatch.setattr("orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 600.0)
-        shared = shared_of(directory)
-        shared["mute"] = [RequestCode.ORDERLYMQ_LOCK_TABLE]
-        (directory.path / "replicas/demo-0.shared").write_text(json.dumps(shared))
+        mute = {"mute": [RequestCode.ORDERLYMQ_LOCK_TABLE]}
+        change_shared(directory, lambda shared: shared.update(mute))
         await until(lambda: "unanswered" in shared_of(directory))
 
         await apply(supervisor, text(ports, replicas=1, extra=normal_topic(4)))
@@ -271,10 +272,12 @@ async def test_what_is_refused_holds_back_nothing_but_itself(
     """Law: what stands behind it in the plan is done, and its condition says why it is not."""
     async with running(directory, ports, replicas=1) as supervisor:
         await apply(supervisor, text(ports, replicas=1, extra=normal_topic(4, "Delete")))
-        shared = shared_of(directory)
-        del shared["groups"]["billing"]
-        shared["refused"] = ["billing"]
-        (directory.path / "replicas/demo-0.shared").write_text(json.dumps(shared))
+
+        def refuse(shared: dict[str, Any]) -> None:
+            del shared["groups"]["billing"]
+            shared["refused"] = ["billing"]
+
+        change_shared(directory, refuse)
 
         await supervisor.apply(parse(text(ports, replicas=1), "test.yaml"), prune=True)
         await until(lambda: "clicks" not in shared_of(directory)["topics"])
@@ -358,13 +361,16 @@ async def test_everything_goes_on_after_a_restart(directory: DataDirectory, port
 
 async def test_drift_is_repaired(directory: DataDirectory, ports: int) -> None:
     """Somebody deleted the group with another tool; it is back within seconds."""
-    async with running(directory, ports, replicas=1):
-        file = directory.path / "replicas/demo-0.shared"
-        shared = shared_of(directory)
-        del shared["groups"]["billing"]
-        file.write_text(json.dumps(shared))
+    async with running(directory, ports, replicas=1) as supervisor:
+        before = len(supervisor.snapshot()["events"])
+        change_shared(directory, lambda shared: shared["groups"].pop("billing"))
 
-        await until(lambda: "billing" in shared_of(directory)["groups"])
+        def repairs() -> list[str]:
+            return [event["text"] for event in supervisor.snapshot()["events"][before:]]
+
+        await until(lambda: bool(repairs()))
+        assert repairs() == ["set consumer group billing on demo-0"]
+        assert "billing" in shared_of(directory)["groups"]
 
 
 async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_in_order(
@@ -373,11 +379,12 @@ async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_
     """A tool gave a topic more queues: they are not taken away; everything else is repaired."""
     async with running(directory, ports, replicas=1) as supervisor:
         await apply(supervisor, text(ports, replicas=1, extra=normal_topic(4)))
-        file = directory.path / "replicas/demo-0.shared"
-        shared = shared_of(directory)
-        shared["topics"]["clicks"]["readQueueNums"] = 16
-        del shared["groups"]["billing"]
-        file.write_text(json.dumps(shared))
+
+        def change(shared: dict[str, Any]) -> None:
+            shared["topics"]["clicks"]["readQueueNums"] = 16
+            del shared["groups"]["billing"]
+
+        change_shared(directory, change)
 
         def is_reported() -> bool:
             conditions = {item["name"]: item for item in supervisor.snapshot()["resources"]}

@@ -189,8 +189,13 @@ class ExpandingWorld:
     def observed(self) -> ExpansionState:
         groups = {name: b.observed(self.now_ms, self.online) for name, b in self.brokers.items()}
         lists = [None if n in self.down else dict(found) for n, found in enumerate(self.lists)]
-        route = {name: b.registered for name, b in self.brokers.items() if b.registered}
-        routes = [None if number in self.down else dict(route) for number in range(len(self.lists))]
+        # Of groups beside the list a name server's route says that nobody writes there.
+        routes = [
+            None
+            if number in self.down
+            else {name: self.brokers[name].registered for name in listed}
+            for number, listed in enumerate(self.lists)
+        ]
         return ExpansionState(groups, tuple(lists), tuple(routes), self.leaving)
 
     def look(self, request: ExpansionRequest, *, dies: bool = False) -> str | None:

@@ -1,6 +1,7 @@
 """Assignments of queues to members, and what is wrong with how queues are held."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -217,11 +218,16 @@ def test_a_holder_that_is_no_member_is_left_to_its_lease() -> None:
 
 
 def test_raft_groups_that_see_other_members_are_named() -> None:
-    """A member that one of them does not know divides differently."""
-    views = {"g0": members("a", "b"), "g1": members("a")}
-    found = examine(AssignmentState(False, views, queues(4)))
+    """A member that one of them does not know divides differently. Who reads no topic of one is not known there."""
+    reading = frozenset({("orders", "*")})
+    a, b = (replace(member, subscriptions=reading) for member in members("a", "b"))
+    views = {"g0": [a, b], "g1": [a], "g2": []}
+    topics = {"g0": {"orders"}, "g1": {"orders", "fees"}, "g2": {"fees"}}
+    found = examine(AssignmentState(False, views, queues(4), topics=topics))
 
     assert (found.parted, found.notify) == (("g1",), True)
+    fewer = AssignmentState(False, {"g0": [a], "g2": []}, queues(4), topics=topics)
+    assert examine(fewer) == Examination()
 
 
 @pytest.mark.parametrize("ordered", [True, False])

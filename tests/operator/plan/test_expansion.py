@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.core import bodylimits
+from orderlymq_operator.brokers.admin import expansion_request
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
     FenceTopic,
@@ -233,6 +235,23 @@ def test_a_raft_group_beside_the_list_has_no_part_in_any_growth() -> None:
     )
 
 
+@pytest.mark.parametrize(("count", "length"), [(17_000, 120), (8_000, 255), (1, 9)])
+def test_a_fence_begins_only_where_brokers_read_the_switch(count: int, length: int) -> None:
+    """Law: a switch that is refused for its body is refused for ever, and the fence refuses writes again and again."""
+    readers = tuple(f"{number:0{length}}" for number in range(count))
+    open_, fenced = (expansion(phase, readers=readers) for phase in ("open", "fenced"))
+
+    (switch, _) = plan_expansion(REQUEST, world(fenced, fenced)).actions
+    assert isinstance(switch, SwitchTopic)
+    assert not bodylimits.excess(expansion_request(switch))
+    assert plan_expansion(REQUEST, world(open_, open_)).actions
+
+    many = expansion(readers=(*readers, *(f"{number:0255}" for number in range(8_200))))
+    plan = plan_expansion(REQUEST, world(many, open_))
+    assert (plan.actions, plan.holds) == ((), False)
+    assert "groups read the topic, more than a switch can name" in plan.message
+
+
 def test_nothing_is_done_for_a_list_that_would_not_have_as_many_queues_as_its_total() -> None:
     """Law: brokers and the SDK name a list by its total, so each send to another list would be refused for ever."""
     many = expansion(write_queues=6)
@@ -245,10 +264,15 @@ def test_nothing_is_done_for_a_list_that_would_not_have_as_many_queues_as_its_to
     assert (plan.actions, plan.holds) == ((), True)
 
 
-def test_keys_keep_their_order_when_a_tool_makes_a_grown_topic_beside_its_list() -> None:
-    """Law: the list stays as it is, everybody may send on, and what waits in the queues is not overtaken."""
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_keys_keep_their_order_when_a_tool_makes_a_grown_topic_beside_its_list(when: str) -> None:
+    """Law: the list has no part of it, everybody may send on, and what waits in the queues is not overtaken."""
     world = ExpandingWorld(Random(1), 2, 8)
     world.slow = True
+    beside = Broker()
+    beside.grow(6)
+    if when == "before":
+        world.brokers["broker-2"] = beside
     request = ExpansionRequest("orders", config(12), LIMIT_MS, PROPAGATION_MS)
 
     def go_on(steps: int, pace: int) -> None:
@@ -263,8 +287,6 @@ def test_keys_keep_their_order_when_a_tool_makes_a_grown_topic_beside_its_list()
 
     go_on(600, 8)
     assert world.lists == [{"broker-0": 6, "broker-1": 6}] * 2
-    beside = Broker()
-    beside.grow(6)
     world.brokers["broker-2"] = beside
     go_on(20, 0)
     sent = [producer.sent for producer in world.producers]

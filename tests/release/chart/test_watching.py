@@ -1,4 +1,4 @@
-"""How the chart lets its clusters be watched: alarms, what is scraped and how, dashboards."""
+"""How the chart lets its clusters be watched: alerts, what is scraped and how, dashboards."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.release.chart.rendering import (
 pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 
-def test_alarms_link_to_the_page_that_says_what_to_do(helm: Path, tmp_path: Path) -> None:
+def test_alerts_link_to_the_page_that_says_what_to_do(helm: Path, tmp_path: Path) -> None:
     """In the project's repository, or where the values say that it is to be read."""
     chosen = values(tmp_path, ALL_ON)
     own = "https://docs.example/alerts"
@@ -31,6 +31,20 @@ def test_alarms_link_to_the_page_that_says_what_to_do(helm: Path, tmp_path: Path
         made = only(render(helm, CHART, "--values", chosen, *words), "PrometheusRule")
         for rule in made["spec"]["groups"][0]["rules"]:
             assert rule["annotations"]["runbook_url"] == f"{page}#{rule['alert'].lower()}"
+
+
+def test_each_release_watches_its_own_operator(helm: Path, tmp_path: Path) -> None:
+    """Where another release has one that leads, in the same Prometheus."""
+    made = only(render(helm, CHART, "--values", values(tmp_path, ALL_ON)), "PrometheusRule")
+    (rule,) = (
+        each
+        for each in made["spec"]["groups"][0]["rules"]
+        if each["alert"] == "OrderlyMQNoOperatorLeads"
+    )
+
+    assert rule["expr"] == 'absent(orderlymq_operator_leading{namespace="system"} == 1)'
+    assert rule["labels"]["namespace"] == "system"
+    assert "RELEASE_NAMESPACE" not in str(made)
 
 
 def test_pods_are_scraped_as_they_say(helm: Path, tmp_path: Path) -> None:

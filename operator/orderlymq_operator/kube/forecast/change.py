@@ -33,7 +33,7 @@ from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.observe.listeners import outside_view, published_addresses
 from orderlymq_operator.kube.reconcile import groupremoval, volumes
 from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
-from orderlymq_operator.kube.reconcile.backend import only_volume_text
+from orderlymq_operator.kube.reconcile.backend import lost_volume_text
 from orderlymq_operator.kube.reconcile.canary import with_canary
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.reconcile.desiredobjects import (
@@ -167,7 +167,7 @@ def _forecast(
         observed = replace(found, secrets=secrets_of(after))
     said = forecast(desired, observed, whole=False)
     beside = [*_beside(cluster, desired, live, environment, steps), *_removed_data(said)]
-    beside += _kept_pods(said, live, environment)
+    beside += _kept_pods(said, live)
     resources = []
     for each in said.resources:
         effects = each.effects
@@ -318,19 +318,19 @@ def _pull_policy(cluster: Cluster, live: Live) -> str:
     """Return the pull policy of pods: where the manifest says none it stays."""
     if cluster.spec.image_pull_policy is not None:
         return cluster.spec.image_pull_policy
-    present = live.find(STATEFUL_SETS, cluster.group_name(0))
-    if present is None:
+    sets = live.stateful_sets()
+    if not sets:
         return "IfNotPresent"
-    return str(present["spec"]["template"]["spec"]["containers"][0].get("imagePullPolicy"))
+    return str(sets[0]["spec"]["template"]["spec"]["containers"][0].get("imagePullPolicy"))
 
 
 def _pull_secrets(cluster: Cluster, live: Live) -> list[str]:
     """Return the Secrets with which the pods' images are pulled now: the operator's where the manifest says none."""
-    present = live.find(STATEFUL_SETS, cluster.group_name(0))
-    if present is None:
-        return []
+    found = live.stateful_sets()[:1]
     return [
-        each["name"] for each in present["spec"]["template"]["spec"].get("imagePullSecrets", [])
+        each["name"]
+        for made in found
+        for each in made["spec"]["template"]["spec"].get("imagePullSecrets", [])
     ]
 
 
@@ -417,12 +417,12 @@ def _removed_data(said: Forecast) -> Iterator[Effect]:
         yield Effect("DeletesData", text, tuple(f"PersistentVolumeClaim/{name}" for name in claims))
 
 
-def _kept_pods(said: Forecast, live: Live, environment: Environment) -> Iterator[Effect]:
+def _kept_pods(said: Forecast, live: Live) -> Iterator[Effect]:
     """Yield the restarts that wait, because a volume would go with the pod."""
-    restarted = {step.group for step in said.steps if isinstance(step, RestartReplica)}
-    for group in sorted(restarted & environment.groups.keys()):
-        if text := only_volume_text(live, group, environment.groups[group]):
-            yield Effect("Waits", text, (f"{group}/1",))
+    steps = {(each.group, each.node) for each in said.steps if isinstance(each, RestartReplica)}
+    for group, node in sorted(steps):
+        if text := lost_volume_text(live, group, node):
+            yield Effect("Waits", text, (f"{group}/{node}",))
 
 
 def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:

@@ -69,7 +69,7 @@ def observed_state(
             for topic, (layout, config) in layouts.items()
             if name in layout
         }
-        tables: Tables = (topics, consumers, accounts, {})
+        tables: Tables = (topics, consumers, accounts, {}, "")
         _tell(live, name, form)
         groups[name] = observed_group(
             live,

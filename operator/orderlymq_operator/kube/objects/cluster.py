@@ -51,7 +51,12 @@ from orderlymq_operator.kube.resources import (
     Json,
     Resource,
 )
-from orderlymq_operator.plan.settings import broker_options, revision_of
+from orderlymq_operator.plan.settings import (
+    broker_options,
+    live_options,
+    revision_of,
+    with_live_options,
+)
 from orderlymq_operator.resources.cluster.cluster import ClusterSpec
 from orderlymq_operator.resources.cluster.listeners import Listener, roll_facts
 from orderlymq_operator.resources.cluster.rollout import LIVE_SETTINGS
@@ -111,6 +116,12 @@ class Environment:
     restoring: Restore | None = None
     restored: str = ""
     routes: Resource | None = None
+
+    @property
+    def every_address(self) -> str:
+        """Where pods listen, as far as the addresses of groups tell."""
+        known = (form.address for form in self.groups.values() if form.address is not None)
+        return every_address(next(known, ""))
 
 
 def accepted_text(spec: ClusterSpec) -> str:
@@ -283,11 +294,9 @@ def _of_listener(
 
 def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the ConfigMaps with the settings files: one for the name servers, one for each group."""
-    addresses = [form.address for form in environment.groups.values() if form.address is not None]
-    every = every_address(addresses[0] if addresses else "")
     form = settings_form(environment.name_server_revision)
     file = settings_file(NAME_SERVER_FILE, form)
-    data = {file: _text(name_server_settings(cluster, every))}
+    data = {file: _text(name_server_settings(cluster, environment.every_address))}
     if cluster.spec.listeners:
         data[ADDRESSES_FILE] = _text(environment.addresses)
     name = names.name_server_set(cluster)
@@ -312,6 +321,16 @@ def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
         }
         found.append(_object(cluster, CONFIG_MAPS, group, names.BROKER, group, data=data))
     return found
+
+
+def with_live_settings(cluster: Cluster, text: str) -> str:
+    """Return a broker's settings file of before with what brokers read again while they run; one that nobody can read stays."""
+    try:
+        before = json.loads(text)
+    except ValueError:
+        return text
+    after = with_live_options(before, live_options(cluster)) if isinstance(before, dict) else before
+    return text if after == before else _text(after)
 
 
 def budget_objects(cluster: Cluster) -> list[Json]:
@@ -347,7 +366,7 @@ def name_server_set(cluster: Cluster, environment: Environment) -> Json:
         replicas=cluster.spec.name_servers.replicas,
         claim=environment.name_server_claim,
     )
-    made["metadata"]["annotations"] |= _accepted(cluster, environment)
+    made["metadata"]["annotations"] |= _notes(cluster, environment)
     if environment.restored:
         made["metadata"]["annotations"] |= {names.ANNOTATION_RESTORED: environment.restored}
     made["spec"]["template"] = name_server_pod(
@@ -372,12 +391,11 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
         claim=form.claim,
     )
     made["metadata"]["annotations"] |= {
-        **_accepted(cluster, environment),
+        **_notes(cluster, environment),
         names.ANNOTATION_FIRST: str(form.first),
         names.ANNOTATION_REPLICAS: str(form.replicas),
         names.ANNOTATION_ADDRESS: form.address or "",
         names.ANNOTATION_REVISION: environment.revision,
-        names.ANNOTATION_IMAGE: environment.image,
         names.ANNOTATION_CERTIFICATES: form.certificates.text() if form.certificates else "",
         **({names.ANNOTATION_CLOSED: "true"} if form.closed else {}),
     }
@@ -394,9 +412,12 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
     return made
 
 
-def _accepted(cluster: Cluster, environment: Environment) -> dict[str, str]:
-    """Return the note of every StatefulSet, so that the loss of one loses it not."""
-    return {names.ANNOTATION_ACCEPTED: accepted_text(environment.accepted or cluster.spec)}
+def _notes(cluster: Cluster, environment: Environment) -> dict[str, str]:
+    """Return the notes of every StatefulSet, so that the loss of one loses them not."""
+    return {
+        names.ANNOTATION_ACCEPTED: accepted_text(environment.accepted or cluster.spec),
+        names.ANNOTATION_IMAGE: environment.image,
+    }
 
 
 def operator_secret(cluster: Cluster, text: str) -> Json:

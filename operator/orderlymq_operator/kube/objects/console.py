@@ -17,7 +17,7 @@ from orderlymq_operator.kube.objects.clientpod import (
     client_name,
     client_object,
 )
-from orderlymq_operator.kube.objects.pods import TLS_FOLDER, has_tls
+from orderlymq_operator.kube.objects.pods import TLS_FOLDER, every_address, has_tls
 from orderlymq_operator.kube.objects.podtemplate import mounted, secret_source
 from orderlymq_operator.kube.objects.rights import account_with_rights
 from orderlymq_operator.kube.resources import (
@@ -32,6 +32,7 @@ from orderlymq_operator.kube.resources import (
     Json,
 )
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_runtime.sockets.addresses import join_address
 
 COMPONENT: Final = "console"
 PORT: Final = 9870
@@ -40,12 +41,14 @@ KINDS: Final = (DEPLOYMENTS, SERVICES, INGRESSES, ROLE_BINDINGS, ROLES, SERVICE_
 _ACCOUNTS: Final = "/etc/orderlymq-accounts"
 
 
-def console_objects(cluster: Cluster, *, image: str, pull_policy: str) -> list[Json]:
-    """Return the objects of the console; none where it is not enabled."""
+def console_objects(
+    cluster: Cluster, *, image: str, pull_policy: str, every: str = every_address("")
+) -> list[Json]:
+    """Return the objects of the console, which listens at *every* address; none where it is not enabled."""
     console = cluster.spec.console
     if not console.enabled:
         return []
-    deployment = _deployment(cluster, image=image, pull_policy=pull_policy)
+    deployment = _deployment(cluster, every, image=image, pull_policy=pull_policy)
     found = [*_rights(cluster), _service(cluster), deployment]
     if console.ingress is not None:
         found.append(_ingress(cluster))
@@ -69,13 +72,13 @@ def _rights(cluster: Cluster) -> list[Json]:
     return account_with_rights(make, console_name(cluster), cluster.metadata.namespace, rules)
 
 
-def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
+def _deployment(cluster: Cluster, every: str, *, image: str, pull_policy: str) -> Json:
     console, accounts = cluster.spec.console, cluster.spec.console.accounts
     assert accounts is not None, "a console without accounts is no valid Cluster"
     items = [{"key": accounts.key, "path": accounts.key}]
     pod = ClientPod(
         COMPONENT,
-        _command(cluster, accounts.key),
+        _command(cluster, accounts.key, every),
         PORT,
         console.resources,
         _scheme(cluster),
@@ -86,14 +89,14 @@ def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
     return client_deployment(cluster, pod, image=image, pull_policy=pull_policy)
 
 
-def _command(cluster: Cluster, accounts: str) -> tuple[str, ...]:
+def _command(cluster: Cluster, accounts: str, every: str) -> tuple[str, ...]:
     console = cluster.spec.console
     name, namespace = console_name(cluster), cluster.metadata.namespace
     hosts = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc", *console.hosts]
     if console.ingress is not None:
         hosts.append(console.ingress.host)
     found = ["python", "-m", "orderlymq_console", "--name-server", name_servers(cluster)]
-    found += ["--listen", f"0.0.0.0:{PORT}", "--accounts", f"{_ACCOUNTS}/{accounts}"]
+    found += ["--listen", join_address(every, PORT), "--accounts", f"{_ACCOUNTS}/{accounts}"]
     found += ["--pipelines-of", f"{namespace}/{cluster.metadata.name}"]
     for host in dict.fromkeys(hosts):
         found += ["--host", host]

@@ -6,7 +6,8 @@ desired field. Fields that others added (defaults, injected containers) are left
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects.names import ANNOTATION_APPLIED
@@ -15,6 +16,8 @@ from orderlymq_operator.plan.settings import revision_of
 from orderlymq_operator.resources.quantities import quantity
 
 _FINGERPRINT_LENGTH: Final = 16
+# A volume may be mounted at several paths, so that mounts are no list by name.
+_MERGE_KEYS: Final = ("mountPath", "name")
 
 
 def stamped(made: Json) -> Json:
@@ -54,16 +57,31 @@ def contains(live: Any, wanted: Any) -> bool:
 def _contains_list(live: Any, wanted: list[Any]) -> bool:
     if not isinstance(live, list):
         return not wanted and live is None
-    if wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
-        # Lists that Kubernetes merges by name: others may have put theirs between ours.
-        by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
-        return all(contains(by_name.get(item["name"]), item) for item in wanted)
+    if key := _merge_key(wanted):
+        # Others may have put theirs between ours.
+        present = {str(item.get(key)): item for item in live if isinstance(item, Mapping)}
+        return all(contains(present.get(item[key]), item) for item in wanted)
     return len(live) == len(wanted) and all(map(contains, live, wanted))
+
+
+def _merge_key(items: Sequence[Any]) -> str | None:
+    """Return the field by which Kubernetes merges *items*, of which each has its own; None where it keeps the list whole."""
+    for key in _MERGE_KEYS:
+        values = [item.get(key) if isinstance(item, Mapping) else None for item in items]
+        distinct = {each for each in values if isinstance(each, str)}
+        if items and len(distinct) == len(items):
+            return key
+    return None
 
 
 def _same_quantity(live: Any, wanted: Any) -> bool:
     one, other = quantity(live), quantity(wanted)
-    return one is not None and one == other
+    return one is not None and other is not None and _as_kept(one) == _as_kept(other)
+
+
+def _as_kept(amount: Decimal) -> Decimal:
+    """Return *amount* in thousandths: the API server rounds resources of containers up to whole ones."""
+    return (amount * 1000).to_integral_value(ROUND_CEILING)
 
 
 def _identity(found: Json) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from orderlymq_operator.resources.quantities import quantity
 CONTAINER: Final = "driver"
 # The names that Spark and Kubeflow's operator look for.
 _EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
-_SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
+SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
 # Attempts of a run that ends: Kubernetes waits 10, 20, 40 s ... between them, so about five minutes.
@@ -131,7 +131,7 @@ def executor_template(pipeline: Pipeline) -> Json:
 
 def spark_driver_pod(pipeline: Pipeline) -> Json:
     """Return the form of a driver that somebody else's spark-submit makes a pod for."""
-    pod = _spark_pod(pipeline, _SPARK_DRIVER_CONTAINER)
+    pod = _spark_pod(pipeline, SPARK_DRIVER_CONTAINER)
     # It makes executors, which its account lets it do; that account gives no token by itself.
     return {
         "spec": {

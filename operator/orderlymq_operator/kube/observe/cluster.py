@@ -227,7 +227,7 @@ async def read_statuses(
 
 
 def _who(pod: PodFacts) -> dict[str, object]:
-    """Return as whom the broker of a pod introduces itself."""
+    """Return as which replica the broker of a pod registers."""
     cluster = pod.labels.get(names.LABEL_CLUSTER)
     group = f"{cluster}-{pod.labels.get(names.LABEL_GROUP)}"
     return {"cluster": cluster, "group": group, "node": names.node_of(pod.name)}
@@ -279,6 +279,22 @@ def observed_group(
             domains=_domains(pods.get(node), now, domains_of),
         )
     return ObservedGroup(leader, settled, *tables)
+
+
+def outdated_pods(live: Live, environment: Environment) -> list[PodFacts]:
+    """Return the pods that new ones are to replace: those of before, and those that cannot start as they were made."""
+    found: list[PodFacts] = []
+    for group, form in environment.groups.items():
+        certificates = form.certificates.text() if form.certificates else ""
+        found += [
+            pod
+            for _, pod in sorted(live.group_pods(group).items())
+            if pod.annotations.get(names.ANNOTATION_REVISION) != environment.revision
+            or pod.annotations.get(names.ANNOTATION_CERTIFICATES, "") != certificates
+            or live.waits_in_vain(pod)
+        ]
+    servers = sorted(live.name_server_pods().items())
+    return found + [pod for _, pod in servers if _is_stale(live, environment, pod)]
 
 
 def process_states(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[int, ProcessState]:
@@ -333,8 +349,13 @@ def with_forms(
     found = dict(servers)
     for index, pod in live.name_server_pods().items():
         form = pod.annotations.get(names.ANNOTATION_REVISION)
-        is_stale = form != environment.name_server_revision or live.waits_in_vain(pod)
-        if is_stale and index in found:
+        if _is_stale(live, environment, pod) and index in found:
             serves_plain = pod.tls_mode != "Enforcing"
             found[index] = replace(found[index], revision=str(form), serves_plain=serves_plain)
     return found
+
+
+def _is_stale(live: Live, environment: Environment, pod: PodFacts) -> bool:
+    """Return whether the pod of a name server has a previous form, or cannot start in its own."""
+    form = pod.annotations.get(names.ANNOTATION_REVISION)
+    return form != environment.name_server_revision or live.waits_in_vain(pod)

@@ -6,7 +6,7 @@ known is left out.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -32,7 +32,7 @@ class ObservedConsumerGroup:
 
     Attributes:
         wanted: who was refused a queue a moment ago, because another has it.
-        parted: raft groups that know other members than the first one.
+        views: the members that each raft group knows.
         zones: of members, where known.
         lanes: figures of the queues of a group by key.
     """
@@ -41,7 +41,7 @@ class ObservedConsumerGroup:
     owners: Mapping[Queue, str] = field(default_factory=dict)
     lag: int = 0
     wanted: Mapping[Queue, str] = field(default_factory=dict)
-    parted: tuple[str, ...] = ()
+    views: Mapping[str, Collection[str]] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
     lanes: Sequence[QueueLanes] = ()
 
@@ -54,8 +54,6 @@ def observe_consumer_group(
     lanes: Iterable[Sequence[QueueLanes]] = (),
 ) -> ObservedConsumerGroup:
     """Return what the raft groups say of one consumer group, put together; *locks* are those of its queues."""
-    views = {place: {member.client_id for member in found} for place, found in members.items()}
-    first = next(iter(views.values()), set())
     held = {
         (lock.topic, group, lock.queue): lock
         for group, found in locks.items()
@@ -68,7 +66,7 @@ def observe_consumer_group(
         {queue: lock.client_id for queue, lock in held.items()},
         sum(lags),
         {queue: lock.wanted_by for queue, lock in held.items() if lock.wanted_by in known},
-        tuple(place for place, view in views.items() if view != first),
+        {place: {member.client_id for member in found} for place, found in members.items()},
         {client_id: zone_of(member.address) for client_id, member in known.items()},
         tuple(chain.from_iterable(lanes)),
     )
@@ -173,8 +171,8 @@ def _balance(
             for queue in contended[:_NAMED_MAX]
         )
         return ConditionReport("False", "QueuesContended", named + _more(contended))
-    if seen.parted:
-        named = ", ".join(seen.parted[:_NAMED_MAX]) + _more(seen.parted)
+    if parted := _parted(seen, observed):
+        named = ", ".join(parted[:_NAMED_MAX]) + _more(parted)
         return ConditionReport("False", "MembersDiffer", f"other members are known to {named}")
     shares = Counter(seen.owners[queue] for queue in queues)
     counts = [shares[client] for client in seen.members]
@@ -185,6 +183,23 @@ def _balance(
     if queues and min(counts) == 0:
         return ConditionReport("True", "MembersIdle", f"{text}: {counts.count(0)} have none")
     return ConditionReport("True", "Balanced", text)
+
+
+def _parted(seen: ObservedConsumerGroup, observed: Observed) -> list[str]:
+    """Return the raft groups that do not know each member that reads one of their topics; no member calls the others."""
+    read = {
+        client_id: {topic for topic in member.subscriptions if not is_retry_topic(topic)}
+        for client_id, member in seen.members.items()
+    }
+    return [
+        place
+        for place, view in seen.views.items()
+        if (found := observed.groups.get(place)) is not None
+        and any(
+            client_id not in view and not topics.isdisjoint(found.topics or ())
+            for client_id, topics in read.items()
+        )
+    ]
 
 
 def _text(queue: Queue) -> str:

@@ -26,6 +26,7 @@ from orderlymq_operator.kube.api import (
     RetryLaterError,
     may_change,
 )
+from orderlymq_operator.kube.fanout import for_each
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.accounts import account_secret, is_of
 from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
@@ -334,9 +335,13 @@ class Credentials:
 
     async def secrets(self, state: DesiredState) -> dict[str, str | None]:
         """Return what the Secrets of the Users hold; None where that is no secret."""
-        users = state.desired.users
-        found = await asyncio.gather(*(self._secret_or_none(user) for user in users))
-        return {user.metadata.name: text for user, text in zip(users, found, strict=True)}
+        found: dict[str, str | None] = {user.metadata.name: None for user in state.desired.users}
+
+        async def read(user: User) -> None:
+            found[user.metadata.name] = await self._secret_or_none(user)
+
+        await for_each(state.desired.users, read)
+        return found
 
     async def _secret_or_none(self, user: User) -> str | None:
         try:

@@ -12,7 +12,8 @@ from typing import Any, Final, cast
 import orjson
 
 from orderlymq_operator.kube.objects import drift, names
-from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.objects.drivers import CONTAINER, SPARK_DRIVER_CONTAINER
+from orderlymq_operator.kube.observe.pods import ENDED, container_status, pod_facts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.pipelines import (
@@ -34,7 +35,6 @@ _FIGURES: Final = {
 _TEXT_MAX: Final = 1024  # of a text in the status
 _NUMBER_END: Final = 1 << 63
 _ENDED: Final = {"Complete", "Failed"}
-_POD_ENDED: Final = {"Succeeded", "Failed"}
 _SPARK_ENDED: Final = {"COMPLETED", "FAILED"}
 _SPARK_ROLE: Final = "spark-role"
 _LABEL_REVISION: Final = "controller-revision-hash"  # which a StatefulSet gives its pods
@@ -47,17 +47,17 @@ def is_driver(pod: Json) -> bool:
 
 def is_past(pod: Json, since: str) -> bool:
     """Return whether a pod ended for a former Pipeline: it was made before *since*, and its last word is the former's."""
-    ended = (pod.get("status") or {}).get("phase") in _POD_ENDED
+    ended = (pod.get("status") or {}).get("phase") in ENDED
     return ended and pod["metadata"].get("creationTimestamp", "") < since
 
 
 def driver_pod(pod: Json) -> DriverPod:
     """Return what matters of a driver's pod; what a running one says must be asked of it."""
     facts = pod_facts(pod)
-    meta, status = pod["metadata"], pod.get("status") or {}
-    container: Json = next(iter(status.get("containerStatuses") or []), {})
+    meta = pod["metadata"]
+    container = container_status(pod, (CONTAINER, SPARK_DRIVER_CONTAINER))
     state, before = container.get("state") or {}, container.get("lastState") or {}
-    ended = facts.phase in _POD_ENDED
+    ended = facts.phase in ENDED
     last = state.get("terminated") or before.get("terminated")
     trouble = facts.trouble
     return DriverPod(

@@ -48,9 +48,9 @@ def tolerance(domains: Sequence[str]) -> Tolerance:
 
 
 def fault_tolerance(
-    cluster: Cluster, live: Live, label_of: Callable[[str, str], str]
+    cluster: Cluster, live: Live, label_of: Callable[[str, str], str | None]
 ) -> ConditionReport:
-    """Return the condition FaultTolerant; *label_of* returns a label of a node, empty where it is not known."""
+    """Return the condition FaultTolerant; *label_of* returns a label of a node as `Zones.label` does."""
     placement = cluster.spec.placement
     texts: list[str] = []
     for key in dict.fromkeys(
@@ -63,8 +63,9 @@ def fault_tolerance(
                 return ConditionReport(
                     "Unknown", "NotPlaced", f"{group} has {counted(len(nodes), 'replica')} on nodes"
                 )
-            domains = [node if key == HOSTNAME else label_of(node, key) for node in nodes]
-            if not all(domains):
+            named = (node if key == HOSTNAME else label_of(node, key) for node in nodes)
+            domains = [domain for domain in named if domain]
+            if len(domains) < len(nodes):
                 return ConditionReport(
                     "Unknown", "NotPlaced", f"a node of {group} has no label {key}"
                 )

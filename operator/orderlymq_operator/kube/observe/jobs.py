@@ -8,8 +8,9 @@ deleted runs as long as a pod of its own does.
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.job import CONTAINER
 from orderlymq_operator.kube.objects.ownership import owners
-from orderlymq_operator.kube.observe.pods import IMAGE_UNAVAILABLE, pod_facts
+from orderlymq_operator.kube.observe.pods import IMAGE_UNAVAILABLE, container_status, pod_facts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.backups.lifecycle import JobFacts, JobState
 from orderlymq_operator.plan.backups.report import BackupReport, FailureReport, read_report
@@ -65,9 +66,11 @@ def job_facts(
     )
 
 
-def terminated(pod: Json, kind: str = "containerStatuses") -> Json | None:
-    """Return how the first container of a pod ended, now or before it was started again; None before that."""
-    status: Json = next(iter((pod.get("status") or {}).get(kind) or []), {})
+def terminated(
+    pod: Json, container: str = CONTAINER, kind: str = "containerStatuses"
+) -> Json | None:
+    """Return how a container of a pod ended, now or before it was started again; None before that."""
+    status = container_status(pod, (container,), kind)
     for state in ("state", "lastState"):
         found = (status.get(state) or {}).get("terminated")
         if found:

@@ -13,6 +13,7 @@ from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
 from orderlymq_operator.kube.resources import Json, Resource
+from orderlymq_runtime.process.supervisor import end_tasks
 
 # Where watches report changes: only what vanished while a watch was interrupted waits so long.
 WATCHED_KEPT_S: Final = 1_800.0
@@ -57,7 +58,7 @@ class Lister:
         no objects, see `refused`.
 
         Raises:
-            ApiError: they cannot be read now.
+            ApiError: they cannot be read now; no request for them is under way any more.
         """
         known = self._known.pop(owner, None)
         self._read.pop(owner, None)
@@ -87,10 +88,15 @@ class Lister:
                 refused[resource] = type(error)(text, error.status, error.reason)
                 return []
 
+        tasks = [
+            asyncio.create_task(objects(each), name=f"list {each.plural} of {owner}")
+            for each in due
+        ]
         try:
-            found = await asyncio.gather(*map(objects, due))
+            found = await asyncio.gather(*tasks)
         finally:
             self._reading.discard(owner)
+            await end_tasks(tasks)  # after a failure those that nobody waits for any more
         lists = {**known.lists, **dict(zip(due, found, strict=True))}
         self._read[owner] = _Known(edition, known.at, lists, refused)
         return lists

@@ -5,6 +5,7 @@ Pure. An API object of some kilobytes becomes a record of a few fields, so that 
 remembered.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -28,6 +29,8 @@ IMAGE_UNAVAILABLE: Final = "ImageUnavailable"
 # Of a claim: drivers that grow no volume in use wait for its pod to start again, and some growths fail.
 _GROWTH_WAITS: Final = {"FileSystemResizePending", "ControllerResizeError", "NodeResizeError"}
 _STARTING: Final = {"ContainerCreating", "PodInitializing"}
+# Phases of a pod in which no container is started any more.
+ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class PodFacts:
         ips: all its addresses, one of each family; `ip` is the first.
         access: how a broker or name server is spoken to, as it was made; None where it does not say.
         tls_mode: the TLS mode of a broker or name server, as it was made.
+        image: the image of a broker or name server, as it was made; empty for other pods.
         ready_since: when it became ready, in seconds since the epoch; None while it is not.
     """
 
@@ -69,11 +73,17 @@ class PodFacts:
     trouble: Trouble | None = None
     access: Access | None = None
     tls_mode: str = "Disabled"
+    image: str = ""
 
     @property
     def running(self) -> bool:
         """Whether it has an address and has not ended."""
         return bool(self.ip) and self.phase == "Running"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none of its containers runs, and none is started any more."""
+        return self.phase in ENDED and not any(self.starts)
 
     @property
     def serves(self) -> bool:
@@ -126,7 +136,24 @@ def pod_facts(pod: Json) -> PodFacts:
         trouble=_trouble(meta["name"], status),
         access=access_to(pod),
         tls_mode=tls_mode_of(pod),
+        image=next(
+            (
+                each.get("image", "")
+                for each in spec.get("containers") or []
+                if each["name"] in names.CONTAINERS
+            ),
+            "",
+        ),
     )
+
+
+def container_status(pod: Json, called: Collection[str], kind: str = "containerStatuses") -> Json:
+    """Return what the node says of the container with one of these names, empty before it does.
+
+    Others put containers of their own into a pod, and some of them stand first.
+    """
+    statuses: list[Json] = (pod.get("status") or {}).get(kind) or []
+    return next((each for each in statuses if each.get("name") in called), {})
 
 
 _LABELS: Final = {

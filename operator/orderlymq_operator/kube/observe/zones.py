@@ -31,13 +31,14 @@ class Zones:
         else:
             self._labels[meta["name"]] = dict(meta.get("labels") or {})
 
-    def label(self, node: str, key: str) -> str:
-        """Return a label of a node; empty where it is not known."""
-        return self._labels.get(node, {}).get(key, "")
+    def label(self, node: str, key: str) -> str | None:
+        """Return a label of a node, empty where it has none; None while no watch has shown the node."""
+        labels = self._labels.get(node)
+        return None if labels is None else labels.get(key, "")
 
     def of_node(self, node: str) -> str:
         """Return the zone of a node; empty where it is not known."""
-        return self.label(node, ZONE)
+        return self.label(node, ZONE) or ""
 
     def of_address(self, address: str) -> str:
         """Return the zone of the pod behind `host:port`; empty where it is not known."""

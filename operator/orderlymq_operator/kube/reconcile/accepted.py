@@ -82,7 +82,10 @@ def may_wait(item: Item) -> bool:
         item.manifest is None
         or item.is_paused
         or item.status.get("observedGeneration") != item.generation
-        or (confirmed is not None and confirmed.status == "False")
+        or (
+            confirmed is not None
+            and (confirmed.status == "False" or confirmed.generation != item.generation)
+        )
     )
 
 
@@ -165,9 +168,15 @@ def image_of(cluster: Cluster, live: Live, default: str) -> str:
     """Return the image of the pods: a new operator with another *default* alone changes none that runs."""
     if cluster.spec.image is not None:
         return cluster.spec.image
-    present = live.find(STATEFUL_SETS, cluster.group_name(0))
-    if present is None or cluster.spec.update.on_operator_upgrade == "Adopt":
+    sets = live.stateful_sets()
+    if not sets or cluster.spec.update.on_operator_upgrade == "Adopt":
         return default
-    kept = (present["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE)
+    # Whichever somebody deletes, the others know it.
+    notes = (
+        (each["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE) for each in sets
+    )
     # An operator of an earlier version has left no note.
-    return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
+    return str(
+        next(filter(None, notes), None)
+        or sets[0]["spec"]["template"]["spec"]["containers"][0]["image"]
+    )

@@ -7,7 +7,6 @@ the upper end, as StatefulSets have them. A pod is deleted only by the UID that 
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,6 @@ from orderlymq_operator.kube.api import (
     ApiError,
     BudgetsOverlapError,
     EvictionRefusedError,
-    RetryLaterError,
     may_change,
 )
 from orderlymq_operator.kube.objects import drift, names
@@ -100,6 +98,7 @@ from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Topic, User, declared_name
 from orderlymq_runtime.sockets.addresses import join_address
+from orderlymq_runtime.wallclock import monotonic_ms
 
 _log = logging.getLogger(__name__)
 
@@ -132,10 +131,11 @@ class KubeBackend:
         used_before: what the last reconcile found of that.
         refused: what the API server refused of objects that no broker needs, filled by `ensure`.
         failed: why the last action of a lane failed, filled by `execute`.
+        silent: addresses that have not answered an action, filled by `execute`.
         held: why pods that are to be replaced must stay for now.
         nodes: all of them, where a listener publishes addresses of nodes.
         outside: where clients of other networks reach the Cluster.
-        label_of: returns a label of a node; empty where it is not known.
+        label_of: returns a label of a node as `Zones.label` does.
     """
 
     api: Api
@@ -155,10 +155,11 @@ class KubeBackend:
     in_use: dict[Lane, str] = field(default_factory=dict)
     used_before: Mapping[Lane, str] = field(default_factory=dict)
     failed: dict[Lane, str] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
     held: list[str] = field(default_factory=list)
     nodes: Sequence[NodeFacts] = ()
     outside: OutsideView = field(default_factory=OutsideView)
-    label_of: Callable[[str, str], str] = field(default=lambda node, key: "")
+    label_of: Callable[[str, str], str | None] = field(default=lambda node, key: "")
 
     # -- observing -------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class KubeBackend:
             asyncio.gather(*map(self._tables, started)),
             refused_replica(self.api, self.live),
         )
-        now_ms = time.monotonic_ns() // 1_000_000
+        now_ms = monotonic_ms()
         places = process_states(self.live.name_server_pods(), servers)
         if not self.holds:
             servers = with_forms(servers, self.live, self.environment)
@@ -213,10 +214,12 @@ class KubeBackend:
         return replace(found, replicas=kept)
 
     def _domains_of(self, node: str) -> tuple[str, ...]:
-        """Return the zone of a node, its domain of placement.topologyKey, and the node."""
+        """Return the zone of a node, its domain of placement.topologyKey, and the node; nothing while its labels are not known."""
         placement = self.desired.cluster.spec.placement
         keys = dict.fromkeys((placement.zone_key or ZONE, placement.topology_key))
-        return (*(self.label_of(node, key) for key in keys if key != HOSTNAME), node)
+        labels = [self.label_of(node, key) for key in keys if key != HOSTNAME]
+        known = [label for label in labels if label is not None]
+        return (*known, node) if len(known) == len(labels) else ()
 
     async def _tables(self, group: str) -> Tables:
         try:
@@ -262,10 +265,13 @@ class KubeBackend:
             for place, table in tables.items():
                 for lock in table:
                     locks.setdefault(lock.group, {}).setdefault(place, []).append(lock)
-            found = await asyncio.gather(*(see(name, places) for name in groups))
-        except AdminError:
-            return None
-        return dict(zip(groups, found, strict=True))
+            # The first one that fails ends the others: each would wait as long for a leader that is gone.
+            async with asyncio.TaskGroup() as tasks:
+                views = {name: tasks.create_task(see(name, places)) for name in groups}
+            return {name: view.result() for name, view in views.items()}
+        except* AdminError:
+            pass
+        return None
 
     # -- the addresses and secrets for `requests` ----------------------------------------------------------------------
 
@@ -274,7 +280,7 @@ class KubeBackend:
         pod = self.live.leader(group)
         if pod is None:
             raise AdminError(f"nobody leads group {group} at present")
-        return join_address(pod.ip, names.BROKER_PORT)
+        return self._answering(join_address(pod.ip, names.BROKER_PORT))
 
     def replica_address(self, group: str, node: int) -> str:
         """Return where the other replicas reach one."""
@@ -283,10 +289,20 @@ class KubeBackend:
     def name_server_addresses(self) -> list[str]:
         """Return the addresses of all name servers that run."""
         return [
-            join_address(pod.ip, names.NAME_SERVER_PORT)
+            self._answering(join_address(pod.ip, names.NAME_SERVER_PORT))
             for pod in self.live.name_server_pods().values()
             if pod.running
         ]
+
+    def _answering(self, address: str) -> str:
+        """Return *address*, unless it has not answered an action of this reconcile.
+
+        Raises:
+            AdminError: it has not.
+        """
+        if address in self.silent:
+            raise AdminError(f"{address} did not answer the request before")
+        return address
 
     def secret_of(self, user: str) -> str | None:
         """Return what the Secret of a User held at the beginning of the reconcile."""
@@ -341,11 +357,11 @@ class KubeBackend:
 
     @contextmanager
     def _noting_refusal(self) -> Iterator[None]:
-        """Go on after a refusal; a webhook that does not answer refuses, too, with 500."""
+        """Go on after a refusal and note it."""
         try:
             yield
         except ApiError as error:
-            if isinstance(error, RetryLaterError) and error.status != 500:
+            if not error.is_refusal:
                 raise
             _log.warning("%s: %s", self.desired.cluster.metadata.name, error)
             self.refused.append(error)
@@ -403,7 +419,7 @@ class KubeBackend:
             case StartReplica(group, node, join):
                 await self._start_replica(group, node, join=join)
             case RestartReplica(group, node):
-                self._check_only_volume(group)
+                self._check_volume(group, node)
                 await self.replace_pod(names.pod_name(group, node))
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
@@ -451,7 +467,7 @@ class KubeBackend:
                 self.reports.get(subject),
                 self.failed.get((each.kind, declared_name(each))),
             )
-            if text is not None and report is not None and report.reason == "Progressing":
+            if text is not None and report is not None and report.status == "False":
                 said = f"{report.message}: {text}"[:MESSAGE_MAX]
                 self.reports[subject] = replace(report, message=said)
 
@@ -503,13 +519,13 @@ class KubeBackend:
         smaller = replace(form, replicas=node - 1, first=min(form.first, node - 1))
         await self._apply_group(group, smaller)
 
-    def _check_only_volume(self, group: str) -> None:
-        """Keep the only replica of a group while its volume would go with its pod.
+    def _check_volume(self, group: str, node: int) -> None:
+        """Keep a replica whose volume would go with its pod, unless the others have what is on it.
 
         Raises:
-            EvictionRefusedError: its claim was deleted.
+            EvictionRefusedError: its claim was deleted, and they are not known to.
         """
-        if text := only_volume_text(self.live, group, self.environment.groups[group]):
+        if text := lost_volume_text(self.live, group, node):
             raise EvictionRefusedError(text, 0)
 
     async def replace_pod(self, name: str) -> None:
@@ -533,12 +549,15 @@ class KubeBackend:
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
 
 
-def only_volume_text(live: Live, group: str, form: GroupForm) -> str:
-    """Return why the only replica of a group is not restarted; empty where another one has its messages, or its volume stays."""
-    claim = live.deleted_claim(group, form.replicas) if form.replicas == 1 else None
-    if claim is None:
+def lost_volume_text(live: Live, group: str, node: int) -> str:
+    """Return why a replica is not restarted; empty where its volume stays, or the others have the group's messages."""
+    claim = live.claims_of(group).get(node)
+    if claim is None or not claim.deleting:
+        return ""
+    leader = live.leader(group)
+    if leader is not None and live.statuses[leader.name].spares(node):
         return ""
     return (
-        f"the only replica of {group} is not restarted: its volume claim {claim.name} was deleted and goes with its pod, "
-        "and all messages of the group with it"
+        f"replica {node} of {group} is not restarted: its volume claim {claim.name} was deleted and goes with its pod, and "
+        "the other replicas are no majority that has all messages of the group"
     )

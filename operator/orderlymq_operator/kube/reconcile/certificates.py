@@ -25,6 +25,7 @@ from orderlymq_operator.kube.certificates.holders import holders
 from orderlymq_operator.kube.certificates.record import Issued, Mode, next_mode
 from orderlymq_operator.kube.certificates.schedule import (
     CERTIFICATE_LIFE,
+    CLOCK_SKEW,
     CertificateSet,
     Issue,
     MakeAuthority,
@@ -49,6 +50,7 @@ from orderlymq_operator.resources.kinds import Cluster
 # How often a set's Secret is looked for: while its pods run, and where one may be about to start.
 SET_KEPT: Final = timedelta(minutes=30)
 SET_KEPT_AT_WORK: Final = timedelta(minutes=1)
+_MINUTE: Final = "%Y-%m-%d %H:%M"
 # Steps of one reconcile: an authority and what it signs, and some more where Secrets of an earlier life are found.
 _STEPS_MAX: Final = 16
 
@@ -105,11 +107,17 @@ class _Scope:
 
 
 class Certificates:
-    """Makes authorities and certificates; *now* returns the time."""
+    """Makes authorities and certificates; *now* returns the time, *server_now* that of the API server."""
 
-    def __init__(self, api: Api, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        api: Api,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        server_now: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
         self._api = api
         self._now = now
+        self._server_now = server_now
         # Authorities without their keys, by Cluster and its UID.
         self._known: dict[ClusterKey, tuple[str, dict[int, KnownAuthority]]] = {}
         # When the Secret of a group's newest set was there, by Cluster and name.
@@ -273,6 +281,7 @@ class Certificates:
 
         *issuing* is what the Secret *issuer* holds; None for an authority of the Cluster's own.
         """
+        self._check_clock(scope)
         pair = issuing or make_authority(scope.cluster.metadata.name, scope.now)
         for free in range(number, number + _STEPS_MAX):
             made = authority_secret(scope.cluster, free, pair, issuer)
@@ -287,6 +296,7 @@ class Certificates:
 
     async def _issue(self, scope: _Scope, step: Issue) -> None:
         """Make a set of certificates, or take over the same one of an earlier reconcile."""
+        self._check_clock(scope)
         group = scope.groups[step.name]
         signer = await self._authority(scope, step.signer)
         pairs = {
@@ -316,6 +326,19 @@ class Certificates:
         raise CertificateError(
             f"Secret {name!r} and those that follow it are of others; delete them"
         )
+
+    def _check_clock(self, scope: _Scope) -> None:
+        """Make nothing that would count much later than now, or be over before its time.
+
+        Raises:
+            CertificateError: this clock and that of the API server differ too much.
+        """
+        theirs = self._server_now()
+        if theirs is not None and abs(scope.now - theirs) > CLOCK_SKEW:
+            raise CertificateError(
+                f"the operator's clock shows {scope.now:{_MINUTE}} and that of the API server {theirs:{_MINUTE}}, so no "
+                "certificates of replicas are made; set the clock of the node"
+            )
 
     async def _created(self, scope: _Scope, made: Json) -> Json | None:
         """Make a Secret and return it; one that is there already is returned as it is."""

@@ -11,7 +11,7 @@ Nothing is written twice. A failure that needs a person becomes a condition, eve
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ from orderlymq_operator.kube.api import (
 )
 from orderlymq_operator.kube.certificates.authority import CertificateError
 from orderlymq_operator.kube.certificates.expiry import certificates_condition
+from orderlymq_operator.kube.fanout import for_each
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
@@ -86,7 +87,7 @@ from orderlymq_operator.kube.reconcile.status import (
     step_of,
 )
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import ACCESSORY, CLUSTERS, Json
+from orderlymq_operator.kube.resources import ACCESSORY, CLUSTERS, Json, Resource
 from orderlymq_operator.plan import tenants
 from orderlymq_operator.plan.actions import (
     Action,
@@ -105,7 +106,6 @@ _log = logging.getLogger(__name__)
 
 # While there is something to do, and while something is waited for that no watch shows.
 AT_WORK_S: Final = 0.2
-FORMER_S: Final = 1.0
 EXPANDING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
 
 
@@ -126,7 +126,7 @@ class ClusterReconciler:
         access: Credentials,
         zone_of: Callable[[str], str],
         clock: Callable[[], float] = time.monotonic,
-        label_of: Callable[[str, str], str] = lambda node, key: "",
+        label_of: Callable[[str, str], str | None] = lambda node, key: "",
     ) -> None:
         self._api = api
         self.inventory = inventory
@@ -141,7 +141,7 @@ class ClusterReconciler:
         self._metrics = metrics
         self._session = aiohttp.ClientSession()
         self._credentials = access
-        self._certificates = Certificates(api)
+        self._certificates = Certificates(api, server_now=api.server_time)
         self._finalizers = Finalizers(api, inventory, clock)
         self._writer = StatusWriter(api, inventory, metrics)
         self._report = Report(self._writer, metrics, zone_of)
@@ -270,11 +270,17 @@ class ClusterReconciler:
         report = ConditionReport(
             "False", "ClusterNotFound", f"there is no Cluster {key[1]!r} in namespace {key[0]!r}"
         )
-        for item in self.inventory.parts(key):
+
+        async def settle(item: Item) -> None:
+            found = self.inventory.cluster(key)
+            if found is not None and found.deleting_since is None:
+                return  # it was made meanwhile: its reconcile says more
             if item.deleting_since is not None:
                 await self._finalizers.release(item)
             else:
                 await self._writer.write(item, {"Ready": report}, {})
+
+        await for_each(self.inventory.parts(key), settle)
 
     # -- the steps of a reconcile --------------------------------------------------------------------------------
 
@@ -285,7 +291,7 @@ class ClusterReconciler:
             text = f"{live.former} is of a former Cluster of this name and goes first"
             await self._write_problem(item, "Progressing", text)
             await self._give_up(item)
-            return FORMER_S
+            return self._wait_s(item.key, live, text)
         if (waits := obstacle(item, live)) is not None:
             self._lists.keep(owner_of(item.key))
             await self._write_problem(item, waits.reason, waits.message)
@@ -422,15 +428,17 @@ class ClusterReconciler:
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
         """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
         key = scope.item.key
-        calm = self._is_calm(scope) and not mislabelled
-        routes = scope.live.routes
-        unwatched = () if routes is None else (routes,)
-        self._lists.keep(owner_of(key), unwatched if calm else (*CHANGING, *unwatched))
-        if calm:
+        if self._is_calm(scope) and not mislabelled:
+            self._lists.keep(owner_of(key), _unwatched(scope.live))
             self._backoff.forget(key)
             return None
         reports = tuple(sorted(scope.backend.reports.items()))
-        return self._backoff.pause_s(key, (reports, scope.found.step, mislabelled))
+        return self._wait_s(key, scope.live, (reports, scope.found.step, mislabelled))
+
+    def _wait_s(self, key: ClusterKey, live: Live, found: Hashable) -> float:
+        """Return when to reconcile again after a reconcile that had nothing to do and has *found* this; it lists little."""
+        self._lists.keep(owner_of(key), (*CHANGING, *_unwatched(live)))
+        return self._backoff.pause_s(key, found)
 
     async def _observe(self, item: Item, live: Live) -> Scope:
         cluster, confirmation = carried_out(item, live)
@@ -486,7 +494,7 @@ class ClusterReconciler:
         found.restored = restored_condition(item, backup_id)
         if cluster.spec.canary.enabled:
             found.order = self.orders.get(item.key, SILENT)
-        found.scale_down = groupremoval.refused(cluster, live)
+        found.scale_down = groupremoval.blocked(item, cluster, live)
         found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
         previous = previous_conditions(item).get("FaultTolerant")
         if found.tolerance.status == "Unknown" and previous is not None:
@@ -541,7 +549,12 @@ class ClusterReconciler:
         facts = previous_facts(item) | ({"restored": progress.facts} if progress.facts else {})
         await self._writer.write(item, {**previous_conditions(item), **conditions}, facts)
         await self._give_up(item)
-        return progress.pause_s
+        if progress.pause_s is not None:
+            return progress.pause_s
+        found = (progress.condition, progress.applied)
+        if progress.applied:
+            return self._backoff.pause_s(item.key, found)
+        return self._wait_s(item.key, scope.live, found)
 
     @staticmethod
     async def _plan(scope: Scope, observed: Observed) -> list[Action]:
@@ -568,13 +581,18 @@ class ClusterReconciler:
 
 @contextmanager
 def _going_on(failed: list[Exception]) -> Iterator[None]:
-    """Go on after a refusal and note it: what does not need it is carried out and reported. Silence is none."""
+    """Go on after a refusal and note it: what does not need it is carried out and reported."""
     try:
         yield
     except (AdminError, ApiError) as error:
-        if isinstance(error, RetryLaterError) and error.status != 500:
+        if isinstance(error, ApiError) and not error.is_refusal:
             raise
         failed.append(error)
+
+
+def _unwatched(live: Live) -> tuple[Resource, ...]:
+    """Return the kinds that no watch shows."""
+    return () if live.routes is None else (live.routes,)
 
 
 def owner_of(key: ClusterKey) -> tuple[str, ...]:

@@ -1,13 +1,12 @@
 """
 The loop that reconciles the consumer groups of every Cluster about once a second.
 
-Rule: it works only while this process leads, and only on Clusters of which every raft group answered at the last
-reconcile. `brokers.consumergroups` does the work.
+Rules: it works only while this process leads, and only on Clusters of which every raft group answered at the last
+reconcile. A Cluster that takes long keeps no other one waiting. `brokers.consumergroups` does the work.
 """
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +19,9 @@ from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.observe.zones import Zones
 from orderlymq_operator.plan.actions import ObservedGroup, TopicConfig
 from orderlymq_operator.resources.kinds import Desired
+from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.sockets.addresses import join_address
+from orderlymq_runtime.wallclock import monotonic_ms
 
 _log = logging.getLogger(__name__)
 
@@ -75,16 +76,29 @@ class ConsumerGroupLoop:
         self._leads = leads
         self._zones = zones
         self._consumer_groups: dict[ClusterKey, tuple[int, GroupReconciler]] = {}
+        self._reconciles: dict[ClusterKey, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Reconcile every consumer group about once a second until cancelled."""
-        while True:
-            if self._leads():
-                clusters = self._clusters()
-                for key in self._consumer_groups.keys() - clusters.keys():
-                    del self._consumer_groups[key]
-                await asyncio.gather(*(self._reconcile(key, one) for key, one in clusters.items()))
-            await asyncio.sleep(_POLL_S)
+        try:
+            while True:
+                if self._leads():
+                    self._begin_reconciles()
+                await asyncio.sleep(_POLL_S)
+        finally:
+            await end_tasks(self._reconciles.values())
+
+    def _begin_reconciles(self) -> None:
+        """Begin the reconcile of each Cluster, unless the one before still goes on."""
+        clusters = self._clusters()
+        for key in self._consumer_groups.keys() - clusters.keys():
+            del self._consumer_groups[key]
+        going_on = {key: task for key, task in self._reconciles.items() if not task.done()}
+        self._reconciles = going_on | {
+            key: asyncio.create_task(self._reconcile(key, one), name="consumer groups")
+            for key, one in clusters.items()
+            if key not in going_on
+        }
 
     async def _reconcile(self, key: ClusterKey, one: AssignmentTarget) -> None:
         known = self._consumer_groups.get(key)
@@ -92,7 +106,7 @@ class ConsumerGroupLoop:
         if known is None or known[0] != one.admin.operator_token:
             reconciler = GroupReconciler(one.admin, self._zones.of_address)
             known = self._consumer_groups[key] = (one.admin.operator_token, reconciler)
-        now_ms = time.monotonic_ns() // 1_000_000
+        now_ms = monotonic_ms()
         try:
             zones = {group: self._zones.of_node(node) for group, node in one.nodes.items()}
             await known[1].reconcile(one.desired, one.addresses, one.topics, now_ms, zones)

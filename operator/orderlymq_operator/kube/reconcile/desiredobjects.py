@@ -19,6 +19,7 @@ from orderlymq_operator.kube.objects.cluster import (
     route_objects,
     service_objects,
     settings_objects,
+    with_live_settings,
 )
 from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE
 from orderlymq_operator.kube.objects.network import policy_objects
@@ -76,10 +77,11 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
 def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return what a Cluster has only where it says so."""
     image, pull_policy = environment.image, environment.pull_policy
+    every = environment.every_address
     return [
         *policy_objects(cluster, environment.operator_namespace),
         *route_objects(cluster, environment),
-        *console.console_objects(cluster, image=image, pull_policy=pull_policy),
+        *console.console_objects(cluster, image=image, pull_policy=pull_policy, every=every),
         *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
     ]
 
@@ -110,7 +112,8 @@ def surplus_objects(
 def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
     """Return the ConfigMaps with the settings files, those included that pods of before still read.
 
-    A container that is started again in such a pod has not mounted what the newest file names.
+    A container that is started again in such a pod has not mounted what the newest file names. What brokers read again while they
+    run is in every file as it is wanted now.
     """
     found = settings_objects(cluster, environment)
     for made in found:
@@ -126,7 +129,7 @@ def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> l
         former = {each.get(names.ANNOTATION_SETTINGS, "") for each in notes}
         former -= {form_of(file) for file in made["data"] if file != ADDRESSES_FILE}
         kept = {
-            file: text
+            file: with_live_settings(cluster, text) if is_group else text
             for file, text in (present.get("data") or {}).items()
             if file != ADDRESSES_FILE and form_of(file) in former
         }

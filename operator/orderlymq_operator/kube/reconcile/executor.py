@@ -1,7 +1,8 @@
 """
 The executor of a plan: actions of one lane in order, lanes at the same time.
 
-Rules: an action that fails holds back the later actions of its lane only; the next reconcile decides again. Each action
+Rules: an action that fails holds back the later actions of its lane only; the next reconcile decides again. Who does not
+answer one request is sent no more of them: thousands of time-outs would keep that reconcile from a new leader. Each action
 is carried out only while this operator leads, because a successor may have changed what it was planned from.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from orderlymq_operator.brokers.admin import AdminError, GroupInUseError
+from orderlymq_operator.brokers.admin import AdminError, GroupInUseError, SilentError
 from orderlymq_operator.kube.api import ApiError, EvictionRefusedError, must_have_read
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
@@ -59,6 +60,8 @@ async def execute(
                 backend.in_use[lane] = str(refused)  # no failure, either: its consumers come first
                 return
             except (AdminError, ApiError) as error:
+                if isinstance(error, SilentError):
+                    backend.silent.add(error.address)
                 backend.failed[lane] = str(error)
                 _log.info("%s: %s", action, error)
                 failed[lane] = error

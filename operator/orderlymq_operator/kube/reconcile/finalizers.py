@@ -25,6 +25,7 @@ from orderlymq_operator.kube.api import (
     RetryLaterError,
     must_have_read,
 )
+from orderlymq_operator.kube.fanout import for_each
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.desired import (
     MESSAGE_MAX,
@@ -77,14 +78,14 @@ class Finalizers:
         since it was read gets it next time.
         """
         refused: set[Subject] = set()
-        for item in state.unlisted.values():
-            await self.release(item)  # nothing is deleted in the brokers for them
+        # Nothing is deleted in the brokers for those.
+        await for_each(state.unlisted.values(), self.release)
         lacking, surplus = await beside_loop(_changes, state, observed)
-        for item in surplus:
-            await self.release(item)
-        for subject, item in lacking.items():
+        await for_each(surplus, self.release)
+
+        async def hold(subject: Subject) -> None:
             try:
-                if not await self.hold(item, FINALIZER):
+                if not await self.hold(lacking[subject], FINALIZER):
                     refused.add(subject)
             except RetryLaterError:
                 raise
@@ -92,6 +93,8 @@ class Finalizers:
                 text = f"its finalizer is refused: {error}"[:MESSAGE_MAX]
                 state.verdicts[subject] = ConditionReport("False", error.condition, text)
                 refused.add(subject)
+
+        await for_each(lacking, hold)
         return refused
 
     async def finish(
@@ -102,44 +105,47 @@ class Finalizers:
         A ConsumerGroup that is *in_use* waits for its consumers, unless its namespace is being deleted.
         """
         closing: dict[str, bool] = {}
+        settled = []
         for item in state.leaving:
-            if item.uid in state.unsure:
-                await self._maybe_give_up(item, closing)
-            elif not deletes(item) or _is_gone(item, state, observed):
-                await self._release_settled(item)
-            elif (item.kind, item.declared) in in_use and not await self._closes(item, closing):
-                self._waits_since.pop(item.uid, None)
-            else:
-                await self._maybe_give_up(item, closing)
+            if item.uid not in state.unsure:
+                if not deletes(item) or _is_gone(item, state, observed):
+                    settled.append(item)
+                    continue
+                if (item.kind, item.declared) in in_use and not await self._closes(item, closing):
+                    self._waits_since.pop(item.uid, None)
+                    continue
+            if await self._gives_up(item, closing):
+                settled.append(item)
+        await for_each(settled, self._release_settled)
 
     async def give_up(self, items: Iterable[Item]) -> float | None:
         """Remove finalizers of a Cluster whose spec cannot be carried out, in time; return when to call again (s), None for never."""
         leaving = [item for item in items if leaves(item)]
         closing: dict[str, bool] = {}
-        for item in leaving:
-            if deletes(item):
-                await self._maybe_give_up(item, closing)
-            else:
-                await self._release_settled(item)
+        settled = [
+            item for item in leaving if not deletes(item) or await self._gives_up(item, closing)
+        ]
+        await for_each(settled, self._release_settled)
         return GIVE_UP_S if leaving else None
 
     async def _release_settled(self, item: Item) -> None:
         if await self.release(item):
             self._waits_since.pop(item.uid, None)
 
-    async def _maybe_give_up(self, item: Item, closing: dict[str, bool]) -> None:
+    async def _gives_up(self, item: Item, closing: dict[str, bool]) -> bool:
+        """Return whether an object is waited for no more."""
         now = self._clock()
         if now - self._waits_since.setdefault(item.uid, now) <= GIVE_UP_S:
-            return
+            return False
         if item.kind == "User" and not await self._closes(item, closing):
-            return
+            return False
         must_have_read()
         _log.warning(
             "the finalizer of %s %s/%s is removed although a broker has it, or could not be asked to delete it, "
             "or another one may declare it",
             *(item.kind, item.namespace, item.name),
         )
-        await self._release_settled(item)
+        return True
 
     async def _closes(self, item: Item, known: dict[str, bool]) -> bool:
         """Return whether the namespace of an object is closing; each is asked about once and *known* then."""

@@ -14,6 +14,7 @@ from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.kube.api import Api, must_have_read
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import (
@@ -26,6 +27,7 @@ from orderlymq_operator.kube.resources import (
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.refusals import published_layout
+from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.kinds import Cluster, Desired
 
 _NAMED_MAX: Final = 5  # in a sentence
@@ -33,10 +35,13 @@ _NAMED_MAX: Final = 5  # in a sentence
 
 def planned_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
     """Return the groups that the planner keeps: those that are wanted, and those that still stand."""
-    count = cluster.spec.groups
-    while live.find(STATEFUL_SETS, cluster.group_name(count)) is not None:
-        count += 1
-    return tuple(cluster.group_name(index) for index in range(count))
+    counts = (
+        count
+        for count in range(GROUPS_MAX, cluster.spec.groups, -1)
+        if live.find(STATEFUL_SETS, cluster.group_name(count - 1)) is not None
+    )
+    # From the highest: one between them may be gone, or was never made.
+    return cluster.with_spec(groups=next(counts, cluster.spec.groups)).group_names
 
 
 def surplus_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
@@ -56,13 +61,20 @@ def with_standing_groups(desired: Desired, live: Live) -> Desired:
     )
 
 
-def refused(cluster: Cluster, live: Live) -> ConditionReport | None:
-    """Return the condition of a Cluster whose groups are above its state and whose policy keeps them."""
-    present = len(planned_groups(cluster, live))
-    if present == cluster.spec.groups or cluster.spec.scale_down.policy == "Drain":
+def blocked(item: Item, accepted: Cluster, live: Live) -> ConditionReport | None:
+    """Return the condition of a Cluster that has groups above its spec; None once they have gone, and not before.
+
+    That counts for an edit, too, that is not *accepted* yet: nobody may take its groups for gone.
+    """
+    cluster = item.manifest if isinstance(item.manifest, Cluster) else accepted
+    present = planned_groups(cluster, live)
+    if len(present) == cluster.spec.groups:
         return None
+    if cluster.spec.scale_down.policy == "Drain":
+        return ConditionReport("True", "Draining", f"{present[-1]} is to be emptied")
     text = (
-        f"{present} groups exist, spec.groups is {cluster.spec.groups}; their queues hold messages"
+        f"{len(present)} groups exist, spec.groups is {cluster.spec.groups}; "
+        "their queues hold messages"
     )
     return ConditionReport("True", "PolicyRefuses", text)
 

@@ -109,7 +109,7 @@ _DEFINITION: Final = f"{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.api_versi
 
 @dataclass(slots=True)
 class _Observation:
-    """What is wanted and what is there."""
+    """The objects that are wanted, and those that are there."""
 
     wanted: list[Json]
     workload: Json

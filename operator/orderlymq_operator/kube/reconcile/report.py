@@ -28,6 +28,7 @@ from orderlymq_operator.kube.reconcile.status import (
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import TIME_FORMAT
 from orderlymq_operator.plan.actions import ConditionReport, Observed
+from orderlymq_runtime.wallclock import monotonic_ms
 
 # Members and lag are written at most this often: they change all the time, and metrics show them immediately.
 CONSUMER_GROUPS_S: Final = 30.0
@@ -89,7 +90,7 @@ class Report:
     def _is_debounced(self, scope: Scope, ready: ConditionReport) -> bool:
         item = scope.item
         previous = condition_of(item.status, "Ready")
-        now_ms = time.monotonic_ns() // 1_000_000
+        now_ms = monotonic_ms()
         return self._debounce.hold(item.key, previous, ready, item.generation, now_ms)
 
     async def _consumer_groups(self, scope: Scope) -> dict[str, ObservedConsumerGroup]:

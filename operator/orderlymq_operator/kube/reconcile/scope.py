@@ -15,7 +15,7 @@ from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.canary import canary_page
 from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget, target_of
 from orderlymq_operator.kube.reconcile.status import Findings
-from orderlymq_operator.kube.takeover.handover import Target
+from orderlymq_operator.kube.takeover.clients import Target
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_runtime.sockets.addresses import join_address
@@ -55,10 +55,7 @@ class LastScopes(dict[ClusterKey, Scope]):
                 join_address(pod.ip, names.BROKER_PORT) for pod in leaders if pod is not None
             )
             complete = len(addresses) == len(leaders)
-            groups = tuple(
-                sorted({each.group_name for each in scope.state.desired.consumer_groups})
-            )
-            found.append(Target(key, scope.backend.admin, addresses, complete, groups))
+            found.append(Target(key, scope.backend.admin, addresses, complete))
         return found
 
     def canaries(self) -> dict[ClusterKey, str]:

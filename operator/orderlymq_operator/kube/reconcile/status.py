@@ -2,7 +2,8 @@
 The status of each object: conditions and facts, from what a reconcile found.
 
 Pure. Rules: a status is written only when it says something new. The time of a condition is when its status changed. A
-field that is not known is left out, because the schema refuses null.
+field that is not known is left out, because the schema refuses null. A condition that is only kept stays one of the generation
+that it was said of: who waits for it takes it for news otherwise.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, Final
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import Environment
 from orderlymq_operator.kube.observe.capacity import ENOUGH
-from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.cluster import Live, outdated_pods
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.listeners import OutsideView
@@ -42,6 +43,7 @@ from orderlymq_protocol.plurals import counted
 
 # The last second that RFC 3339 can write.
 _LATEST_S: Final = 253_402_300_799
+_NAMED_MAX: Final = 6  # pods in a sentence
 _ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner"}
 
 
@@ -118,7 +120,7 @@ def _conditions(item: Item, reports: Mapping[str, ConditionReport], now: str) ->
                 "status": report.status,
                 "reason": report.reason,
                 "message": report.message[:MESSAGE_MAX],
-                "observedGeneration": item.generation,
+                "observedGeneration": report.generation or item.generation,
                 "lastTransitionTime": before["lastTransitionTime"] if before and kept else now,
             }
         )
@@ -139,10 +141,13 @@ def previous_facts(item: Item) -> Json:
 
 
 def previous_conditions(item: Item) -> dict[str, ConditionReport]:
-    """Return what the conditions said, but for reasons of another version."""
+    """Return what the conditions said, and of which generation, but for reasons of another version."""
     return {
         condition["type"]: ConditionReport(
-            condition["status"], condition["reason"], condition.get("message", "")
+            condition["status"],
+            condition["reason"],
+            condition.get("message", ""),
+            condition.get("observedGeneration", 0),
         )
         for condition in item.status.get("conditions") or []
         if condition["reason"] in BY_NAME
@@ -213,7 +218,7 @@ def cluster_conditions(
         "QuorumHealthy": _quorum(cluster, observed),
         "Progressing": progressing,
         "StorageReady": found.storage or ConditionReport("True", "Bound", "every volume is bound"),
-        "UpdateAvailable": _update(environment, found.default_image, cluster),
+        "UpdateAvailable": _update(environment, found.default_image, cluster, live),
         "FaultTolerant": found.tolerance
         or ConditionReport("Unknown", "NotPlaced", "nobody has looked yet"),
         "CertificatesCurrent": found.certificates
@@ -226,7 +231,7 @@ def cluster_conditions(
         **({} if found.order is None else {"OrderVerified": found.order}),
         "Confirmed": found.confirmation
         or ConditionReport("True", "NothingToConfirm", "no edit waits for a confirmation"),
-        "Paused": ConditionReport("True", "Paused", "no pod is restarted")
+        "Paused": _pause(live, environment)
         if found.paused
         else ConditionReport("False", "NotPaused", "changes are carried out"),
         **({} if found.restored is None else {"Restored": found.restored}),
@@ -274,14 +279,28 @@ def _quorum(cluster: Cluster, observed: Observed) -> ConditionReport:
     return ConditionReport("True", "AllReplicasHealthy", "every replica answers and votes")
 
 
-def _update(environment: Environment, default_image: str, cluster: Cluster) -> ConditionReport:
+def _update(
+    environment: Environment, default_image: str, cluster: Cluster, live: Live
+) -> ConditionReport:
+    images = sorted({pod.image for pod in live.pods.values() if pod.image}) or [environment.image]
+    text = f"pods run {', '.join(images)}"
+    if images != [environment.image]:
+        text += f"; new ones get {environment.image}"
     if cluster.spec.image is None and default_image and environment.image != default_image:
-        return ConditionReport(
-            "True",
-            "NewDefaultImage",
-            f"pods run {environment.image}, the operator brings {default_image}",
-        )
-    return ConditionReport("False", "UpToDate", f"pods run {environment.image}")
+        text += f", the operator brings {default_image}"
+        return ConditionReport("True", "NewDefaultImage", text)
+    return ConditionReport("False", "UpToDate", text)
+
+
+def _pause(live: Live, environment: Environment) -> ConditionReport:
+    """Return the condition of a pause: which pods wait for its end."""
+    waiting = [pod.name for pod in outdated_pods(live, environment)]
+    text = "no pod is restarted"
+    if waiting:
+        more = len(waiting) - _NAMED_MAX
+        text += f"; these wait: {', '.join(waiting[:_NAMED_MAX])}"
+        text += f" and {more} more" if more > 0 else ""
+    return ConditionReport("True", "Paused", text)
 
 
 def cluster_facts(

@@ -2,25 +2,27 @@
 The takeover of the queues of a dead consumer: watches hint, reads prove, brokers expire the client.
 
 Rules: while consumers live their clients are bound to pods, at every round of `_bind` and whenever a pod changes. A hint
-about a pod leads to a check of exactly the clients bound to it. Without proof nothing happens, and the lease decides.
-Whatever fails on the way is tried again while the hint is fresh. `proof` says what counts as proof.
+about a pod leads to a check of exactly the clients bound to it. A pod to which none is bound is looked up when a leader
+names a client of it (`clients`), or when nobody else waits to be looked up. Without proof nothing happens, and the lease
+decides. Whatever fails on the way is tried again while the hint is fresh. `proof` says what counts as proof.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.brokers.answers import LockHolder
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import LABEL_CLUSTER
 from orderlymq_operator.kube.observe.inventory import ClusterKey
-from orderlymq_operator.kube.observe.pods import PodFacts, pod_facts
+from orderlymq_operator.kube.observe.pods import ENDED, PodFacts, pod_facts
 from orderlymq_operator.kube.resources import EVENTS, NODES, PODS, Json
+from orderlymq_operator.kube.takeover.clients import NamedClients, Target
 from orderlymq_operator.kube.takeover.proof import (
     KILLING,
     Binding,
@@ -50,24 +52,9 @@ _CHECK_MAX_S: Final = 90.0
 _SURE_S: Final = 3.0
 # Members without locks may be connected, which no status reports; the kubelet gives processes two seconds to end.
 _ABSENT_S: Final = 5.0
-# Pods that are looked up at a time: a machine has a hundred of them, and other requests find connections free, too.
+# Pods that are looked up at a time: a machine has a hundred of them, and other requests find connections free, too. When
+# more are checked, those come first that are known to have clients.
 _AT_ONCE: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A Cluster with consumers: how its leaders are called, at present.
-
-    Attributes:
-        complete: every raft group had a leader at the last reconcile; else somebody is missing in *addresses*.
-        groups: the consumer groups whose members are asked for.
-    """
-
-    key: ClusterKey
-    admin: Admin
-    addresses: tuple[str, ...]
-    complete: bool
-    groups: tuple[str, ...] = ()
 
 
 class Takeover:
@@ -91,11 +78,16 @@ class Takeover:
         self._leads = leads
         self._pods: dict[str, PodFacts] = {}  # by each of their addresses, only living ones
         self._uids: dict[str, PodFacts] = {}
+        self._clients = NamedClients(targets)
         self._bindings: dict[ClusterKey, dict[str, Binding]] = {}
+        # UIDs of pods, also where a client was seen once.
+        self._bound: dict[ClusterKey, set[str]] = {}
         self._pending: dict[ClusterKey, dict[str, Binding]] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}  # by UID of the pod
         self._last: dict[str, PodFacts] = {}  # how a watch showed those last, by UID
         self._proofs: dict[str, Proof] = {}  # by UID
+        # UIDs of pods that are checked, and of which a leader named a client.
+        self._named: set[str] = set()
         self._off: set[str] = set()  # nodes that are out of service
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -110,7 +102,7 @@ class Takeover:
         known = self._uids.get(pod.uid)
         if pod.host_network:
             return
-        dying = gone or pod.phase in {"Succeeded", "Failed"}
+        dying = gone or pod.phase in ENDED
         ended = set() if known is None else {*known.starts} - {*pod.starts, None}
         if gone:
             self._uids.pop(pod.uid, None)
@@ -165,6 +157,7 @@ class Takeover:
                 await asyncio.sleep(BIND_S)
         finally:
             await end_tasks(self._checks.values())
+            await self._clients.close()
 
     async def _bind_or_log(self, target: Target) -> None:
         try:
@@ -191,6 +184,8 @@ class Takeover:
         if complete:
             for client_id in known.keys() - holders.keys():
                 del known[client_id]
+        places = (*known.values(), *self._pending.get(target.key, {}).values())
+        self._bound[target.key] = {place.uid for place in places}
 
     async def _holders(self, target: Target) -> tuple[dict[str, LockHolder], bool]:
         """Read who holds locks; return that, and whether every raft group has answered."""
@@ -225,6 +220,7 @@ class Takeover:
         self._checks.pop(uid, None)
         self._last.pop(uid, None)
         self._proofs.pop(uid, None)
+        self._named.discard(uid)
 
     async def _check_until_settled(self, pod: PodFacts) -> None:
         """Check a pod until it is proven gone and its clients are expired, or the hint is old."""
@@ -256,8 +252,13 @@ class Takeover:
     async def _check(self, pod: PodFacts, began: float, *, members: bool) -> int | None:
         """Check once; return how many clients of the pod are left, or None when the pod lives.
 
-        Members without a lock are counted only when *members* is true: that asks for every consumer group.
+        Members without a lock are counted only when *members* is true: that lists all of them.
         """
+        if not self._is_looked_up(pod):
+            named = await self._clients.are_in(pod)
+            if not named:
+                return 0 if named is False and self._is_over(pod) else 1
+            self._named.add(pod.uid)
         proof = self._proofs.get(pod.uid)
         if proof is None:
             async with self._gate:
@@ -271,8 +272,8 @@ class Takeover:
             if proof is None:
                 # It lives, and when that changes another hint comes; or nobody knows yet, and the kubelet may report it.
                 return 1 if absent else None
-            if proof.whole and absent:
-                self._proofs[pod.uid] = proof  # nothing takes it back
+            if proof.whole and (absent or not proof.overrules):
+                self._proofs[pod.uid] = proof  # nothing takes it back, as a person may a taint
         # At the same time: leaders that do not answer, as those of a lost node, keep nobody else's queues.
         counts = await asyncio.gather(
             *(
@@ -287,6 +288,24 @@ class Takeover:
                 raise count
             left += count
         return left
+
+    def _is_looked_up(self, pod: PodFacts) -> bool:
+        """Return whether a pod is read before a leader has named a client of it: one is bound to it, or nobody waits for that."""
+        return (
+            pod.uid in self._named
+            or len(self._checks) <= _AT_ONCE
+            or any(pod.uid in uids for uids in self._bound.values())
+        )
+
+    def _is_over(self, pod: PodFacts) -> bool:
+        """Return whether a pod of which no client is named needs no more than the usual checks.
+
+        It stands there, and when it ends another hint comes; or its kubelet had ended it. Processes of others may run on, and
+        become consumers.
+        """
+        if pod.uid in self._uids or pod.is_over or not pod.ips:
+            return True
+        return proof_of(pod, None, {}, self._last.get(pod.uid)) is not None
 
     async def _expire_in(
         self, target: Target, pod: PodFacts, proof: Proof, began: float, *, members: bool
@@ -344,11 +363,10 @@ class Takeover:
 
         A leader that was just elected keeps a member of its log for half a minute, and a share of the queues for it.
         """
-        places = [(address, group) for address in target.addresses for group in target.groups]
-        found = await asyncio.gather(*(target.admin.members(*place) for place in places))
+        found = await asyncio.gather(*map(target.admin.all_members, target.addresses))
         members: dict[str, set[str]] = {}
-        for each in (each for answer in found for each in answer):
-            members.setdefault(each.client_id, set()).add(each.address)
+        for client_id, places in (each for answer in found for each in answer.items()):
+            members.setdefault(client_id, set()).update(places)
         gone = {
             name: addresses
             for name, addresses in members.items()

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from orderlymq_operator.brokers.answers import LockHolder
@@ -77,7 +78,12 @@ def runs_in(pod: PodFacts, client_id: str, address: str) -> bool:
 
     In a dual stack these may be two addresses of the pod.
     """
-    return {_plain(client_id.partition("@")[0]), host_of(address)} <= set(pod.ips)
+    return set(place_of(client_id, address)) <= set(pod.ips)
+
+
+def place_of(client_id: str, address: str) -> tuple[str, str]:
+    """Return the address that a client id begins with, and the host that the client comes from."""
+    return _plain(client_id.partition("@")[0]), host_of(address)
 
 
 def host_of(address: str) -> str:
@@ -85,6 +91,7 @@ def host_of(address: str) -> str:
     return _plain(address.rpartition(":")[0])
 
 
+@lru_cache(maxsize=1 << 15)
 def _plain(host: str) -> str:
     """Return an address as pods have it: Java writes brackets and the interface."""
     host = host.strip("[]").partition("%")[0]
@@ -113,7 +120,8 @@ def proof_of(
     if pod is not None and pod.uid == was.uid:
         # One container may be a helper: only when each has ended since is the client certainly among them.
         if _has_ended(was, pod):
-            return Proof(f"every container of {name} was started again or has ended", whole=False)
+            text = f"every container of {name} was started again or has ended"
+            return Proof(text, whole=pod.is_over)
         return None
     what = f"{name} does not exist any more" if pod is None else f"{name} is another one now"
     if last is not None and _has_ended(was, last):

@@ -25,7 +25,7 @@ REASONS: Final = (
         (CLUSTER,),
         ("Ready", "Confirmed"),
         "False",
-        "An edit would delete messages or copies of them; the message says which act and how to confirm it. The Cluster "
+        "An edit would delete messages, or all copies but one; the message says which act and how to confirm it. The Cluster "
         "stays as it was before the edit, whole; its Topics, ConsumerGroups and Users are served. As reason of Ready: the "
         "StatefulSets have lost the note of the spec that was carried out, and nothing is until the edit is confirmed.",
         "Take the edit back, or annotate the Cluster as the message says; an annotation holds for one edit.",
@@ -73,6 +73,14 @@ REASONS: Final = (
         "volume in the wrong zone moves when both are deleted, one replica at a time.",
     ),
     Reason(
+        "NotPlaced",
+        (CLUSTER,),
+        ("FaultTolerant",),
+        "Unknown",
+        "Not every replica has a node yet, or a node lacks the label of spec.placement.",
+        "Label the node, or correct topologyKey and zoneKey.",
+    ),
+    Reason(
         "NoListeners",
         (CLUSTER,),
         ("ListenersReady",),
@@ -115,14 +123,6 @@ REASONS: Final = (
         "stay published.",
         "Do what the message says: spec.listeners[].gateway must name a Gateway with a listener of protocol TLS and mode "
         "Passthrough whose allowedRoutes admit the namespace of the Cluster and whose hostname fits advertisedHost.",
-    ),
-    Reason(
-        "NotPlaced",
-        (CLUSTER,),
-        ("FaultTolerant",),
-        "Unknown",
-        "Not every replica has a node yet, or a node lacks the label of spec.placement.",
-        "Label the node, or correct topologyKey and zoneKey.",
     ),
     Reason(
         "CertificatesRenewed",
@@ -170,7 +170,8 @@ REASONS: Final = (
         ("Ready", "StorageReady"),
         "False",
         "Somebody has deleted the volume claim of a replica, or of a Pipeline. Its pod keeps the volume until it ends, and what "
-        "follows begins empty. The operator restarts neither the only replica of a group nor a Pipeline's driver meanwhile.",
+        "follows begins empty. Meanwhile the operator restarts neither a Pipeline's driver nor a replica without which no "
+        "majority of its group has all messages.",
         "With other replicas: delete the pod while they are healthy, and they fill the new volume. With one: raise "
         "spec.replicasPerGroup to 3, wait for QuorumHealthy, then delete the pod. Of a Pipeline: save the checkpoint if it is "
         "needed, then delete the driver's pod.",
@@ -181,7 +182,7 @@ REASONS: Final = (
         ("StorageReady",),
         "False",
         "A disk fills, and its volumes have reached spec.storage.autoGrow.limit.",
-        "Raise the limit, shorten retention, or add groups.",
+        "Raise the limit, add groups, or shorten retention, which must be confirmed.",
     ),
     Reason(
         "NotExpandable",
@@ -222,7 +223,7 @@ REASONS: Final = (
         ("CapacitySufficient",),
         "False",
         "A disk comes near config.diskMaxUsedSpaceRatio, at which sends are refused; the message has the figure.",
-        "Raise spec.storage.size, set spec.storage.autoGrow, shorten retention, or add groups.",
+        "Raise spec.storage.size, set spec.storage.autoGrow, add groups, or shorten retention, which must be confirmed.",
     ),
     Reason(
         "UpToDate",
@@ -255,7 +256,7 @@ REASONS: Final = (
         (CLUSTER,),
         ("ScaleDownBlocked",),
         "True",
-        "A group is being emptied; the message names what still holds it.",
+        "A group is emptied, or is to be; the message names what still holds it.",
         "Wait, consume, or delete what the message names.",
     ),
     Reason(

@@ -101,7 +101,7 @@ REASONS: Final = (
         _PARTS,
         READY,
         "False",
-        "A raft group or the name servers do not answer.",
+        "A raft group or the name servers do not answer, or a raft group refuses to; the message has its words.",
         "Look at the Cluster's conditions.",
     ),
     Reason(

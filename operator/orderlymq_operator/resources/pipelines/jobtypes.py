@@ -36,7 +36,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "dead-letters": ("bootstrap", "options", "group"),
     "redrive": (
         *("bootstrap", "options", "group", "plan", "target", "keys", "send", "onOvertaken"),
-        *("maxRedrives", "rate"),
+        *("onDoubtful", "maxRedrives", "rate"),
     ),
     "replay": (*_STREAM, "target", "targetBootstrap", "targetOptions", "keys", "speed"),
     "mirror": (*_STREAM, "targetBootstrap", "targetOptions", "groups"),
@@ -153,9 +153,11 @@ SPEC_RULES: Final = rules(
         "(!has(self.source) || !has(oldSelf.source) || self.source.topic == oldSelf.source.topic) && "
         + " && ".join(map(_stays, _BOUND))
         # A mirror asks the target how far it is.
-        + f" && (self.type == 'mirror' || ({_stays('targetBootstrap')})))",
-        f"a checkpoint belongs to source.topic, {', '.join(_BOUND)} as they were, that of a replay to targetBootstrap, "
-        "too; give another checkpoint with other ones",
+        + f" && (self.type == 'mirror' || ({_stays('targetBootstrap')}))"
+        # Of a replay they choose messages.
+        + f" && (self.type != 'cdc-apply' || ({_stays('keys')})))",
+        f"a checkpoint belongs to source.topic, {', '.join(_BOUND)} as they were, that of a replay to targetBootstrap, that of "
+        "cdc-apply to keys, too; give another checkpoint with other ones",
         field=".checkpoint",
     ),
     rule(

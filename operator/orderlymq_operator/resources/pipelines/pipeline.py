@@ -185,6 +185,11 @@ class PipelineSpec(Model):
         default=None,
         description="redrive: what to do with a letter whose key has gone on; hold-key when absent.",
     )
+    on_doubtful: Literal["skip", "send", "hold-key"] | None = Field(
+        default=None,
+        description="redrive: what to do with a letter that no message of its topic says the same as, without a target; "
+        "hold-key when absent.",
+    )
     max_redrives: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         default=None, description="redrive: times that one message is sent again, 3 when absent."
     )

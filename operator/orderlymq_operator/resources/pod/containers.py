@@ -31,6 +31,8 @@ _VARIABLES_MAX: Final = 64
 VOLUMES_MAX: Final = 16
 _PORTS_MAX: Final = 16
 _WORDS_MAX: Final = 64  # of a command
+# As in pods: it has a letter, and no two dashes stand together.
+_PORT_NAME: Final = r"^([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$"
 
 
 def _plain(path: str) -> str:
@@ -250,9 +252,9 @@ def check_mounts(mounts: list[VolumeMount]) -> list[VolumeMount]:
 class ContainerPort(Model):
     """A port of a sidecar."""
 
-    name: Annotated[
-        str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=15)
-    ] = Field(description="Name of the port.")
+    name: Annotated[str, StringConstraints(pattern=_PORT_NAME, max_length=15)] = Field(
+        description="Name of the port; it has a letter."
+    )
     container_port: Annotated[int, Field(ge=1, le=65535)] = Field(description="Its number.")
     protocol: Literal["TCP", "UDP"] = Field(default="TCP", description="Its protocol.")
 

@@ -18,12 +18,13 @@ OWN_LABELS: Final = (
     "controller-revision-hash",
     "statefulset.kubernetes.io/pod-name",
 )
-OWN_CONTAINERS: Final = ("broker", "name-server")
+# With those of the pods that restore a backup, as below.
+OWN_CONTAINERS: Final = ("broker", "name-server", "restore")
 OWN_PORTS: Final = (9876, 10909, 10911, 12910, 13910)
 OWN_PORT_NAMES: Final = ("remoting", "remoting-old", "raft", "http")
 OWN_VOLUMES: Final = (
     *("data", "tmp", "settings", "token", "operator", "identity"),
-    *("tls", "internal-tls", "pages-token"),
+    *("tls", "internal-tls", "pages-token", "backups"),
 )
 # Of listeners: their ports and their key pairs.
 OWN_PORT_PREFIX: Final = "outside-"
@@ -37,6 +38,7 @@ OWN_VARIABLE_PREFIXES: Final = (
 )
 # With everything below them; and nothing may be mounted over them.
 OWN_PATHS: Final = (
+    "/backups",
     "/var/lib/orderlymq",
     "/etc/orderlymq",
     "/etc/orderlymq-identity",

@@ -23,6 +23,7 @@ from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
 from tests.operator.plan.foretold import Fact
 from tests.ports import free_ports
+from tests.waiting import turns
 
 Json = dict[str, Any]
 _EVERYWHERE: Final = "0.0.0.0"
@@ -336,4 +337,5 @@ async def serving(
         yield
     finally:
         await server.close()
+        await turns()
         await runner.cleanup()

@@ -1,5 +1,6 @@
 """The console of a Cluster as objects: one pod with accounts, the operator's account, TLS as the Cluster's."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from orderlymq_console.command import console as command
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.objects.console import console_objects
+from orderlymq_operator.kube.reconcile.desiredobjects import accessory_objects
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.cluster.console import Console
 from orderlymq_operator.resources.kinds import Cluster
-from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, environment
 
 HTTPS_HOSTS = "ORDERLYMQ_CONSOLE_HTTPS_HOSTS"
 ACCOUNTS = {"secretName": "who-may-look"}
@@ -69,6 +71,22 @@ def test_the_command_reads_what_the_pod_is_started_with() -> None:
     assert found["https_hosts"] == ()
     assert found["read_only"] is True
     assert (found["tls_certificate"], options(made())["read_only"]) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("address", "listen"), [("10.96.0.7", "0.0.0.0:9870"), ("fd00:96::7", "[::]:9870")]
+)
+def test_the_console_listens_in_the_family_of_the_services(address: str, listen: str) -> None:
+    """Law: in a Kubernetes of IPv6 alone kubelet reaches it."""
+    wanted = made()
+    given = environment(wanted)
+    forms = {name: replace(form, address=address) for name, form in given.groups.items()}
+
+    found = accessory_objects(wanted, replace(given, groups=forms))
+
+    (deployment,) = (each for each in found if each["kind"] == "Deployment")
+    words = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert words[words.index("--listen") + 1] == listen
 
 
 def test_sessions_under_the_name_of_an_ingress_with_tls_are_for_tls_alone(

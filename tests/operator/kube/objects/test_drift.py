@@ -9,13 +9,18 @@ from orderlymq_operator.kube.objects.cluster import budget_objects, group_set, s
 from orderlymq_operator.kube.objects.drift import changes, contains, stamped
 from tests.operator.kube.samples import cluster, environment
 
+# Some of them are those by which lists are merged.
+_KEYS = st.text(max_size=3) | st.sampled_from(["name", "mountPath"])
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
     max_leaves=8,
 )
+# One volume, mounted at two paths.
+_TWICE = [
+    {"name": "certs", "mountPath": "/a", "subPath": "x"},
+    {"name": "certs", "mountPath": "/b", "subPath": "y"},
+]
 
 
 @given(_JSON)
@@ -66,8 +71,14 @@ def test_a_field_that_is_no_longer_wanted_is_taken_away() -> None:
         ("1G", "1Gi", False),
         # As the API server writes more than three decimals.
         ("1073849198182400u", "1.0001Gi", True),
+        # As it rounds resources of containers.
+        ("1073849198183m", "1.0001Gi", True),
+        ("1073849198184m", "1.0001Gi", False),
         ([{"name": "istio"}, {"name": "broker", "image": "a"}], [{"name": "broker"}], True),
         ([{"name": "broker", "image": "a"}], [{"name": "broker", "image": "b"}], False),
+        ([*_TWICE, {"name": "istio", "mountPath": "/i"}], _TWICE, True),
+        ([_TWICE[0]], _TWICE, False),
+        ([_TWICE[0], {**_TWICE[1], "subPath": "z"}], _TWICE, False),
         ([1, 2], [1], False),
         (None, {}, True),
     ],

@@ -10,12 +10,14 @@ import pytest
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.certificates.schedule import CertificateSet
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.restore import CONTAINER, Restore
 from orderlymq_operator.kube.objects.cluster import group_set, name_server_set
 from orderlymq_operator.kube.objects.drift import contains
 from orderlymq_operator.kube.objects.placement import HOSTNAME
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.pod import ownership
+from tests.operator.kube.objects.backups.test_restore import CLAIM
 from tests.operator.kube.samples import cluster, environment
 
 ZONE: Final = "topology.kubernetes.io/zone"
@@ -51,9 +53,11 @@ OUTSIDE: Final = {"name": "o", "type": "NodePort", "port": 9094, "tls": {"secret
 PAGES: Final = {"security": {"pagesToken": {"secretName": "pages"}}}
 
 
-def _pods(made: Cluster, certificates: Issued | None = None) -> list[Json]:
-    """Return the pod templates of a group and of the name servers."""
-    around_it = environment(made)
+def _pods(
+    made: Cluster, certificates: Issued | None = None, restore: Restore | None = None
+) -> list[Json]:
+    """Return the pod templates of a group, which may have to *restore*, and of the name servers."""
+    around_it = environment(made, restoring=restore)
     groups = {
         name: replace(form, certificates=certificates) for name, form in around_it.groups.items()
     }
@@ -92,13 +96,19 @@ def test_a_template_adds_to_both_kinds_of_pods_and_changes_nothing_of_them() -> 
 
 def test_the_lists_of_what_the_operator_keeps_name_all_that_it_makes() -> None:
     """With everything switched on: a new volume, port, variable or label must be in its list."""
-    pods = _pods(cluster(**TLS, **PAGES, listeners=[OUTSIDE]), _ISSUED)
-    containers = [each["spec"]["containers"][0] for each in pods]
+    wanted = cluster(**TLS, **PAGES, listeners=[OUTSIDE])
+    restore = Restore(CLAIM, "20260101T000000000Z-00000000", wanted.group_names)
+    pods = [*_pods(wanted, _ISSUED), *_pods(wanted, _ISSUED, restore)]
+    containers = [
+        container
+        for each in pods
+        for container in (each["spec"]["containers"][0], *each["spec"].get("initContainers", ()))
+    ]
     mounts = {mount["mountPath"] for each in containers for mount in each["volumeMounts"]}
-    ports = list(chain.from_iterable(each["ports"] for each in containers))
+    ports = list(chain.from_iterable(each.get("ports", ()) for each in containers))
 
     assert {each["name"] for each in containers} == set(ownership.OWN_CONTAINERS)
-    assert set(ownership.OWN_CONTAINERS) == set(names.CONTAINERS)
+    assert set(ownership.OWN_CONTAINERS) == {*names.CONTAINERS, CONTAINER}
     volumes = {volume["name"] for each in pods for volume in each["spec"]["volumes"]} | {"data"}
     assert all(map(ownership.is_own_volume, volumes))
     assert set(ownership.OWN_VOLUMES) <= volumes

@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
+from orderlymq_operator.kube.objects.cluster import (
+    group_set,
+    kube_revision,
+    name_server_revision,
+    name_server_set,
+)
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.reconcile.accepted import image_of
+from orderlymq_operator.plan.settings import live_options
 from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.cluster.console import AccountsSecret, ConsoleIngress
 from orderlymq_operator.resources.cluster.network import Peer
@@ -18,7 +24,7 @@ from orderlymq_operator.resources.crd import schema
 from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.workload import Toleration
-from tests.operator.kube.samples import IMAGE, cluster
+from tests.operator.kube.samples import IMAGE, cluster, environment
 
 # Values for fields whose default does not show what they take.
 _OTHERS: dict[str, Any] = {
@@ -106,6 +112,18 @@ def test_the_schema_says_what_a_changed_field_restarts(
     assert _restarted(before, after) == restarts(path)
 
 
+@pytest.mark.parametrize(("names", "path", "value"), _CHANGED, ids=[each[1] for each in _CHANGED])
+def test_what_is_live_reaches_the_settings_of_pods_that_wait_for_their_restart(
+    names: tuple[str, ...], path: str, value: Any
+) -> None:
+    """Law: nothing else does, for such a pod may lack what it needs."""
+    before = cluster()
+
+    after = before.model_copy(update={"spec": _changed(before.spec, names, _other(path, value))})
+
+    assert (live_options(after) != live_options(before)) == (path in LIVE_SETTINGS)
+
+
 def test_brokers_of_every_image_read_the_same_settings_again() -> None:
     """
     Law: a Cluster may keep any image since 0.1.0 under an operator of any later version.
@@ -159,3 +177,16 @@ def test_every_field_of_the_schema_says_it() -> None:
         "A change restarts brokers."
     )
     assert "restart" not in spec["local"]["properties"]["host"]["description"]
+
+
+@pytest.mark.parametrize("lost", [("demo-0",), ("demo-0", "demo-1"), ("demo-nameserver",)])
+def test_the_loss_of_statefulsets_gives_no_pod_another_image(lost: tuple[str, ...]) -> None:
+    """Law: as long as one is left a new operator's image rolls nothing, as the spec that is carried out stays."""
+    shop, live = cluster(groups=2), Live()
+    around_it = environment(shop)
+    groups = [group_set(shop, name, around_it) for name in shop.group_names]
+    for made in (name_server_set(shop, around_it), *groups):
+        if made["metadata"]["name"] not in lost:
+            live.put(made)
+
+    assert image_of(shop, live, "orderlymq:new") == IMAGE

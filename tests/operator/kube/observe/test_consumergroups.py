@@ -82,11 +82,25 @@ def test_raft_groups_that_know_other_members_are_named() -> None:
     a, b = _member("a"), _member("b")
     locks = [Lock("billing", "orders", number, "ab"[number // 2]) for number in range(4)]
     seen = observe_consumer_group({"demo-0": [a, b], "demo-1": [a]}, {"demo-0": locks}, [0, 0])
+    empty = {"orders": TopicConfig(0, 6, True)}
+    both = Observed(groups={**FOUR.groups, "demo-1": ObservedGroup(1, {}, empty, {})})
 
-    found = group_conditions(BILLING, seen, FOUR)["Balanced"]
+    found = group_conditions(BILLING, seen, both)["Balanced"]
 
     assert (found.status, found.reason) == ("False", "MembersDiffer")
     assert found.message == "other members are known to demo-1"
+
+
+def test_a_raft_group_without_a_topic_of_the_group_need_not_know_its_members() -> None:
+    """Law: their routes do not name it, so they call it only where it has a retry topic of theirs."""
+    a, b = _member("a"), _member("b")
+    locks = [Lock("billing", "orders", number, "ab"[number // 2]) for number in range(4)]
+    seen = observe_consumer_group({"demo-0": [a, b], "demo-1": []}, {"demo-0": locks}, [0, 0])
+    other = ObservedGroup(1, {}, {"fees": TopicConfig(4, 6, True)}, {})
+
+    found = group_conditions(BILLING, seen, Observed(groups={**FOUR.groups, "demo-1": other}))
+
+    assert found["Balanced"].reason == "Balanced"
 
 
 def test_members_that_subscribe_differently_are_named() -> None:

@@ -1,5 +1,6 @@
 """Access to brokers; the API server is a small one of our own that speaks real HTTP."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from orderlymq_operator.kube.api import by_what_is_kept
+from orderlymq_operator.kube.api import RetryLaterError, by_what_is_kept
 from orderlymq_operator.kube.objects.pods import access_by, broker_pod
 from orderlymq_operator.kube.observe.credentials import Credentials, SecretGoneError
 from orderlymq_operator.kube.observe.desired import DesiredState
@@ -307,3 +308,40 @@ async def test_what_a_cluster_lives_by_is_no_account_s(
     (found,) = (await access.secrets(state)).values()
 
     assert found == ("thirty-two bytes that others know" if name == "shop-app" else None)
+
+
+async def test_the_secrets_of_many_users_leave_connections_to_others() -> None:
+    """Law: some are asked for at the same time, all are read, and none any more when one cannot be."""
+    asked, under_way, most, broken = 0, 0, 0, False
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked, under_way, most
+        asked, under_way = asked + 1, under_way + 1
+        most = max(most, under_way)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        under_way -= 1
+        if broken:
+            return web.json_response({"message": "etcd is full"}, status=500)
+        data = {"key": base64.b64encode(b"a secret of the app").decode()}
+        return web.json_response({"metadata": {"name": "app"}, "data": data})
+
+    source = {"clusterRef": {"name": "demo"}, "secretFrom": {"secret": {"name": "a", "key": "key"}}}
+    users = tuple(
+        User.model_validate({"metadata": {"name": f"user-{number:03}"}, "spec": source})
+        for number in range(100)
+    )
+    async with serving_api(web.get("/api/v1/namespaces/{namespace}/secrets/{name}", answer)) as api:
+        access = Credentials(api, lambda: 1)
+        found = await access.secrets(DesiredState(Desired(cluster(), users=users)))
+        assert found == dict.fromkeys((each.metadata.name for each in users), "a secret of the app")
+        assert (asked, 0 < most <= 8) == (100, True)
+
+        broken, asked = True, 0
+        with pytest.raises(RetryLaterError):
+            await access.secrets(DesiredState(Desired(cluster(), users=users)))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        await access.close()
+
+    assert asked <= 8

@@ -54,7 +54,9 @@ def test_a_driver_that_ended_has_said_why() -> None:
     """The termination message of a pod is the last report of its driver."""
     message = json.dumps({"phase": "Failed", "last_error": "the disk is full", "last_batch": 3})
 
-    found = driver_pod(driver(phase="Failed", containerStatuses=[ended(1, message)]))
+    other = {"name": "agent", "state": {"terminated": {"exitCode": 0}}}
+    statuses = [other, ended(1, message)]
+    found = driver_pod(driver(phase="Failed", containerStatuses=statuses))
 
     assert (found.form, found.work, found.ended, found.succeeded) == (
         *("StatefulSet", "abc"),

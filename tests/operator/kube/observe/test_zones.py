@@ -1,7 +1,10 @@
 """Zones of nodes and of the pods on them."""
 
+import pytest
+
 from orderlymq_operator.kube.observe.zones import ZONE, Zones
 from orderlymq_operator.kube.resources import Json
+from tests.operator.kube.smallcluster import KEY, small_cluster
 
 
 def _node(name: str, zone: str | None) -> Json:
@@ -25,3 +28,28 @@ def test_a_node_that_is_gone_or_loses_its_label_is_in_no_zone() -> None:
         zones.node_shown(_node("one", zone), gone=gone)
 
         assert zones.of_node("one") == ""
+
+
+def test_a_node_that_was_never_shown_is_no_node_without_a_zone() -> None:
+    """Leaders are not balanced over zones of which nobody knows anything yet."""
+    zones = Zones(lambda _: "")
+    assert zones.label("one", ZONE) is None
+
+    zones.node_shown(_node("one", None), gone=False)
+
+    assert zones.label("one", ZONE) == ""
+
+
+@pytest.mark.parametrize(("zone", "domains"), [(None, ()), ("", ("", "worker"))])
+async def test_the_place_of_a_replica_is_known_when_its_node_is(
+    monkeypatch: pytest.MonkeyPatch, zone: str | None, domains: tuple[str, ...]
+) -> None:
+    """Law: no leader moves while a place is not known; a new operator has seen no node yet."""
+    async with small_cluster(monkeypatch.setattr, label_of=lambda node, key: zone) as small:
+        for _ in range(2):
+            await small.reconciler.reconcile(KEY)
+        seen = small.reconciler.seen.get(KEY)
+
+    assert seen is not None
+    assert seen.observed is not None
+    assert seen.observed.groups["demo-0"].replicas[1].domains == domains

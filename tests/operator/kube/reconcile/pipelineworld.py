@@ -27,6 +27,7 @@ from orderlymq_operator.kube.resources import (
 from orderlymq_operator.plan.permissions import DriverPolicy
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, custom, pod
+from tests.waiting import turns
 
 NAME = "orders-archive"
 KEY = (NAMESPACE, NAME)
@@ -151,6 +152,21 @@ def _drivers(api: Api, inventory: Inventory) -> PipelineReconciler:
     )
 
 
+async def _listen(runner: web.AppRunner) -> int:
+    """Listen at one port of both families, and return it: another process may have that of one family."""
+    for _ in range(20):
+        first = web.TCPSite(runner, "127.0.0.1", 0)
+        await first.start()
+        port: int = runner.addresses[0][1]
+        try:
+            await web.TCPSite(runner, "::1", port).start()
+        except OSError:
+            await first.stop()
+        else:
+            return port
+    raise AssertionError("no port is free in both families")
+
+
 @asynccontextmanager
 async def one_pipeline(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """Serve the API and the driver's page."""
@@ -159,10 +175,8 @@ async def one_pipeline(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     app.router.add_get("/status", driver.answer)
     runner = web.AppRunner(app, shutdown_timeout=0)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    monkeypatch.setattr(names, "HTTP_PORT", runner.addresses[0][1])
+    monkeypatch.setattr(names, "HTTP_PORT", await _listen(runner))
     monkeypatch.setattr(module, "_SOON_S", 5.0)  # on a busy machine
-    await web.TCPSite(runner, "::1", names.HTTP_PORT).start()
     server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "demo", status={"observedGeneration": 1}))
     async with server.serving() as api:
@@ -172,4 +186,5 @@ async def one_pipeline(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
         yield made
         await made.drivers.close()
         driver.end.set()
+    await turns()
     await runner.cleanup()

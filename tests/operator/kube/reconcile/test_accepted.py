@@ -10,6 +10,7 @@ from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.accepted import may_wait
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backups.backup import BackupReconciler
 from orderlymq_operator.kube.reconcile.pipeline import PipelineReconciler
@@ -26,7 +27,7 @@ from orderlymq_operator.kube.resources import (
 from orderlymq_operator.plan.permissions import DriverPolicy
 from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
+from tests.operator.kube.samples import IMAGE, NAMESPACE, custom, item
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
 DEFAULTS: Final = Defaults(IMAGE, "IfNotPresent", pull_secrets=("registry",))
@@ -141,3 +142,15 @@ async def test_the_jobs_of_a_backup_have_them_too(cluster: Json | None, wanted: 
         await makers.reconcile((NAMESPACE, "monday"))
 
     assert pulled_with(server, JOBS) == [[wanted]]
+
+
+def test_a_confirmation_of_the_spec_before_does_not_let_an_edit_be_carried_out() -> None:
+    """Law: a reconcile that failed has not looked whether the edit must be confirmed, though it has written a status."""
+    confirmed = {"type": "Confirmed", "status": "True", "reason": "NothingToConfirm"}
+
+    def waits(generation: int) -> bool:
+        conditions = [{**confirmed, "observedGeneration": generation}]
+        status = {"observedGeneration": 2, "conditions": conditions}
+        return may_wait(item("Cluster", "demo", generation=2, status=status))
+
+    assert [waits(generation) for generation in (1, 2)] == [True, False]

@@ -126,6 +126,29 @@ async def test_a_group_of_an_earlier_version_stays_as_it_is(world: World) -> Non
     assert world.server.asked == []
 
 
+@pytest.mark.parametrize("off", [timedelta(days=300), timedelta(hours=1), -timedelta(hours=1)])
+async def test_an_operator_whose_clock_is_wrong_makes_no_certificates(
+    tmp_path: Path, off: timedelta
+) -> None:
+    """Law: what it made would begin when the clock says so, or be over too early, and pods would be rolled into it."""
+    right = datetime.now(UTC).replace(microsecond=0)
+    server, now = ObjectServer(), [right + off]
+    async with server.serving() as api:
+        certificates = Certificates(api, lambda: now[0], lambda: right)
+        world = World(server, certificates, tmp_path, now)
+        with pytest.raises(CertificateError, match="set the clock of the node"):
+            await world.settle()
+        assert server.writes() == []
+
+        now[0] = right + timedelta(minutes=5)
+        made = await world.rest()
+        now[0] = right + timedelta(days=300)
+        assert "set the clock of the node" in await world.settle()
+        assert not world.roll()
+        now[0] = right
+        assert await world.rest() == made
+
+
 async def test_a_step_waits_for_a_pod_that_is_away_and_for_a_paused_cluster(world: World) -> None:
     """It might come back with any set; a person who pauses wants nothing changed."""
     await world.rest()

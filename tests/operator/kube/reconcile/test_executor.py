@@ -1,5 +1,6 @@
 """Plans carried out against an API server, a name server and a leader of our own; HTTP and remoting are real."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ import orjson
 import pytest
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
-from orderlymq_operator.brokers.status import ReplicaStatus
+from orderlymq_operator.brokers.status import CAUGHT_UP_LAG_MAX, Peer, ReplicaStatus
 from orderlymq_operator.kube.api import (
     Api,
     BudgetsOverlapError,
@@ -28,6 +29,7 @@ from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import CLAIMS, PODS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     Action,
+    ConditionReport,
     CreateTopic,
     Observed,
     ObservedExpansion,
@@ -35,15 +37,19 @@ from orderlymq_operator.plan.actions import (
     PutOrderConfig,
     RestartReplica,
     StartReplica,
+    Subject,
     TopicConfig,
 )
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
+from tests.operator.examples import topic
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, cluster, environment, pod
-from tests.operator.scripted import serving
+from tests.operator.scripted import Answer, serving
 
 HOST = "127.0.0.1"
 ORDERED, NORMAL = TopicConfig(4, 6, order=True), TopicConfig(4, 6, order=False)
@@ -179,6 +185,84 @@ async def test_a_queue_list_that_is_not_published_holds_back_its_topic_and_no_ot
     assert place.created == ["events", "orders"]
 
 
+async def test_what_a_broker_refuses_of_an_expansion_is_shown(place: Place) -> None:
+    """Law: a person reads why it does not go on."""
+    place.backend.desired = Desired(cluster(), topics=(topic(),))
+    subject = Subject("Topic", "orders")
+    place.backend.reports[subject] = ConditionReport("False", "ExpansionSwitching", "switching")
+    place.backend.failed["Topic", "orders"] = "the leader answered code 1: no"
+
+    place.backend.name_failures()
+
+    report = place.backend.reports[subject]
+    assert report.message == "switching: the leader answered code 1: no"
+
+
+class Silent:
+    """A leader whose node has lost its power: it takes requests for as long as its connections stand, and answers none."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def connection_made(self, conn: Connection) -> None:
+        pass
+
+    def connection_lost(self, conn: Connection) -> None:
+        pass
+
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        """Count the request."""
+        self.asked += 1
+
+
+async def test_a_leader_that_falls_silent_amid_many_actions_gets_no_more_of_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: each would cost a time-out, and 10,000 of them kept their Cluster's reconcile from a new leader for minutes."""
+    monkeypatch.setattr("orderlymq_operator.brokers.admin._CHANGE_TIMEOUT_S", 2.0)
+    silent, host = Silent(), "127.0.0.2"
+    server = RemotingServer(silent)
+    await server.listen(host, names.BROKER_PORT)
+    lost = _own("demo-1-0", names.BROKER)
+    lost["metadata"]["labels"][names.LABEL_GROUP] = "1"
+    lost["status"]["podIP"] = host
+    place.put(lost)
+    place.backend.live.statuses["demo-1-0"] = ReplicaStatus("leader", 1, 1, {})
+    events = [f"event-{number}" for number in range(200)]
+    actions: list[Action] = [CreateTopic(f"lost-{name}", "demo-1", NORMAL) for name in events]
+    actions += [CreateTopic(name, "demo-0", NORMAL) for name in events]
+
+    async with asyncio.timeout(30):
+        failed, done = await place.perform(actions)
+    await server.close()
+
+    assert silent.asked == 32
+    assert len(failed) == 200
+    assert (done, sorted(place.created)) == (200, sorted(events))
+
+
+async def test_a_leader_that_falls_silent_amid_a_report_is_asked_about_no_further_group(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: requests about thousands of consumer groups would go on for minutes after the report, and more with the next."""
+    monkeypatch.setattr("orderlymq_operator.brokers.admin._READ_TIMEOUT_S", 2.0)
+    backend, codes = place.backend, RequestCode
+    backend.live.put(group_set(backend.desired.cluster, "demo-0", backend.environment))
+    answers: dict[int, Answer] = {
+        codes.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks": []}'),
+        codes.GET_CONSUMER_CONNECTION_LIST: lambda request: None,
+        codes.GET_CONSUME_STATS: lambda request: None,
+    }
+    async with serving(answers) as (scripted, address), asyncio.timeout(30):
+        monkeypatch.setattr(names, "BROKER_PORT", int(address.rpartition(":")[2]))
+        groups = [f"group-{number}" for number in range(100)]
+        found = await backend.consumer_groups(groups, lambda address: "")
+        left = [task for task in asyncio.all_tasks() if "consumer_groups" in repr(task.get_coro())]
+
+    assert (found, left) == (None, [])
+    assert {code for code, *_ in scripted.asked} == set(answers)
+
+
 async def test_a_queue_list_that_a_name_server_without_a_pod_lacks_holds_back_its_topic(
     place: Place,
 ) -> None:
@@ -243,6 +327,51 @@ async def test_a_replica_is_replaced_by_eviction(place: Place) -> None:
     left = place.server.find(PODS, NAMESPACE, "demo-0-1")
     assert left is not None
     assert "deletionTimestamp" not in left["metadata"]
+
+
+_NEAR, _MUTE = Peer(0, active=True), Peer(0, active=False)
+_FAR = Peer(CAUGHT_UP_LAG_MAX + 1, active=True)
+
+
+@pytest.mark.parametrize(
+    ("voters", "peers", "goes"),
+    [
+        ({1}, {}, False),
+        ({1}, {2: _FAR}, False),
+        ({1, 2}, {2: _NEAR}, False),
+        ({1, 2, 3}, {2: _NEAR, 3: _NEAR}, True),
+        ({1, 2, 3}, {2: _NEAR, 3: _FAR}, False),
+        ({1, 2, 3}, {2: _NEAR, 3: _MUTE}, False),
+        (None, {}, False),
+    ],
+    ids=[
+        "alone",
+        "copied to a learner",
+        "of two",
+        "spared",
+        "another lags",
+        "another is mute",
+        "unled",
+    ],
+)
+async def test_a_replica_whose_volume_goes_with_its_pod_stays_while_the_others_lack_what_is_on_it(
+    place: Place, voters: set[int] | None, peers: dict[int, Peer], goes: bool
+) -> None:
+    """Law: the operator throws no disk away that its group needs, also while a group of one grows, and where nobody leads."""
+    live = place.backend.live
+    place.put(_own("demo-0-0", names.BROKER))
+    live.statuses["demo-0-0"] = ReplicaStatus("leader", 1, 1, peers, frozenset(voters or ()))
+    if voters is None:
+        del live.statuses["demo-0-0"]
+    meta = {"name": "data-demo-0-0", "uid": "1", "deletionTimestamp": "2026-01-02T00:00:00Z"}
+    live.claims["data-demo-0-0"] = claim_facts({"metadata": meta, "spec": {}})
+
+    assert await place.perform([RestartReplica("demo-0", 1)]) == ([], int(goes))
+
+    found = place.server.find(PODS, NAMESPACE, "demo-0-0")
+    assert found is not None
+    assert ("deletionTimestamp" in found["metadata"]) == goes
+    assert ["data-demo-0-0" in text for text in place.backend.held] == [True] * (not goes)
 
 
 async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: Place) -> None:

@@ -1,10 +1,17 @@
 """A deleted object waits neither for an operator that is uninstalled nor for rights that are gone."""
 
+import asyncio
+import itertools
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from orderlymq_operator.kube import election
+from orderlymq_operator.kube.__main__ import release
 from orderlymq_operator.kube.api import NotReadError, RetryLaterError, by_what_is_kept
+from orderlymq_operator.kube.competitors import ANNOTATION_SERVES
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.credentials import Credentials
@@ -13,7 +20,16 @@ from orderlymq_operator.kube.observe.inventory import Inventory, read_item
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, release_everything
-from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, PARTS, TOPICS, USERS
+from orderlymq_operator.kube.resources import (
+    BACKUPS,
+    CLUSTERS,
+    EVENTS,
+    LEASES,
+    PARTS,
+    TOPICS,
+    USERS,
+)
+from orderlymq_operator.kube.settings import parse
 from orderlymq_operator.plan.actions import (
     ConditionReport,
     Observed,
@@ -21,6 +37,7 @@ from orderlymq_operator.plan.actions import (
     ObservedNameServer,
     TopicConfig,
 )
+from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.rights import needed, of_file
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, custom
@@ -34,11 +51,49 @@ async def test_the_last_job_lets_every_kind_go_and_has_the_rights_for_it() -> No
         server.put(resource, custom(resource.kind, "held", finalizers=["other", finalizer]))
 
     async with server.serving() as api:
-        count = await release_everything(api, ())
+        code = await release(api, parse(["--watch-namespaces", "*"]))
 
     left = {tuple(each["metadata"]["finalizers"]) for each in server.objects.values()}
-    assert (count, left) == (len(PARTS) + 1, {("other",)})
+    assert (code, left) == (0, {("other",)})
     assert {needed(method, path) for method, path, *_ in server.asked} == of_file("release")
+
+
+@pytest.mark.parametrize("lives", [True, False])
+async def test_the_last_job_leaves_what_another_release_serves(
+    monkeypatch: pytest.MonkeyPatch, *, lives: bool
+) -> None:
+    """Law: whoever uninstalls the release that stood by takes nothing from the one that acts; a Lease that was left serves nobody."""
+    server, renewals, began = ObjectServer(), itertools.count(), datetime.now(UTC)
+    monkeypatch.setattr(election, "_WAIT_S", 0.01)
+    server.put(TOPICS, custom("Topic", "held", finalizers=[FINALIZER]))
+
+    async def renew() -> None:
+        renewed = began + timedelta(seconds=next(renewals) if lives else 0)
+        spec = {"holderIdentity": "a", "renewTime": renewed.isoformat()}
+        notes = {ANNOTATION_SERVES: NAMESPACE}
+        meta = {"name": election.NAME, "namespace": "elsewhere", "annotations": notes}
+        server.put(LEASES, {"metadata": meta, "spec": {**spec, "leaseDurationSeconds": 0.1}})
+
+    await renew()
+    server.slow = renew
+    async with server.serving() as api:
+        code = await release(api, parse(["--watch-namespaces", "*"]))
+
+    topic = server.find(TOPICS, NAMESPACE, "held")
+    assert topic is not None
+    assert (code, topic["metadata"]["finalizers"]) == (0, [FINALIZER] if lives else [])
+
+
+async def test_the_last_job_that_may_not_see_other_releases_lets_nothing_go() -> None:
+    """Law: it fails, which helm shows."""
+    server = ObjectServer()
+    server.refused[LEASES.path()] = (403, "not granted")
+    server.put(TOPICS, custom("Topic", "held", finalizers=[FINALIZER]))
+    async with server.serving() as api:
+        assert await release(api, parse(["--watch-namespaces", "*"])) == 1
+    topic = server.find(TOPICS, NAMESPACE, "held")
+    assert topic is not None
+    assert topic["metadata"]["finalizers"] == [FINALIZER]
 
 
 async def test_the_last_job_lets_go_what_changes_while_it_is_read() -> None:
@@ -338,3 +393,71 @@ async def test_the_time_of_what_waits_goes_on_when_a_pass_may_change_nothing(
     held = server.find(TOPICS, NAMESPACE, "departed")
     assert held is not None
     assert held["metadata"]["finalizers"] == []
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+async def test_finalizers_of_many_objects_are_written_some_at_a_time(leaving: bool) -> None:
+    """Law: thousands of Topics hold up their Cluster's reconcile by some seconds, and leave connections to others."""
+    server, under_way, most = ObjectServer(), 0, 0
+    times: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if leaving else {}
+    held = [FINALIZER] if leaving else []
+    spec = {"deletionPolicy": "Delete"}
+    items = [
+        read_item(TOPICS, server.put(TOPICS, custom("Topic", f"t-{number}", **given)))
+        for number in range(40)
+        for given in ({"spec": spec, "finalizers": held, **times},)
+    ]
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return web.json_response(server.find(TOPICS, NAMESPACE, request.match_info["name"]))
+
+    state = desired_state(cluster(), items)
+    observed = Observed(
+        groups={"demo-0": ObservedGroup(1, {}, {})},
+        name_servers={index: ObservedNameServer({}) for index in range(3)},
+    )
+    path = TOPICS.path(NAMESPACE, "{name}")
+    async with serving_api(web.patch(path, answer)) as api:
+        finalizers = Finalizers(api, Inventory(api, (NAMESPACE,)))
+        if leaving:
+            await finalizers.finish(state, observed)
+        else:
+            assert await finalizers.settle(state, observed) == set()
+
+    assert 1 < most <= 8
+
+
+async def test_a_cluster_that_is_made_again_waits_for_no_report_that_there_is_none() -> None:
+    """Law: its reconcile begins when what is under way has ended; the other parts are for that one."""
+    server, metrics = ObjectServer(), OperatorMetrics()
+    for number in range(40):
+        server.put(TOPICS, custom("Topic", f"t-{number}", spec={}))
+
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        reconciler = ClusterReconciler(
+            api,
+            inventory,
+            Defaults(IMAGE, "IfNotPresent"),
+            metrics,
+            Credentials(api, lambda: 1),
+            str,
+        )
+        await inventory.refresh((NAMESPACE, "demo"))
+        reconcile = asyncio.create_task(reconciler.reconcile((NAMESPACE, "demo")))
+        for _ in range(10_000):
+            if server.writes():
+                break
+            await asyncio.sleep(0)
+        made = {**server.put(CLUSTERS, custom("Cluster", "demo", spec={})), "kind": "Cluster"}
+        inventory.shown(CLUSTERS, made, gone=False)
+        await reconcile
+        await reconciler.close()
+
+    assert 0 < sum(bool(found.get("status")) for found in server.objects.values()) < 40

@@ -8,6 +8,7 @@ import pytest
 
 from orderlymq_operator.kube.api import NameTakenError, RetryLaterError
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.reconcile.backoff import MAX_S, SOON_OBSERVATIONS
 from orderlymq_operator.kube.resources import (
     CLAIMS,
     CLUSTERS,
@@ -83,6 +84,19 @@ async def test_nothing_is_made_before_all_of_the_former_cluster_has_gone(
     assert "of a former Cluster" in small.condition("Ready")["message"]
 
 
+async def test_objects_of_a_former_cluster_that_stay_are_looked_at_ever_more_rarely(
+    small: SmallCluster,
+) -> None:
+    """Law: a finalizer may hold one for hours; that costs no list of everything a second."""
+    make_again(small)
+    small.reconciler.inventory.invalidate()
+
+    looks = [await small.lists() for _ in range(SOON_OBSERVATIONS + 8)]
+
+    assert looks[-1] == (MAX_S, 2)
+    assert "of a former Cluster" in small.condition("Ready")["message"]
+
+
 async def test_the_new_cluster_is_made_whole_when_the_former_one_has_gone(
     small: SmallCluster,
 ) -> None:
@@ -91,7 +105,7 @@ async def test_the_new_cluster_is_made_whole_when_the_former_one_has_gone(
     show_topic(small)
     await small.reconciler.reconcile(KEY)
     for path in of(small, former):
-        del small.server.objects[path]
+        small.reconciler.shown(KEY, small.server.objects.pop(path), gone=True)
     small.server.drop(CLAIMS, NAMESPACE, "data-demo-0-0")
     small.server.drop(TOPICS, NAMESPACE, "log")
     small.reconciler.inventory.invalidate()

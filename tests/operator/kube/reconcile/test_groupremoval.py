@@ -1,19 +1,23 @@
+from typing import Any
+
 from orderlymq_operator.kube.objects.cluster import group_set
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.reconcile.groupremoval import (
+    blocked,
     held_text,
     ordered_topics,
     planned_groups,
-    refused,
     surplus_groups,
 )
+from orderlymq_operator.kube.resources import STATEFUL_SETS
 from orderlymq_operator.plan.actions import (
     Observed,
     ObservedGroup,
     ObservedNameServer,
     TopicConfig,
 )
-from tests.operator.kube.samples import cluster, environment
+from orderlymq_operator.resources.kinds import Cluster
+from tests.operator.kube.samples import cluster, environment, item
 
 
 def _live(groups: int) -> Live:
@@ -30,18 +34,37 @@ def test_a_group_that_still_stands_is_kept_whatever_the_manifest_says() -> None:
     assert planned_groups(cluster(groups=2), _live(1)) == ("demo-0", "demo-1")
 
 
+def test_a_group_above_one_that_was_never_made_is_kept_and_taken_away() -> None:
+    """The StatefulSet between them may be gone, or somebody else's may have its name."""
+    live, fewer = _live(3), cluster(groups=1, scaleDown={"policy": "Drain"})
+    del live.made[STATEFUL_SETS.kind, "demo-1"]
+
+    assert planned_groups(fewer, live) == ("demo-0", "demo-1", "demo-2")
+    assert surplus_groups(fewer, live) == ("demo-1", "demo-2")
+
+
 def test_only_the_policy_drain_takes_groups_away() -> None:
     """Refuse says so in a condition and does nothing."""
-    fewer = cluster(groups=1)
-    drained = cluster(groups=1, scaleDown={"policy": "Drain"})
+    fewer, drain = {"groups": 1}, {"groups": 1, "scaleDown": {"policy": "Drain"}}
 
-    assert surplus_groups(fewer, _live(2)) == ()
-    report = refused(fewer, _live(2))
-    assert report is not None
-    assert report.reason == "PolicyRefuses"
-    assert surplus_groups(drained, _live(2)) == ("demo-1",)
-    assert refused(drained, _live(2)) is None
-    assert refused(fewer, _live(1)) is None
+    assert surplus_groups(cluster(**fewer), _live(2)) == ()
+    assert _blocked(_live(2), fewer) == "PolicyRefuses"
+    assert surplus_groups(cluster(**drain), _live(2)) == ("demo-1",)
+    assert _blocked(_live(2), drain) == "Draining"
+    assert _blocked(_live(1), fewer) == _blocked(_live(1), drain) == ""
+
+
+def test_an_edit_that_is_not_accepted_yet_takes_no_group_for_gone() -> None:
+    """Law: in a pause, and until it is confirmed, the spec before is carried out, and the condition is about the edit."""
+    drain = {"groups": 1, "scaleDown": {"policy": "Drain"}}
+
+    assert _blocked(_live(2), drain, accepted=cluster(groups=2)) == "Draining"
+
+
+def _blocked(live: Live, spec: dict[str, Any], accepted: Cluster | None = None) -> str:
+    """Return the reason of the condition; empty where nothing is to be taken away."""
+    found = blocked(item("Cluster", "demo", spec=spec), accepted or cluster(**spec), live)
+    return "" if found is None else found.reason
 
 
 def test_queues_of_an_ordered_topic_hold_their_group() -> None:

@@ -370,10 +370,7 @@ async def test_an_api_server_that_is_away_is_no_news_of_a_pipeline(world: World)
 
 async def test_a_pipeline_that_runs_costs_two_lists_a_look(world: World) -> None:
     """Its pods, and what makes them; everything else once a minute."""
-    world.want()
-    await world.settle()
-    world.run_driver()
-    await world.settle()
+    await world.hear()
     await world.look()
     world.server.asked.clear()
 

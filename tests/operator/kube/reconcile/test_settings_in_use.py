@@ -1,5 +1,6 @@
-"""The files that a pod reads stay as they were made for the pod, whatever new pods get."""
+"""The files that a pod reads stay as they were made for the pod but for live settings, whatever new pods get."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -75,6 +76,37 @@ async def test_a_pod_of_before_finds_the_settings_that_it_was_made_with(
         for name, _, process in _PLACES:
             data, notes = _made(small, name)
             assert list(data) == [settings_file(process, notes[names.ANNOTATION_SETTINGS])]
+
+
+@pytest.mark.parametrize("mode", ["Paused", "Automatic"])
+async def test_a_pod_of_before_gets_the_settings_that_brokers_read_again_while_they_run(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Law: no restart is waited for, also where one stands; a key that an earlier broker does not know is not added."""
+    async with small_cluster(monkeypatch.setattr, update={"mode": mode}) as small:
+        await _settle(small)
+        _replace(small, [pod for _, pod, _ in _PLACES])
+        await _settle(small)
+        files, own = _made(small, "demo-0")
+        mine = settings_file("demo-0-0", own[names.ANNOTATION_SETTINGS])
+        former = json.loads(files[mine])
+        del former["enable_property_filter"]
+        config = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
+        assert config is not None
+        small.server.put(CONFIG_MAPS, {**config, "data": {mine: json.dumps(former)}})
+        small.change(config={"tailCacheSize": "1Mi", "brokerPermission": 4})
+        small.reconciler.interrupted(("ConfigMap",))
+        await _settle(small)
+        small.change(
+            config={"tailCacheSize": "1Mi", "brokerPermission": 4}, retention={"time": "168h"}
+        )
+        await _settle(small)
+
+        assert json.loads(_made(small, "demo-0")[0][mine]) == {
+            **former,
+            "permission": 4,
+            "storage": {**former["storage"], "retention_ms": 168 * 3_600_000},
+        }
 
 
 @pytest.mark.parametrize("mode", ["Paused", "Automatic"])

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from orderlymq_operator.brokers.status import ReplicaStatus
+from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.reconcile.status import (
@@ -10,6 +11,7 @@ from orderlymq_operator.kube.reconcile.status import (
     account_facts,
     cluster_conditions,
     cluster_facts,
+    previous_conditions,
     status_object,
     step_of,
 )
@@ -25,7 +27,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.resources.conditions import table as conditions
 from orderlymq_operator.resources.kinds import User
-from tests.operator.kube.samples import cluster, environment, item, pod
+from tests.operator.kube.samples import IMAGE, cluster, environment, item, pod
 
 NOW = "2026-01-01T10:00:00Z"
 LATER = "2026-01-01T11:00:00Z"
@@ -63,6 +65,23 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
 
     assert second["conditions"][0]["lastTransitionTime"] == NOW
     assert third["conditions"][0]["lastTransitionTime"] == LATER
+
+
+def test_a_condition_that_is_only_kept_stays_one_of_its_generation() -> None:
+    """Law: who waits for a condition of a new spec compares generations, and must not be told what was true before."""
+    quiet = ConditionReport("False", "NotBlocked", "no group is to be taken away")
+    made = status_object(
+        item("Cluster", "demo", generation=1), {"Ready": READY, "ScaleDownBlocked": quiet}, {}, NOW
+    )
+    assert made is not None
+
+    edited = item("Cluster", "demo", generation=2, status=made["status"])
+    kept = {**previous_conditions(edited), "Ready": WAITS}
+    now = status_object(edited, kept, {}, LATER)
+
+    assert now is not None
+    told = {each["type"]: each["observedGeneration"] for each in now["status"]["conditions"]}
+    assert told == {"Ready": 2, "ScaleDownBlocked": 1}
 
 
 def test_a_reason_that_is_in_no_table_is_a_mistake() -> None:
@@ -117,6 +136,31 @@ def test_a_calm_cluster_says_so_in_every_condition() -> None:
         "Paused": "False",
     }
     assert all(report.reason in conditions.BY_NAME for report in found.values())
+
+
+def test_a_pause_names_the_pods_that_wait_and_nobody_says_that_they_run_what_they_do_not() -> None:
+    """Law: who looks whether an image is rolled out reads which one runs."""
+    observed, live = _world()
+    current = environment(cluster()).revision
+    for name, image, revision in (("demo-0-0", IMAGE, current), ("demo-0-1", "old:1", "before")):
+        made = pod(name)
+        made["metadata"]["labels"] = {"orderlymq.io/group": "0"}
+        made["metadata"]["annotations"] = {names.ANNOTATION_REVISION: revision}
+        made["spec"]["containers"] = [
+            {"name": "log", "image": "x"},
+            {"name": "broker", "image": image},
+        ]
+        live.pods[name] = pod_facts(made)
+    del live.pods["demo-0-2"]
+
+    found = _conditions(observed, live, Findings(paused=True), WELL)
+
+    assert found["Paused"].message == "no pod is restarted; these wait: demo-0-1"
+    assert found["UpdateAvailable"].message == f"pods run old:1, {IMAGE}; new ones get {IMAGE}"
+    del live.pods["demo-0-1"]
+    found = _conditions(observed, live, Findings(paused=True), WELL)
+    assert found["Paused"].message == "no pod is restarted"
+    assert found["UpdateAvailable"].message == f"pods run {IMAGE}"
 
 
 def test_trouble_that_a_person_must_end_is_what_ready_says() -> None:

@@ -54,7 +54,7 @@ def former_service(server: ObjectServer) -> None:
 
 
 def lost_secret(server: ObjectServer) -> None:
-    template: Json = {"metadata": {}, "spec": {}}
+    template: Json = {"metadata": {}, "spec": {"containers": [{"image": IMAGE}]}}
     put(server, STATEFUL_SETS, "demo-nameserver", "uid-shop-demo", spec={"template": template})
 
 

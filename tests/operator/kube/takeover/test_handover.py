@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
@@ -13,10 +12,9 @@ from orderlymq_operator.brokers.answers import LockHolder
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.kube.takeover.handover import Takeover, Target, merged
-from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE
-from orderlymq_protocol.body.clients import Connection, ConsumerConnection
-from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_operator.kube.takeover.clients import Target
+from orderlymq_operator.kube.takeover.handover import Takeover, merged
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.remoting import connection
@@ -24,39 +22,24 @@ from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.sockets.addresses import join_address
 from tests.operator.kube.apiserver import serving_api
-from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, killing, pod, started
+from tests.operator.kube.takeover.leaders import (
+    BEHIND_A_PROXY,
+    CLIENT,
+    LOCK,
+    OUT_OF_SERVICE_NODE,
+    Holder,
+    Survivor,
+    end_others,
+    taking_over,
+)
 from tests.operator.scripted import Answer, serving
 
-CLIENT = "10.244.1.9@1#7"
-BEHIND_A_PROXY = "192.168.7.5@4242#1"
-# As the table of a leader shows it that has no connection with the holder.
-LOCK = {
-    "clientId": CLIENT,
-    "address": "10.244.1.9:4711",
-    "connected": False,
-    "consumerGroup": "billing",
-    "topic": "orders",
-    "queueId": 0,
-}
-OUT_OF_SERVICE_NODE = {
-    "metadata": {"name": pod()["spec"]["nodeName"]},
-    "spec": {"taints": [{"key": OUT_OF_SERVICE, "value": "lost", "effect": "NoExecute"}]},
-}
 
-
-@asynccontextmanager
-async def taking_over(
-    api: Api, answers: Mapping[int, Answer], groups: tuple[str, ...] = ()
-) -> AsyncIterator[Takeover]:
-    """Give an operator that has seen the client's pod, beside a leader that answers so."""
-    client = RemotingClient()
-    async with serving(answers) as (_, address):
-        target = Target((NAMESPACE, "demo"), Admin(client), (address,), True, groups)
-        takeover = Takeover(api, OperatorMetrics(), lambda: [target], lambda: True)
-        takeover.pod_shown(pod(), gone=False)
-        yield takeover
-    await client.close()
+@pytest.fixture(params=[0, 5], ids=["alone", "with-others"])
+def others(request: pytest.FixtureRequest) -> int:
+    """How many pods of other applications end at the same time."""
+    return int(request.param)
 
 
 class Leader:
@@ -90,23 +73,6 @@ async def api() -> AsyncIterator[Api]:
         yield found
 
 
-class Survivor:
-    """A leader that was just elected: one lock of its log, whose client has no connection with it."""
-
-    def __init__(self) -> None:
-        self.buried: list[str] = []
-
-    def locks(self, request: RemotingCommand) -> RemotingCommand:
-        """Show the lock until its client is reported dead."""
-        locks = [] if self.buried else [LOCK]
-        return request.reply(body=json.dumps({"locks": locks}).encode())
-
-    def expire(self, request: RemotingCommand) -> RemotingCommand:
-        """Note who is dead."""
-        self.buried.append(request.ext["clientId"])
-        return request.reply()
-
-
 class Silent:
     """A leader of a lost node: connections to it stand, and nothing comes back."""
 
@@ -137,7 +103,9 @@ async def lost() -> AsyncIterator[Api]:
         yield found
 
 
-async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lost: Api) -> None:
+async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(
+    lost: Api, others: int
+) -> None:
     """Its pod stands there as running for minutes: that pod is no other one that might have the address by now."""
     leader = Survivor()
     answers: dict[int, Answer] = {
@@ -145,6 +113,7 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lo
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
     async with taking_over(lost, answers) as takeover:
+        end_others(takeover, others)
         takeover.node_shown(OUT_OF_SERVICE_NODE)
 
         async with asyncio.timeout(10):
@@ -202,78 +171,31 @@ async def test_a_pod_that_is_shown_after_its_lost_node_is_looked_at(lost: Api) -
 
         while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
             await asyncio.sleep(0.02)
+        await end_tasks(takeover._checks.values())
     await client.close()
     assert leader.buried == [CLIENT]
 
 
-async def test_heartbeats_of_a_node_cost_nothing_whatever_taints_it_has() -> None:
-    """Law: a dedicated pool has its taint for ever, and its pods live."""
-    server = ObjectServer()
-    tainted = {**OUT_OF_SERVICE_NODE, "spec": {"taints": [{"key": "dedicated", "value": "batch"}]}}
-    async with server.serving() as api:
-        takeover = Takeover(api, OperatorMetrics(), list, lambda: True)
-        for number in range(100):
-            takeover.pod_shown(pod(f"app-{number}", uid=f"{number}"), gone=False)
-        for node in (OUT_OF_SERVICE_NODE, tainted, tainted):
-            takeover.node_shown(node)
-        await end_tasks(takeover._checks.values())
-        server.asked.clear()
-        takeover.node_shown(tainted)
-        takeover.pod_shown(pod("app-7", uid="7"), gone=False)
-
-        assert not takeover._checks
-    assert server.asked == []
-
-
-async def test_a_lost_machine_with_many_pods_leaves_connections_to_others() -> None:
-    """Law: some pods are looked up at a time, and each of them in the end."""
-    under_way = most = 0
-    names = set()
-
-    async def pod_there(request: web.Request) -> web.Response:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        under_way -= 1
-        names.add(request.match_info["name"])
-        return web.json_response(pod(request.match_info["name"]))
-
-    async with (
-        serving_api(web.get("/api/v1/namespaces/{namespace}/pods/{name}", pod_there)) as api,
-        asyncio.timeout(60),
-    ):
-        takeover = Takeover(api, OperatorMetrics(), list, lambda: True)
-        for number in range(50):
-            takeover.pod_shown(pod(f"app-{number}", uid=f"{number}"), gone=False)
-        takeover.node_shown(OUT_OF_SERVICE_NODE)
-        while len(names) < 50:  # noqa: ASYNC110 - what a server is asked signals nothing
-            await asyncio.sleep(0.02)
-        await end_tasks(takeover._checks.values())
-
-    assert 0 < most <= 4
-
-
-async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lost: Api) -> None:
+async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(
+    lost: Api, others: int
+) -> None:
     """A share of the queues is kept for it as long as it is a member, and nobody would have them."""
     leader = Survivor()
 
     def members(request: RemotingCommand) -> RemotingCommand:
-        if leader.buried or request.ext["consumerGroup"] != "billing":
-            return request.reply(ResponseCode.CONSUMER_NOT_ONLINE)
-        member = Connection(CLIENT, "10.244.1.9:4711", "PYTHON", 0)
-        other = Connection("10.244.2.2@1#1", "10.244.2.2:4711", "PYTHON", 0)
-        behind = Connection(BEHIND_A_PROXY, "10.244.1.9:4712", "PYTHON", 0)
-        members = (other, behind, member)
-        return request.reply(body=ConsumerConnection(members, {}).to_json())
+        if leader.buried:
+            return request.reply(body=b'{"members": []}')
+        member = (CLIENT, "10.244.1.9:4711")
+        other = ("10.244.2.2@1#1", "10.244.2.2:4711")
+        behind = (BEHIND_A_PROXY, "10.244.1.9:4712")
+        return request.reply(body=json.dumps({"members": (other, behind, member)}).encode())
 
     answers: dict[int, Answer] = {
-        RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks": []}'),
-        RequestCode.GET_CONSUMER_CONNECTION_LIST: members,
+        RequestCode.ORDERLYMQ_GROUP_MEMBERS: members,
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
-    async with taking_over(lost, answers, ("audit", "billing")) as takeover:
+    async with taking_over(lost, answers) as takeover:
+        end_others(takeover, others)
         takeover.node_shown(OUT_OF_SERVICE_NODE)
 
         async with asyncio.timeout(10):
@@ -283,7 +205,9 @@ async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lo
     assert leader.buried == [CLIENT]
 
 
-async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(api: Api) -> None:
+async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(
+    api: Api, others: int
+) -> None:
     """The pod of the client is gone, and another one may be the client behind the address."""
     leader = Survivor()
     answers: dict[int, Answer] = {
@@ -291,6 +215,7 @@ async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(api: Ap
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
     async with taking_over(api, answers) as takeover:
+        end_others(takeover, others)
         takeover.pod_shown(pod(uid="another"), gone=False)
 
         takeover.pod_shown(pod(), gone=True)
@@ -299,7 +224,7 @@ async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(api: Ap
     assert leader.buried == []
 
 
-async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -> None:
+async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api, others: int) -> None:
     """One blank answer after the report proves nothing: the next leader may show the client again."""
     leader = Leader()
     answers: dict[int, Answer] = {
@@ -307,43 +232,13 @@ async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
     async with taking_over(api, answers) as takeover:
+        end_others(takeover, others)
         takeover.pod_shown(pod(), gone=True)
 
         async with asyncio.timeout(20):
             while len(leader.buried) < 2:  # noqa: ASYNC110 - the leader signals it to nobody
                 await asyncio.sleep(0.02)
     assert leader.buried == [CLIENT, CLIENT]
-
-
-class Holder:
-    """A leader with one lock whose holder is connected or not, until it is reported dead."""
-
-    def __init__(self) -> None:
-        self.buried: list[str] = []
-        self.ends: str | None = None
-        self.client = CLIENT
-        self.address = str(LOCK["address"])
-        self.connected = True
-        self.looks = 0
-
-    def locks(self, request: RemotingCommand) -> RemotingCommand:
-        """Show the lock."""
-        self.looks += 1
-        place = {"address": self.address, "connected": self.connected}
-        lock = {**LOCK, "clientId": self.client, **place}
-        return request.reply(body=json.dumps({"locks": [] if self.buried else [lock]}).encode())
-
-    def expire(self, request: RemotingCommand) -> RemotingCommand:
-        """Note who is dead."""
-        self.buried.append(request.ext["clientId"])
-        self.ends = request.ext.get("addresses")
-        return request.reply()
-
-    async def several_looks(self) -> None:
-        """Wait until the operator has looked at the locks some more times."""
-        seen = self.looks
-        while self.looks < seen + 5:  # noqa: ASYNC110 - the leader signals it to nobody
-            await asyncio.sleep(0.01)
 
 
 class Restarts:
@@ -442,7 +337,9 @@ async def test_the_end_of_a_proxys_pod_proves_nothing_about_who_is_behind_it(
     assert leader.buried == []
 
 
-async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_reports() -> None:
+async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_reports(
+    others: int,
+) -> None:
     """With the kubelet down its processes run on; and as long as one is connected it may act."""
     leader, events, asked = Holder(), list[Json](), asyncio.Event()
 
@@ -450,8 +347,8 @@ async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubele
         return web.json_response({"metadata": {"name": "worker"}, "spec": {}})
 
     async def events_there(request: web.Request) -> web.Response:
-        assert request.query["fieldSelector"] == "involvedObject.uid=one,reason=Killing"
-        asked.set()
+        if request.query["fieldSelector"] == "involvedObject.uid=one,reason=Killing":
+            asked.set()
         return web.json_response({"items": events, "metadata": {}})
 
     async def several_looks() -> None:
@@ -471,14 +368,16 @@ async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubele
         ) as api,
         taking_over(api, answers) as takeover,
     ):
+        end_others(takeover, others)
         leader.connected = False
         takeover.pod_shown(pod(), gone=True)
         await several_looks()
-        assert (leader.looks, leader.buried) == (0, [])
+        assert leader.buried == []
 
         leader.connected = True
         events.append(killing())
-        while leader.looks < 3:  # noqa: ASYNC110 - the leader signals it to nobody
+        seen = leader.looks
+        while leader.looks < seen + 5:  # noqa: ASYNC110 - the leader signals it to nobody
             await asyncio.sleep(0.02)
         assert leader.buried == []
 
@@ -498,3 +397,44 @@ def test_a_client_that_one_raft_group_has_a_connection_with_is_connected() -> No
         assert (found.address, found.connected) == (here.address, True)
         assert found.addresses == places[0] | places[1]
     assert not merged(there, there).connected
+
+
+async def test_a_process_that_outlives_its_pod_and_becomes_a_consumer_is_found(
+    others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: nobody knows of its client when its pod is deleted by force; its kubelet kills it much later."""
+    monkeypatch.setattr("orderlymq_operator.kube.takeover.handover._SURE_S", 0.05)
+    leader, events, looks = Survivor(), list[Json](), 0
+
+    async def node_there(request: web.Request) -> web.Response:
+        return web.json_response({"metadata": {"name": "worker"}, "spec": {}})
+
+    async def events_there(request: web.Request) -> web.Response:
+        return web.json_response({"items": events, "metadata": {}})
+
+    def locks(request: RemotingCommand) -> RemotingCommand:
+        nonlocal looks
+        looks += 1
+        return leader.locks(request) if events else request.reply(body=b'{"locks": []}')
+
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
+    }
+    async with (
+        asyncio.timeout(20),
+        serving_api(
+            web.get("/api/v1/nodes/{name}", node_there),
+            web.get("/api/v1/namespaces/{namespace}/events", events_there),
+        ) as api,
+        taking_over(api, answers) as takeover,
+    ):
+        end_others(takeover, others)
+        takeover.pod_shown(pod(), gone=True)
+        await asyncio.sleep(1)
+        events.append(killing())
+
+        while not leader.buried:  # noqa: ASYNC110 - the leader signals it to nobody
+            await asyncio.sleep(0.02)
+    assert leader.buried == [CLIENT]
+    assert looks

@@ -141,6 +141,17 @@ def test_a_restarted_container_is_proof_for_the_client_that_ran_in_it() -> None:
         assert not proof.overrules
 
 
+def test_a_pod_in_whose_phase_nothing_is_started_again_has_ended_as_a_whole() -> None:
+    """Its status needs no second look; one whose containers are started again does."""
+    for phase, whole in (("Succeeded", True), ("Failed", True), ("Running", False)):
+        proof = proof_of(LIVING, replace(ENDED, phase=phase), HEALTHY)
+        assert proof is not None
+        assert proof.whole is whole
+    again = proof_of(LIVING, replace(RESTARTED, phase="Failed"), HEALTHY)
+    assert again is not None
+    assert not again.whole
+
+
 def test_a_restarted_helper_beside_a_living_consumer_is_no_proof() -> None:
     """Nobody knows in which container a client runs: all must have ended, those that start first included."""
     early = {"name": "early", "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}}}

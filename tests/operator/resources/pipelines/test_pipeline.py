@@ -137,6 +137,7 @@ def test_a_checkpoint_goes_to_no_other_place() -> None:
 
     for name in ("path", "target", "targetBootstrap", "format", "catalog", "table"):
         assert f"self.{name} == oldSelf.{name}" in bound
+    assert "(self.type != 'cdc-apply' || (has(self.keys) == has(oldSelf.keys)" in bound
 
 
 @pytest.mark.parametrize(

@@ -242,3 +242,23 @@ def test_a_name_with_which_no_pod_can_be_made_is_refused(
     """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
     with nullcontext() if taken else pytest.raises(ValidationError):
         PodTemplate.model_validate(template)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("http2", True),
+        ("1-2a-3", True),
+        ("a-1", True),
+        ("80", False),
+        ("1-2", False),
+        ("a--b", False),
+        ("-a", False),
+        ("a-", False),
+    ],
+)
+def test_a_port_has_a_name_with_which_a_pod_can_be_made(name: str, taken: bool) -> None:
+    """Law: the manifest is refused, not the StatefulSet that a running Cluster gets of it."""
+    port = {"name": name, "containerPort": 8080}
+    with nullcontext() if taken else pytest.raises(ValidationError):
+        PodTemplate.model_validate({"sidecars": [{**_SIDECAR, "ports": [port]}]})

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Replica:
         shared = data.parent / f"{settings['group']}.shared"
         self._file = shared
         self._lock = os.open(shared.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
+        self._changing = os.open(shared.with_suffix(".changing"), os.O_RDWR | os.O_CREAT)
         self._server: RemotingServer | None = None
         self._http: HealthServer | None = None
         if not shared.exists() and not settings["join"]:
@@ -54,6 +56,15 @@ class Replica:
         new = self._file.with_name(f"{self._file.name}.{self.node}")
         new.write_text(json.dumps(shared))
         new.replace(self._file)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other replicas, and tests, from changing the file between a look at it and a change."""
+        fcntl.flock(self._changing, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._changing, fcntl.LOCK_UN)
 
     def _begin(self, shared: dict[str, Any]) -> None:
         """Write the first state, unless another replica was faster."""
@@ -101,7 +112,8 @@ class Replica:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        self.write({**shared, "target": 0, "leader": self.node})
+        with self._alone():
+            self.write({**self.read(), "target": 0, "leader": self.node})
         server = RemotingServer(self, linger_reset=True)
         address = self.settings["address"]
         await server.listen(address["host"], address["port"])
@@ -136,12 +148,13 @@ class Replica:
         pass
 
     def received(self, conn: Connection, command: RemotingCommand) -> None:
-        shared = self.read()
-        if command.code in shared.get("mute", ()):
-            self.write({**shared, "unanswered": command.code})
-            return
-        body = self._answer(command, shared)
-        self.write(shared)
+        with self._alone():
+            shared = self.read()
+            if command.code in shared.get("mute", ()):
+                self.write({**shared, "unanswered": command.code})
+                return
+            body = self._answer(command, shared)
+            self.write(shared)
         code = 0 if body is not None else 3
         conn.send(command.reply(code, body=body or b""))
 
@@ -175,6 +188,8 @@ class Replica:
                 self._change_membership(shared, json.loads(command.body))
             case RequestCode.ORDERLYMQ_QUEUE_EXPANSION:
                 return b'{"topics": []}'
+            case RequestCode.ORDERLYMQ_SET_ASSIGNMENT:
+                pass  # of nothing: by it an operator ends what its predecessors have sent
             case _:
                 return None
         return b""

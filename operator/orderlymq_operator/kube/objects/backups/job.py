@@ -41,6 +41,8 @@ _RETRIES: Final = 3
 _WRONG_USAGE: Final = 2
 # Of those that delete and look; the mark of a backup that is made is renewed for as long as it takes.
 _DEADLINE_S: Final = 24 * 3600
+# As of pods, 68 years. The Job controller counts in nanoseconds of 64 bits, so that 293 years are below zero.
+_DEADLINE_MAX_S: Final = (1 << 31) - 1
 # Logs of a Job that has ended, for people; its result is in the status by then.
 _KEPT_S: Final = 24 * 3600
 _JOB_NAME_MAX: Final = 63
@@ -148,16 +150,18 @@ def creation_job(
         arguments += ["--verify", "--workdir", WORK]
     # The program of an earlier image, which the Cluster may pin, has no option against it, and minds no variable.
     verification = {"name": "ORDERLYMQ_BACKUP_VERIFY", "value": str(spec.verify).lower()}
+    # An attempt whose pod is lost may have stored all, and the next one reports that backup.
+    label = {"name": "ORDERLYMQ_BACKUP_LABEL", "value": backup.metadata.uid or ""}
     work = _Work(
         arguments,
         place_of(spec.destination),
         backup_labels(backup),
         spec.resources,
-        [*access_variables(cluster), verification],
+        [*access_variables(cluster), verification, label],
         tls_volumes(cluster),
         spec.scratch,
         fills_node=spec.verify and spec.scratch is None,
-        deadline_s=max(1, spec.deadline.milliseconds // 1000),
+        deadline_s=min(max(1, spec.deadline.milliseconds // 1000), _DEADLINE_MAX_S),
     )
     return _job("Backup", backup.metadata, creation_name(backup), work, environment)
 

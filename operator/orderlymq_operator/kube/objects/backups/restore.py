@@ -2,8 +2,8 @@
 The pods in which the replicas of a new Cluster are restored: those of brokers, with another program in them.
 
 Pure. Rules: they are made by the same StatefulSet, so that volumes, nodes and spreading are those of the brokers, and no
-broker runs in them. An init container restores; the broker's own container only waits, until the operator has written down
-that every replica is restored and has replaced the pods.
+broker runs in them. An init container restores; the broker's own container only keeps the backup from being deleted, because
+other replicas may still need it, until the operator has written down that every replica is restored and has replaced the pods.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,6 @@ from orderlymq_operator.resources.backups.destination import Destination
 # In place of a revision of settings: no pod of a broker has it.
 RESTORING: Final = "restoring"
 CONTAINER: Final = "restore"
-# The first process of a container does not get signals that it does not wait for.
-_WAIT: Final = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); signal.sigwait({signal.SIGTERM})"
 _OF_SERVERS: Final = ("ports", "startupProbe", "livenessProbe", "readinessProbe")
 
 
@@ -40,18 +38,18 @@ def restoring_pod(broker: Json, restore: Restore) -> Json:
     settings = own["command"][own["command"].index(SETTINGS_FLAG) :]
     place = place_of(restore.destination)
     shared = {key: value for key, value in own.items() if key not in _OF_SERVERS}
+    shared["env"] = list({each["name"]: each for each in (*own["env"], *place.variables)}.values())
+    shared["volumeMounts"] = [*own["volumeMounts"], *(mount for _, mount in place.volumes)]
+    backup = ("--from", restore.destination.place, "--id", restore.backup_id)
     init = {
         **shared,
         "name": CONTAINER,
         "command": [
-            *PROGRAM,
-            *("restore", "--from", restore.destination.place, "--id", restore.backup_id),
+            *(*PROGRAM, "restore", *backup),
             *settings,
             *("--groups", ",".join(restore.groups)),
             *("--resume", "--report", names.TERMINATION_LOG),
         ],
-        "env": [*own["env"], *place.variables],
-        "volumeMounts": [*own["volumeMounts"], *(mount for _, mount in place.volumes)],
         "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -63,7 +61,7 @@ def restoring_pod(broker: Json, restore: Restore) -> Json:
         "spec": {
             **spec,
             "initContainers": [init],
-            "containers": [{**shared, "command": ["python", "-c", _WAIT]}],
+            "containers": [{**shared, "command": [*PROGRAM, "hold", *backup]}],
             "volumes": [*spec["volumes"], *(volume for volume, _ in place.volumes)],
         },
     }

@@ -14,7 +14,12 @@ from typing import Any, Final
 from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import ToolEnvironment, lookup_job, lookup_name
-from orderlymq_operator.kube.objects.backups.restore import RESTORING, Restore, is_restoring
+from orderlymq_operator.kube.objects.backups.restore import (
+    CONTAINER,
+    RESTORING,
+    Restore,
+    is_restoring,
+)
 from orderlymq_operator.kube.objects.cluster import name_server_set
 from orderlymq_operator.kube.objects.ownership import owners
 from orderlymq_operator.kube.observe.cluster import Live
@@ -32,7 +37,6 @@ from orderlymq_protocol.plurals import counted
 
 _log = logging.getLogger(__name__)
 
-LOOKING_S: Final = 1.0
 # After a lookup that has failed: Kubernetes has tried it some times already.
 AGAIN_S: Final = 30.0
 # Beside the files of a group, as `orderlymq backup restore` wants it.
@@ -41,11 +45,18 @@ _ROOM: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a restore is; *facts* are those of status.restored."""
+    """How far a restore is.
+
+    Attributes:
+        facts: those of status.restored.
+        pause_s: when the next step is due; None where something is waited for.
+        applied: how many objects were changed, so that what was read of them is old.
+    """
 
     condition: ConditionReport
     facts: Json
-    pause_s: float = LOOKING_S
+    pause_s: float | None = None
+    applied: int = 0
 
 
 def restored_id(item: Item, cluster: Cluster, live: Live) -> str | None:
@@ -92,18 +103,14 @@ class Bootstrap:
         backup_id = str(restored["backupId"])
         restore = Restore(source.destination, backup_id, cluster.group_names)
         backend.environment = replace(backend.environment, restoring=restore)
-        await backend.ensure()
-        for group in cluster.group_names:
-            await backend.start_group(group)
-        for name, pod in backend.live.pods.items():
-            if backend.live.waits_in_vain(pod) and not pod.deleting:
-                await self._api.delete(PODS, pod.namespace, name, uid=pod.uid)
+        applied = await self._make_replicas(cluster, backend)
         waiting, problem = await self._look(item, cluster, backup_id, backend)
         if problem := problem or await refused_replica(self._api, backend.live):
-            return Progress(ConditionReport("False", "RestoreFailed", problem), restored)
+            failed = ConditionReport("False", "RestoreFailed", problem)
+            return Progress(failed, restored, applied=applied)
         if waiting:
             text = f"{backup_id} is waited for by {counted(len(waiting), 'replica')}, {waiting[0]} among them"
-            return Progress(_restoring(text), restored)
+            return Progress(_restoring(text), restored, applied=applied)
         # Before any broker starts: from here on nothing is restored.
         backend.environment = replace(backend.environment, restoring=None, restored=backup_id)
         await self._api.apply(name_server_set(cluster, backend.environment))
@@ -112,6 +119,19 @@ class Bootstrap:
         return Progress(
             _restoring(f"every replica has {backup_id}; brokers are started"), restored, 0.0
         )
+
+    async def _make_replicas(self, cluster: Cluster, backend: KubeBackend) -> int:
+        """Make everything that restores; return how many objects were changed."""
+        applied = await backend.ensure()
+        for group in cluster.group_names:
+            if backend.live.find(STATEFUL_SETS, group) is None:
+                await backend.start_group(group)
+                applied += 1
+        for name, pod in backend.live.pods.items():
+            if backend.live.waits_in_vain(pod) and not pod.deleting:
+                await self._api.delete(PODS, pod.namespace, name, uid=pod.uid)
+                applied += 1
+        return applied
 
     async def release(self, backend: KubeBackend) -> int:
         """Delete pods that only restored, once their StatefulSets make brokers; return how many there were."""
@@ -218,7 +238,7 @@ def _said(pod: Json | None) -> tuple[str | None, str]:
     notes = pod["metadata"].get("annotations") or {}
     if notes.get(names.ANNOTATION_REVISION) != RESTORING:
         return None, ""
-    ended = terminated(pod, "initContainerStatuses")
+    ended = terminated(pod, CONTAINER, "initContainerStatuses")
     if ended is None:
         trouble = pod_facts(pod).trouble
         return None, trouble.text if trouble is not None else ""

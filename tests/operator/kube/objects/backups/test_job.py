@@ -107,6 +107,14 @@ def test_a_backup_may_take_as_long_as_it_says() -> None:
     assert [job["spec"]["activeDeadlineSeconds"] for job in jobs] == [60 * 3600, 24 * 3600]
 
 
+def test_the_longest_deadline_is_one_that_the_job_controller_can_count() -> None:
+    """It counts in nanoseconds of 64 bits: beyond 292 years a Job would be over when it begins."""
+    endless = backup(deadline="9999999h")
+    made = creation_job(endless, cluster(), GROUPS, ToolEnvironment(IMAGE, "IfNotPresent"))
+
+    assert 60 * 365 * 86_400 < made["spec"]["activeDeadlineSeconds"] < 2**63 / 10**9
+
+
 def test_jobs_of_two_backups_have_two_names() -> None:
     """Law: a Job outlives its Backup, so another one of the name, however long that is, has other Jobs."""
     name, uid = "n" * 53, "6f1ed0c4-2f0a-4a7e-9d8c-000000000001"
@@ -201,6 +209,7 @@ def test_the_program_of_an_earlier_image_makes_a_backup_without_verification(
 
     assert not [word for word in command if "verify" in word]
     assert found["verify"] is False
+    assert variables(plain)["ORDERLYMQ_BACKUP_LABEL"] == "u1"
 
 
 def test_a_backup_has_the_groups_that_the_operator_knows() -> None:

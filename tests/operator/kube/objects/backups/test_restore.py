@@ -8,6 +8,9 @@ from tests.operator.kube.samples import cluster, environment
 
 ID = "20260101T000000000Z-00000000"
 CLAIM = Destination.model_validate({"pvc": {"claimName": "backups", "path": "demo"}})
+STORE = Destination.model_validate(
+    {"objectStore": {"url": "s3://backups/demo", "region": "eu-central-1"}}
+)
 PLACED = ("affinity", "topologySpreadConstraints", "tolerations", "nodeSelector", "securityContext")
 
 
@@ -34,5 +37,23 @@ def test_they_stand_where_brokers_will_and_run_none() -> None:
         *("--settings", f"/etc/orderlymq/$(POD_NAME).{form}.json", "--groups", "demo-0,demo-1"),
         *("--resume", "--report", "/dev/termination-log"),
     ]
+    # A replica that is restored keeps the backup for those that are not: it stays in the place meanwhile.
+    assert own["command"][3:] == ["hold", "--from", "/backups/demo", "--id", ID]
+    assert (own["env"], own["volumeMounts"]) == (init["env"], init["volumeMounts"])
+    assert "/backups" in {each["mountPath"] for each in own["volumeMounts"]}
     assert (is_restoring(made), is_restoring(serving)) == (True, False)
     assert pod["metadata"]["annotations"][names.ANNOTATION_REVISION] == RESTORING
+
+
+def test_a_variable_of_the_template_gives_way_to_that_of_the_backups() -> None:
+    """The API server takes no container in which one is twice; the store's tools need theirs."""
+    shop = cluster(podTemplate={"env": [{"name": "AWS_REGION", "value": "mine"}, {"name": "TZ"}]})
+    restore = Restore(STORE, ID, shop.group_names)
+    made = group_set(shop, "demo-0", environment(shop, restoring=restore))
+
+    (init,) = made["spec"]["template"]["spec"]["initContainers"]
+
+    said = [(each["name"], each.get("value")) for each in init["env"]]
+    assert len(dict(said)) == len(said)
+    assert ("AWS_REGION", "eu-central-1") in said
+    assert ("TZ", None) in said

@@ -28,8 +28,18 @@ def report(**change: Any) -> Json:
     }
 
 
-def end_job(server: ObjectServer, name: str, said: Json | str, *, failed: int = 0) -> None:
-    """Let a Job end: with a report it is complete, with a text or an error it has failed."""
+def end_job(
+    server: ObjectServer,
+    name: str,
+    said: Json | str,
+    *,
+    failed: int = 0,
+    injected: tuple[Json, ...] = (),
+) -> None:
+    """Let a Job end: with a report it is complete, with a text or an error it has failed.
+
+    *injected* are statuses of containers that stand before its own.
+    """
     job = server.find(JOBS, NAMESPACE, name)
     assert job is not None, f"there is no Job {name}"
     good = isinstance(said, dict) and "id" in said
@@ -50,7 +60,7 @@ def end_job(server: ObjectServer, name: str, said: Json | str, *, failed: int = 
             "spec": {},
             "status": {
                 "phase": "Succeeded" if good else "Failed",
-                "containerStatuses": [{"name": "backup", "state": state}],
+                "containerStatuses": [*injected, {"name": "backup", "state": state}],
             },
         },
     )

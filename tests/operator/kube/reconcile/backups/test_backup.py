@@ -73,6 +73,19 @@ async def test_a_backup_is_made_once_and_reported(world: World) -> None:
     assert found["location"] == "pvc://backups/orderlymq"
 
 
+async def test_the_report_is_that_of_the_container_that_backs_up(world: World) -> None:
+    """Law: another one whose name sorts before it, and that ended as well, says nothing."""
+    agent = {"name": "agent", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    world.put("monday")
+    for _ in range(2):
+        await world.look("monday")
+    end_job(world.server, "monday-uid-shop-backup", report(), injected=(agent,))
+    await world.look("monday")
+
+    found = world.status("monday")
+    assert (found["phase"], found["backupId"]) == ("Complete", ID)
+
+
 @pytest.mark.parametrize(
     ("status", "text", "reason"),
     [

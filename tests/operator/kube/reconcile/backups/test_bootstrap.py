@@ -12,6 +12,7 @@ from orderlymq_operator.kube.objects.backups.restore import RESTORING
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.backoff import FIRST_S, MAX_S
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import (
@@ -44,11 +45,23 @@ class World:
     server: ObjectServer
     inventory: Inventory
     reconciler: ClusterReconciler
+    # Statuses of init containers that somebody's webhook has put in front.
+    injected: tuple[Json, ...] = ()
 
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
             self.inventory.invalidate()
             await self.reconciler.reconcile(KEY)
+
+    async def asked_for(self, seconds: float) -> tuple[list[float], int]:
+        """Reconcile as often as is asked for in that time; return the pauses, and how many requests that were."""
+        self.server.asked.clear()
+        pauses: list[float] = []
+        while sum(pauses) < seconds:
+            pause_s = await self.reconciler.reconcile(KEY)
+            assert pause_s is not None
+            pauses.append(pause_s)
+        return pauses, len(self.server.asked)
 
     def ready(self, kind: str = "Ready") -> str:
         found = self.server.find(CLUSTERS, *KEY)
@@ -94,7 +107,10 @@ class World:
             good = isinstance(said, dict) and "id" in said
             text = said if isinstance(said, str) else json.dumps(said)
             ended = {"exitCode": 0 if good else 1, "message": text}
-            status["initContainerStatuses"] = [{"name": "restore", "state": {"terminated": ended}}]
+            status["initContainerStatuses"] = [
+                *self.injected,
+                {"name": "restore", "state": {"terminated": ended}},
+            ]
         owner = {"kind": "StatefulSet", "name": "revived-0", "uid": of or self.set_uid()}
         meta = {
             **template["metadata"],
@@ -219,6 +235,40 @@ async def test_no_broker_runs_before_every_replica_is_restored(world: World) -> 
     assert world.ready("Restored") == "RestoredFromBackup"
     told = world.cluster()["status"]["restored"]
     assert (told["backupId"], told["cluster"]) == (ID, "demo")
+
+
+@pytest.mark.parametrize(
+    "state", [{"terminated": {"exitCode": 0, "reason": "Completed"}}, {"running": {}}]
+)
+async def test_a_container_that_a_webhook_put_in_front_says_nothing(
+    world: World, state: Json
+) -> None:
+    """Law: what is restored is asked of the container that restores, by its name."""
+    world.injected = ({"name": "mesh-init", "state": state},)
+
+    await restored(world)
+
+    assert world.ready("Restored") == "RestoredFromBackup"
+
+
+async def test_a_restore_that_takes_long_is_looked_at_ever_more_rarely(world: World) -> None:
+    """Law: hours of download cost no list of all objects a second; the pace is that of any Cluster that waits."""
+    await world.look()
+    searching = await world.asked_for(60)
+    end_job(world.server, "revived-restore", report())
+    await world.look(2)
+    for node in (1, 2, 3):
+        world.start_pod(node)
+    restoring = await world.asked_for(60)
+
+    for pauses, asked in (searching, restoring):
+        assert (pauses[0], pauses[-1]) == (FIRST_S, MAX_S)
+        # Pods, StatefulSets and what the restore itself looks at; the first time all that was read before.
+        assert asked < 5 * len(pauses) + 30
+    for node in (1, 2, 3):
+        world.start_pod(node, report())
+    await world.look(2)
+    assert world.ready("Restored") == "RestoredFromBackup"
 
 
 async def test_a_replica_is_never_restored_again(world: World) -> None:

@@ -1,9 +1,9 @@
-"""The alarms of the chart, evaluated over the series of an outage: pods that are gone report nothing of themselves."""
+"""The alerts of the chart, evaluated over the series of an outage: pods that are gone report nothing of themselves."""
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,11 +14,11 @@ from orderlymq_operator.kube.certificates.schedule import CertificateSet
 from orderlymq_operator.kube.health import Health
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.plan.actions import ObservedGroup, ObservedReplica
-from tests.operator.promql import Labels, Vector, evaluate
+from tests.operator.promql import Labels, Vector, evaluate, evaluate_history
 
-_FILE = Path(__file__).parents[3] / "charts" / "orderlymq" / "files" / "alarms.yaml"
-_ALARMS: dict[str, str] = {
-    rule["alert"]: rule["expr"]
+_FILE = Path(__file__).parents[3] / "charts" / "orderlymq" / "files" / "alerts.yaml"
+_ALERTS: dict[str, str] = {
+    rule["alert"]: rule["expr"].replace("RELEASE_NAMESPACE", "ops")
     for group in yaml.safe_load(_FILE.read_text(encoding="utf-8"))["groups"]
     for rule in group["rules"]
 }
@@ -37,12 +37,14 @@ def _labels(**labels: str) -> Labels:
     return frozenset(labels.items())
 
 
-def _operator(metrics: OperatorMetrics) -> dict[str, Vector]:
-    """Return what Prometheus keeps of an operator's page."""
+def _operator(
+    metrics: OperatorMetrics, namespace: str = "ops", pod: str = "operator"
+) -> dict[str, Vector]:
+    """Return what Prometheus keeps of an operator's page, whose own labels it honours."""
     found: dict[str, Vector] = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         for sample in family.samples:
-            key = _labels(**{"pod": "operator", **sample.labels})
+            key = _labels(**{"pod": pod, "namespace": namespace, **sample.labels})
             found.setdefault(sample.name, {})[key] = sample.value
     return found
 
@@ -63,17 +65,18 @@ def _sees(metrics: OperatorMetrics, healthy: int, leader: int | None) -> None:
 
 
 def _firing(*series: dict[str, Vector]) -> set[str]:
-    every: dict[str, Any] = {}
+    every: dict[str, Vector] = {}
     for each in series:
-        every |= each
-    return {name for name in _OUTAGE if evaluate(_ALARMS[name], every)}
+        for name, vector in each.items():
+            every.setdefault(name, {}).update(vector)
+    return {name for name in _OUTAGE if evaluate(_ALERTS[name], every)}
 
 
 @pytest.fixture
 def metrics() -> OperatorMetrics:
     """An operator that leads and finds three replicas well."""
     made = OperatorMetrics()
-    made.leading.set(1)
+    made.set_leading(leads=True)
     _sees(made, 3, leader=1)
     return made
 
@@ -97,19 +100,65 @@ def test_a_total_outage_is_loud(metrics: OperatorMetrics) -> None:
         "OrderlyMQClusterNotReady",
         "OrderlyMQClusterNotScraped",
     }
-    assert list(evaluate(_ALARMS["OrderlyMQGroupWithoutLeader"], series)) == [_labels(**_GROUP)]
+    assert list(evaluate(_ALERTS["OrderlyMQGroupWithoutLeader"], series)) == [_labels(**_GROUP)]
 
     metrics.set_groups(_CLUSTER, {}, ["demo-0"], 3)
     assert _firing(_operator(metrics)) == _firing(series)
 
 
 def test_an_outage_of_everything_is_loud() -> None:
-    """The operator is gone, too: the last alarm is that nobody says that he leads."""
+    """The operator is gone, too: the last alert is that nobody says that he leads."""
     assert _firing() == {"OrderlyMQNoOperatorLeads"}
 
 
+def test_a_late_reconcile_of_who_leads_no_more_silences_no_alert(metrics: OperatorMetrics) -> None:
+    """It was cut from the API server, and the last answer of its brokers came when another one led."""
+    metrics.set_leading(leads=False)
+    _sees(metrics, 3, leader=1)
+    second = OperatorMetrics()
+    second.set_leading(leads=True)
+    _sees(second, 0, leader=None)
+    alone = _firing(_operator(second))
+
+    assert "OrderlyMQGroupWithoutLeader" in alone
+    assert _firing(_operator(metrics, pod="former"), _operator(second)) == alone
+
+
+def test_an_operator_that_leads_elsewhere_does_not_stand_for_that_of_a_release(
+    metrics: OperatorMetrics,
+) -> None:
+    """Each release has its alert; others of a machine-wide Prometheus keep none silent."""
+    assert _firing(_operator(metrics, "elsewhere"), _brokers([1])) == {"OrderlyMQNoOperatorLeads"}
+    standby = OperatorMetrics()
+    standby.set_leading(leads=False)
+    every = _operator(metrics, pod="a"), _operator(standby, pod="b"), _brokers([1])
+    assert _firing(*every) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("OrderlyMQFrequentLeaderElections", "orderlymq_term"),
+        ("OrderlyMQHalfMessagesGivenUp", "orderlymq_transactions_given_up"),
+    ],
+)
+def test_a_replica_that_begins_empty_is_no_event_of_its_group(name: str, metric: str) -> None:
+    """It shows 0 until it has what the others have; what grows for all of them is reported."""
+
+    def at(time_s: float, *, grows: bool) -> dict[str, Vector]:
+        told = 57.0 + (time_s // 60 if grows else 0)
+        values = {"a": told, "b": told, "c": 0.0 if time_s < 100 else told}
+        return {metric: {_labels(**_GROUP, pod=pod): value for pod, value in values.items()}}
+
+    for now in range(0, 3_600, 30):
+        assert not evaluate_history(_ALERTS[name], partial(at, grows=False), now)
+    assert list(evaluate_history(_ALERTS[name], partial(at, grows=True), 3_600)) == [
+        _labels(**_GROUP)
+    ]
+
+
 def test_a_group_that_lost_its_leader_is_reported_by_its_brokers_alone() -> None:
-    """The alarm fires where no operator runs."""
+    """The alert fires where no operator runs."""
     assert "OrderlyMQGroupWithoutLeader" in _firing(_brokers([0, 0]))
 
 
@@ -124,11 +173,11 @@ def test_one_replica_that_is_missing_is_reported(metrics: OperatorMetrics) -> No
 
 
 def test_brokers_that_nobody_scrapes_are_reported(metrics: OperatorMetrics) -> None:
-    """They are well, and every alarm about their queues is silent for want of metrics."""
+    """They are well, and every alert about their queues is silent for want of metrics."""
     series = _operator(metrics)
 
     assert _firing(series) == {"OrderlyMQClusterNotScraped"}
-    (labels,) = evaluate(_ALARMS["OrderlyMQClusterNotScraped"], series)
+    (labels,) = evaluate(_ALERTS["OrderlyMQClusterNotScraped"], series)
     assert labels == _labels(namespace="shop", orderlymq_io_cluster="demo")
 
 
@@ -156,7 +205,7 @@ def test_certificates_that_end_soon_are_reported_once_per_group(metrics: Operato
 
     def firing(days: float) -> list[Labels]:
         now = (begins + timedelta(days=days)).timestamp()
-        return list(evaluate(_ALARMS["OrderlyMQCertificateEndsSoon"], _operator(metrics), now))
+        return list(evaluate(_ALERTS["OrderlyMQCertificateEndsSoon"], _operator(metrics), now))
 
     assert firing(299) == []
     assert firing(301) == firing(400) == [_labels(**_GROUP, pod="operator")]
@@ -180,19 +229,19 @@ def test_an_operator_is_stale_when_it_missed_rounds_at_any_interval(
 
     def fires(age_s: float) -> bool:
         return bool(
-            evaluate(_ALARMS["OrderlyMQOperatorResyncStale"], _operator(metrics), 1_000.0 + age_s)
+            evaluate(_ALERTS["OrderlyMQOperatorResyncStale"], _operator(metrics), 1_000.0 + age_s)
         )
 
     assert not fires(2 * interval_s)
     assert fires(max(301, 3 * interval_s + 61))
-    metrics.leading.set(0)
+    metrics.set_leading(leads=False)
     assert not fires(1e6)
 
 
-@pytest.mark.parametrize("name", _ALARMS)
-def test_an_alarm_asks_how_much_only_what_never_falls_has_grown(name: str) -> None:
-    """An alarm on a total itself would never end, and each fall of a gauge would count as a restart."""
-    expression = _ALARMS[name]
+@pytest.mark.parametrize("name", _ALERTS)
+def test_an_alert_asks_how_much_only_what_never_falls_has_grown(name: str) -> None:
+    """An alert on a total itself would never end, and each fall of a gauge would count as a restart."""
+    expression = _ALERTS[name]
     grown = re.findall(r"\b(?:rate|increase)\((\w+)", expression)
     totals = re.findall(r"\b\w+_(?:total|bucket)\b", expression)
 
@@ -200,7 +249,7 @@ def test_an_alarm_asks_how_much_only_what_never_falls_has_grown(name: str) -> No
 
 
 def test_a_lane_that_stands_still_is_reported_and_one_that_waits_for_its_time_is_not() -> None:
-    """A parked lane comes back by itself, and one that is held has an alarm of its own."""
+    """A parked lane comes back by itself, and one that is held has an alert of its own."""
     ages = {
         "inHand": 700.0,
         "ready": 700.0,
@@ -213,6 +262,6 @@ def test_a_lane_that_stands_still_is_reported_and_one_that_waits_for_its_time_is
         for state, age in ages.items()
     }
 
-    found = evaluate(_ALARMS["OrderlyMQLaneStuck"], {"orderlymq_lane_oldest_seconds": series})
+    found = evaluate(_ALERTS["OrderlyMQLaneStuck"], {"orderlymq_lane_oldest_seconds": series})
 
     assert {dict(labels)["state"] for labels in found} == {"inHand", "ready"}
