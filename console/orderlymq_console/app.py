@@ -1,7 +1,7 @@
 """
 The console as a process: everything is wired here, and nothing else makes its collaborators.
 
-Life cycle: `Console.start` listens, `close` ends viewers, questions and connections.
+Life cycle: `Console.start` listens, `close` ends viewers, changes, questions and connections.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from aiohttp import web
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import SettingError
-from orderlymq.ownedtasks import Lifecycle
+from orderlymq.ownedtasks import Lifecycle, OwnedTasks
 from orderlymq_console.apiserver import ApiServer
 from orderlymq_console.audit import Audit
 from orderlymq_console.cluster import ClusterReader
@@ -26,7 +26,7 @@ from orderlymq_console.pipelines.kubernetes import ClusterPipelines
 from orderlymq_console.pipelines.reports import PipelineSource
 from orderlymq_console.pods import Pods
 from orderlymq_console.settings import Account, ConsoleSettings, local_account
-from orderlymq_console.web.changes import add_changes
+from orderlymq_console.web.changes import Changes, add_changes
 from orderlymq_console.web.guard import guard
 from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SESSIONS, SETTINGS, VIEWERS
 from orderlymq_console.web.renderer import Renderer, static_files
@@ -39,7 +39,7 @@ from orderlymq_runtime.process.openfiles import connections_allowed, raise_limit
 from orderlymq_runtime.security.tls import ServerTls, SniffingListener, TlsError, TlsFiles
 from orderlymq_runtime.sockets.addresses import join_address
 from orderlymq_runtime.sockets.inputbudget import InputBudget
-from orderlymq_runtime.sockets.listener import listening_socket
+from orderlymq_runtime.sockets.listener import EVERY_ADDRESS, listening_socket
 
 # A form holds a token or a confirmation.
 _FORM_SIZE_MAX: Final = 64 * 1024
@@ -83,14 +83,15 @@ class Console(Lifecycle):
         self._reader = application[READER] = ClusterReader(
             self._admin, self.collector, _pipelines(settings), _pods(settings)
         )
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks = OwnedTasks()
         application[RENDERER] = Renderer(
             "; ".join(self._admin.instance.name_servers), read_only=settings.read_only
         )
         application[VIEWERS] = self.viewers
         application[AUDIT] = Audit(audit_log)
         add_views(application)
-        add_changes(application)
+        self._changes = Changes()
+        add_changes(application, self._changes)
         add_sign_in(application)
         for name, (body, kind) in static_files().items():
             application.router.add_get(f"/static/{name}", _serve(body, kind))
@@ -123,7 +124,7 @@ class Console(Lifecycle):
                 "pass another --listen"
             ) from error
         host, port = self._listener.sockets[0].getsockname()[:2]
-        self._looking = asyncio.create_task(self._look(), name="look")
+        self._tasks.keep(self._look, "look")
         self.url = f"{'http' if tls is None else 'https'}://{join_address(host, port)}"
 
     async def _listen(self, tls: ServerTls | None) -> asyncio.Server | SniffingListener:
@@ -132,22 +133,23 @@ class Console(Lifecycle):
         connections_max = min(CONNECTIONS_MAX, connections_allowed())
         budget = InputBudget()
         accept = Callers(server, connections_max, budget).accept
-        host, port = self._settings.host, self._settings.port
-        if tls is None:
-            return await asyncio.get_running_loop().create_server(accept, host, port)
+        host, port, loop = self._settings.host, self._settings.port, asyncio.get_running_loop()
+        if tls is None and host != EVERY_ADDRESS:
+            return await loop.create_server(accept, host, port)
         sock = await listening_socket(host, port, backlog=connections_max)
+        if tls is None:
+            return await loop.create_server(accept, sock=sock, backlog=connections_max)
         return SniffingListener(
             sock, tls, accept, note_refusal, greetings_max=connections_max, budget=budget
         )
 
     async def close(self) -> None:
         """End."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        await self._tasks.cancel()
         if self._listener is not None:
             self._listener.close()
         await self._runner.cleanup()
+        await self._changes.close()
         await self.collector.close()
         await self._admin.close()
 

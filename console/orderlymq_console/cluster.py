@@ -2,7 +2,8 @@
 Requests to name servers and brokers, one broker group at a time.
 
 Rules: each broker group's answer is a reading with its own age and reason, so that one that is away leaves the figures of
-the others. A broker group that was registered once and is no more is unknown, not forgotten.
+the others. A broker group that was registered once and is no more is unknown, and no plan is made without it. It is forgotten
+when it was away for `FORGOTTEN_S` and no name server names it: then it was removed.
 """
 
 import asyncio
@@ -12,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from orderlymq.admin.client import AdminClient
+from orderlymq.admin.queuelists import named_groups
 from orderlymq.connection.instance import unless_missing
 from orderlymq.connection.routes import NO_ROUTE
 from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.errors import BrokerUnreachable
 from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
@@ -26,6 +29,7 @@ from orderlymq_console.sentletters import SentLetters
 from orderlymq_console.status import BlockedReport, StatusReport
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import TOOLS_GROUP
 
 T = TypeVar("T")
 
@@ -38,6 +42,13 @@ GROUPS_S: Final = 10.0
 PODS_WAIT_S: Final = 0.2
 # Broker groups that are remembered: more than a cluster has.
 REMEMBERED_MAX: Final = 256
+NOT_REGISTERED: Final = "no leader is registered at the name servers: it is away, or was removed"
+#: One without ordered topics is in no queue list when it is away, nor when it was removed. For so long the page of changes names it, too.
+FORGOTTEN_S: Final = 3600.0
+# Who asks for the queue lists asks for the routes of all topics; a page does not wait for that.
+NAMED_S: Final = 60.0
+NAMED_TIMEOUT_S: Final = 20.0
+NAMED_WAIT_S: Final = 0.2
 # Looks that a rate is computed over, and their least distance.
 SAMPLES_MAX: Final = 10
 
@@ -109,6 +120,7 @@ class ClusterReader:
 
     Attributes:
         pulls: reads messages as an administrator's tool, without a lock and without a commit.
+        unregistered: broker groups that were registered once and were not at the last look.
         pipelines: where Spark pipelines are read; None when nobody said.
     """
 
@@ -120,7 +132,7 @@ class ClusterReader:
         pods: Pods | None = None,
     ) -> None:
         self.admin = admin
-        self.pulls = QueueReader(admin.instance, "TOOLS_CONSUMER")
+        self.pulls = QueueReader(admin.instance, TOOLS_GROUP)
         self.collector = collector
         self.pipelines = pipelines
         self._pods = pods
@@ -129,7 +141,9 @@ class ClusterReader:
         self.journal = Journal()
         self._standstills = Standstills()
         self.sent = SentLetters()
-        self._remembered: dict[str, None] = {}
+        # When each was registered last, and which of them are not.
+        self._remembered: dict[str, float] = {}
+        self.unregistered: tuple[str, ...] = ()
         self._last: dict[str, StatusReport] = {}
         self._listed_names: dict[Hashable, _Names] = {}
 
@@ -140,10 +154,42 @@ class ClusterReader:
     async def brokers(self) -> Reading[dict[str, str]]:
         """Return the leader's address of every broker group that is registered."""
         found = await self.collector.read("brokers", self.admin.brokers)
-        for name in found.value or {}:
-            if len(self._remembered) < REMEMBERED_MAX:
-                self._remembered[name] = None
+        if found.value is None:
+            return found
+        for name in found.value:
+            if name in self._remembered or len(self._remembered) < REMEMBERED_MAX:
+                self._remembered[name] = found.at_s
+        since_s = found.at_s - FORGOTTEN_S
+        if any(seen_s < since_s for seen_s in self._remembered.values()):
+            await self._forget(since_s)
+        self.unregistered = tuple(sorted(self._remembered.keys() - found.value.keys()))
         return found
+
+    async def _forget(self, since_s: float) -> None:
+        """Forget the broker groups that were not registered since a time and that nobody names."""
+        read = self.collector.read
+        try:
+            async with asyncio.timeout(NAMED_WAIT_S):
+                named = await read(
+                    "named", self.admin.absent_groups, every_s=NAMED_S, timeout_s=NAMED_TIMEOUT_S
+                )
+        except TimeoutError:
+            return
+        for name, seen_s in list(self._remembered.items()):
+            if seen_s < since_s and named.value is not None and name not in named.value:
+                del self._remembered[name]
+
+    async def check_whole(self, topic: str) -> None:
+        """Refuse to go on without a broker group that is away: what it has of a topic is in no answer.
+
+        Raises:
+            BrokerUnreachable: One that is remembered, or that a queue list names, has no leader.
+            OrderlyMQError: The name servers do not answer.
+        """
+        registered = await self.admin.brokers()
+        named = await named_groups(self.admin.instance, [topic])
+        if away := sorted({*self._remembered, *named} - registered.keys()):
+            raise BrokerUnreachable(f"{away[0]}: {NOT_REGISTERED}")
 
     async def of_each(
         self,
@@ -181,7 +227,7 @@ class ClusterReader:
     ) -> Reading[T]:
         address = (brokers.value or {}).get(name)
         if address is None:
-            return Reading(None, "no leader is registered at the name servers", brokers.at_s)
+            return Reading(None, NOT_REGISTERED, brokers.at_s)
         client = self.admin.at(name, address)
         if about != "status" and (silence := self.silence(name)) is not None:
             return silence

@@ -15,12 +15,14 @@ class Body(Model):
     Attributes:
         form: text, json or hex.
         size_bytes: of the whole body.
+        at_least: it has at least so many bytes; so much of it was inflated.
         cut: only its beginning is shown.
     """
 
     form: str
     text: str
     size_bytes: int
+    at_least: bool = False
     cut: bool
 
 
@@ -133,11 +135,11 @@ class TransactionRow(Model):
 
 
 class WaitingPage(Page):
-    """Messages that no consumer sees yet."""
+    """Messages that no consumer sees yet; *groups_left_out* counts further producer groups."""
 
     rows: tuple[WaitingRow, ...]
     groups: tuple[TransactionRow, ...]
-    groups_left_out: int = 0
+    groups_left_out: Figure = Figure(value=0)
     troubles: tuple[Trouble, ...]
 
 

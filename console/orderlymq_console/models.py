@@ -401,7 +401,10 @@ class Standstill(Model):
         since_ms: since when.
         key, message_id: of the message that it stands at.
         behind: messages that wait behind it.
-        holder, holder_address: who has it, None when nobody does.
+        by_key: of a queue: its group takes keys, so nobody holds the queue; None where that is not known.
+        lanes: of such a queue, its lanes in figures, as far as they were asked.
+        holder, holder_address: who has it, None when nobody does; of lanes in hand, who has the one that is in hand for longest.
+        in_hand_since_ms: since when that one is.
         called_ms: when the listener that has the message now was called.
         due_ms: when a parked lane is handed out again.
         last_error: what the consumer said last.
@@ -419,9 +422,12 @@ class Standstill(Model):
     key: str | None
     message_id: str | None
     behind: Figure
+    by_key: bool | None = None
+    lanes: LaneCounts | None = None
     holder: str | None
     holder_address: str | None = None
     holder_pod: Pod | None = None
+    in_hand_since_ms: int | None = None
     tries: int | None = None
     called_ms: int | None = None
     due_ms: int | None = None

@@ -1,11 +1,12 @@
 """
 Which dead letters were sent again: nobody is asked about one twice, and reading begins behind them.
 
-Rule: what was sent stays sent. What is forgotten here is asked again.
+Rules: what was sent stays sent. What is forgotten here is asked again. A topic of letters that was deleted and made again counts its
+offsets again, so the letter before a beginning is known by its identity.
 """
 
 from collections import OrderedDict
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -17,12 +18,19 @@ LETTERS_MAX: Final = 10_000
 QUEUES_MAX: Final = 1_000
 
 
+class Begin(NamedTuple):
+    """The first offset of a queue of letters before which all were sent, and the identity of the letter before it."""
+
+    offset: int
+    before: str
+
+
 class SentLetters:
     """Letters that are known to be sent again; what was looked at longest ago is forgotten first."""
 
     def __init__(self) -> None:
         self._letters: OrderedDict[str, None] = OrderedDict()
-        self._begins: OrderedDict[MessageQueue, int] = OrderedDict()
+        self._begins: OrderedDict[MessageQueue, Begin] = OrderedDict()
 
     def __contains__(self, letter: str) -> bool:
         if letter not in self._letters:
@@ -34,13 +42,13 @@ class SentLetters:
         """Remember a letter by its identity."""
         _put(self._letters, letter, None, LETTERS_MAX)
 
-    def begin(self, queue: MessageQueue) -> int:
-        """Return the first offset of a queue of letters before which all were sent."""
-        return self._begins.get(queue, 0)
+    def begin(self, queue: MessageQueue) -> Begin:
+        """Return where a look at a queue of letters begins, if the letter before is still there."""
+        return self._begins.get(queue, Begin(0, ""))
 
-    def begin_at(self, queue: MessageQueue, offset: int) -> None:
-        """Have the next look at a queue begin at an offset."""
-        _put(self._begins, queue, offset, QUEUES_MAX)
+    def begin_at(self, queue: MessageQueue, begin: Begin) -> None:
+        """Have the next look at a queue begin there."""
+        _put(self._begins, queue, begin, QUEUES_MAX)
 
 
 def _put(table: OrderedDict[K, V], key: K, value: V, limit: int) -> None:

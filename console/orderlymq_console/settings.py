@@ -4,7 +4,6 @@ Settings of the console: where it listens, who may come in, what it may do.
 Rule: beyond this machine there is no page without an account, and no start without one.
 """
 
-import ipaddress
 import re
 import secrets
 import tomllib
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from orderlymq.errors import SettingError
+from orderlymq_protocol.hosts import is_loopback
 from orderlymq_runtime.sockets.addresses import split_address
 
 TOKEN_LENGTH_MIN: Final = 20
@@ -38,7 +38,7 @@ class ConsoleSettings:
     Attributes:
         name_servers: ``host:port;host:port``; None leaves them to the environment.
         host, port: where it listens; port 0 takes a free one.
-        hosts: names under which browsers may call it, beside addresses and localhost.
+        hosts: names under which browsers may call it, beside addresses and localhost; in small letters, as browsers' names are compared.
         https_hosts: likewise, those of a proxy that speaks TLS for it.
         accounts: who may come in; with none, everybody on this machine may look.
         read_only: nobody may act.
@@ -60,6 +60,9 @@ class ConsoleSettings:
     pipelines_of: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("hosts", "https_hosts"):
+            small = tuple(each.lower() for each in getattr(self, name))
+            object.__setattr__(self, name, small)
         if not self.accounts and not is_loopback(self.host):
             raise SettingError(
                 f"to listen on {self.host}, which other machines reach, the console needs accounts: "
@@ -74,16 +77,6 @@ class ConsoleSettings:
     def needs_account(self) -> bool:
         """Whether looking takes an account."""
         return bool(self.accounts)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches *host*."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def local_account() -> Account:

@@ -26,6 +26,7 @@ class BlockedReport(Model):
 
     Attributes:
         connected: whether the leader has a connection of the holder; None where it is not reported, or nobody holds the queue.
+        by_key: the group takes keys, not queues; None where it is not reported.
     """
 
     group: str
@@ -34,6 +35,7 @@ class BlockedReport(Model):
     offset: int
     since: int
     holder: str | None = None
+    by_key: bool | None = None
     connected: bool | None = None
     lease_millis: int | None = None
     message_id: str | None = None
@@ -163,6 +165,16 @@ class TransactionsReport(OpenReport):
     oldest_millis: int | None = None
     groups: dict[str, OpenReport] = Field(default_factory=dict)
 
+    @property
+    def cut(self) -> str:
+        """Say why there are producer groups beside those that are named; empty where these are all."""
+        named = self.groups.values()
+        is_whole = (
+            sum(each.open for each in named) >= self.open
+            and sum(each.given_up for each in named) >= self.given_up
+        )
+        return "" if is_whole else _GROUPS_CUT
+
 
 class DelayedReport(Model):
     """Messages that wait for a time of their own, and for a delay level."""
@@ -194,6 +206,9 @@ class DiskReport(Model):
 
     ratio: float | None = None
     bytes: int | None = None
+
+
+_GROUPS_CUT: Final = "a leader names the producer groups with the most, and there are others"
 
 
 def _mapping(value: Any) -> Any:

@@ -25,6 +25,10 @@ class SourceUnavailable(OrderlyMQError):  # noqa: N818 - says what happened
     """Brokers or name servers stayed away longer than `retryTimeout`; run again, nothing is lost."""
 
 
+class CatalogUnavailable(OrderlyMQError):  # noqa: N818 - says what happened
+    """The catalogue of an archive did not answer, or has failed; run again, nothing is lost."""
+
+
 class UnorderedRows(OrderlyMQError):  # noqa: N818 - says what happened
     """The ordered sink got the rows of one key in two tasks; wrap the rows with `ordered()`."""
 

@@ -19,6 +19,7 @@ from orderlymq_spark.errors import OptionError
 
 Offsets: TypeAlias = Mapping[MessageQueue, int]
 """The next offset to be read (or the exclusive end) of each queue."""
+NO_OFFSETS: Final[Offsets] = MappingProxyType({})
 
 TopicIds: TypeAlias = Mapping[tuple[str, str], int]
 """The id that each broker gives a topic, by topic and broker; RocketMQ's brokers give none."""
@@ -93,6 +94,24 @@ def created_again(
     """Return the queues whose topic was created again between; an unknown id proves nothing."""
     changed = {place for place in before if before[place] != after.get(place, before[place])}
     return {queue for queue in queues if (queue.topic, queue.broker_name) in changed}
+
+
+def begun_again(start: Mapping[str, Any], end: Mapping[str, Any]) -> set[MessageQueue]:
+    """Return the queues that a batch between two places of a stream, as `to_json` has them, begins at 0.
+
+    Their topic has another id at the end, the end lies before the start, or another message stands before the same offset. A
+    queue that has got longer since it was replaced, on a cluster that gives the same ids, is not among them.
+    """
+    ends, before, after = from_json(end), marks_in(start), marks_in(end)
+    known = from_json(start)
+    found = created_again(known, ids_in(start), ids_in(end))
+    for queue, offset in known.items():
+        at = ends.get(queue, offset)
+        mark = before.get(queue)
+        other = at == offset and mark is not None and after.get(queue, mark) != mark
+        if at < offset or other:
+            found.add(queue)
+    return found
 
 
 def from_json(value: object, what: str = "offsets") -> dict[MessageQueue, int]:
@@ -223,6 +242,12 @@ class Continued:
     missing: tuple[QueueRange, ...]
 
 
+def entered_queues(known: Offsets, queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
+    """Return the queues whose topic or broker group is new to a stream: from Spark 4.2 on their first batch reads nothing of them."""
+    topics, groups = ({queue[part] for queue in known} for part in (0, 1))
+    return tuple(q for q in queues if q.topic not in topics or q.broker_name not in groups)
+
+
 def continued(
     known: Offsets, lows: Offsets, highs: Offsets, again: Set[MessageQueue] = frozenset()
 ) -> Continued:
@@ -232,9 +257,8 @@ def continued(
     not known either may be older than that. A queue that was created *again*, as one was whose end lies before what was
     read, is read from 0, and the gap in knowledge is reported as a missing range of size zero at the old place.
     """
-    topics, groups = ({queue[part] for queue in known} for part in (0, 1))
     added = sorted(set(lows) - set(known))
-    entered = tuple(q for q in added if q.topic not in topics or q.broker_name not in groups)
+    entered = entered_queues(known, added)
     start: dict[MessageQueue, int] = {}
     missing: list[QueueRange] = []
     for queue in sorted(lows):

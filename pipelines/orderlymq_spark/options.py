@@ -22,6 +22,12 @@ from orderlymq_spark.errors import OptionError, hint
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import from_json, queues_from_json
 
+# Java's Long.
+_NUMBER_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = 19
+# Brokers take batches of so many bytes, unless a Cluster says otherwise.
+BATCH_BYTES_MAX: Final = 4 << 20
+
 SOURCE_OPTIONS: Final = {
     "bootstrap": "addresses of the name servers, host:port;host:port",
     "topic": "one topic; load('orders') says the same",
@@ -69,13 +75,13 @@ SINK_OPTIONS: Final = {
     "runId": "names one load: after a failure the same name sends only what is missing; default: each load is new",
     "checkOrder": "true (default): refuse rows of one key in two tasks, and rows without key or source likewise",
     "cloudEvents": "binary or structured: the column value is an event of CloudEvents 1.0, and the message is made of it",
-    "batchBytes": "messages of a queue are sent together up to this size",
+    "batchBytes": "messages of a queue are sent together up to this size, 4 MiB at most",
     "retryTimeout": SOURCE_OPTIONS["retryTimeout"],
 }
 # Beside a checkpoint: where its stream began.
 START_FILE: Final = "orderlymq-start.json"
 SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
-"""What Spark itself puts among the options of a sink."""
+"""Options that Spark itself gives a sink."""
 _AUTH: Final = tuple(
     f"auth.{name}{env}" for name in ("accesskey", "secretkey", "token") for env in ("", "env")
 )
@@ -264,12 +270,13 @@ class _Reader:
     def flag(self, name: str, *, default: bool) -> bool:
         return self.word(name, str(default).lower(), "true", "false") == "true"
 
-    def number(self, name: str) -> int | None:
+    def number(self, name: str, most: int = _NUMBER_MAX) -> int | None:
         value = self.text(name)
         if not value:
             return None
-        if not value.isdecimal() or int(value) < 1:
-            raise OptionError(f"{name} is {value!r}; it must be a whole number from 1 on")
+        if not value.isdecimal() or len(value) > _DIGITS_MAX or not 1 <= int(value) <= most:
+            wanted = "from 1 on" if most == _NUMBER_MAX else f"from 1 to {most}"
+            raise OptionError(f"{name} is {value!r}; it must be a whole number {wanted}")
         return int(value)
 
     def duration_ms(self, name: str, default_ms: int) -> int:
@@ -408,7 +415,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
         app_id=app_id,
         run_id=read.text("runId"),
         check_order=read.flag("checkOrder", default=True),
-        batch_bytes=read.number("batchBytes") or 1 << 20,
+        batch_bytes=read.number("batchBytes", most=BATCH_BYTES_MAX) or 1 << 20,
         cloud_events=cast("ContentMode | None", mode or None),
     )
 

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from orderlymq.settings import DEFAULT_NAME_SERVER
@@ -88,6 +96,20 @@ class ClusterSpec(PipelineSpec):
         return parse_connect({"bootstrap": self.bootstrap, **as_texts(self.options)})
 
 
+_AVAILABLE_NOW: Final = "availableNow"
+
+
+def _check_trigger(trigger: str) -> str:
+    if trigger != _AVAILABLE_NOW:
+        try:
+            parse_duration_ms(trigger)
+        except OptionError as error:
+            raise ValueError(f"{error}, or {_AVAILABLE_NOW}") from error
+    return trigger
+
+
+Trigger = Annotated[str, AfterValidator(_check_trigger)]
+
 # What a checkpoint is about; the operator refuses the same changes.
 _BOUND: Final = ("path", "target", "target_bootstrap", "format", "scd", "table")
 
@@ -97,17 +119,17 @@ class StreamSpec(PipelineSpec):
 
     source: Source
     checkpoint: LocationField
-    trigger: str = "availableNow"
+    trigger: Trigger = _AVAILABLE_NOW
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
 
     @property
     def ends(self) -> bool:
         """Return whether it ends with what is there now."""
-        return self.trigger == "availableNow"
+        return self.trigger == _AVAILABLE_NOW
 
     @property
     def about(self) -> dict[str, str]:
-        """What the checkpoint is about: a pipeline with other values would lack all that was read before it."""
+        """Return the values that the checkpoint is bound to: a pipeline with others would lack all that was read before it."""
         fields = {to_camel(name): getattr(self, name, None) for name in _BOUND}
         given = {name: str(value) for name, value in fields.items() if value is not None}
         if (catalog := getattr(self, "catalog", None)) is not None:
@@ -116,14 +138,10 @@ class StreamSpec(PipelineSpec):
 
     @property
     def trigger_options(self) -> dict[str, Any]:
-        """Return the trigger for Spark.
-
-        Raises:
-            OptionError: It is neither availableNow nor a duration.
-        """
+        """Return the trigger for Spark."""
         if self.ends:
             return {"availableNow": True}
-        return {"processingTime": f"{parse_duration_ms(self.trigger, 'trigger')} milliseconds"}
+        return {"processingTime": f"{parse_duration_ms(self.trigger)} milliseconds"}
 
 
 class Catalog(Model):
@@ -192,7 +210,7 @@ class OrderAuditSpec(PipelineSpec):
     epoch_property: str = ""
     stream: bool = False
     checkpoint: LocationField | None = None
-    trigger: str = "availableNow"
+    trigger: Trigger = _AVAILABLE_NOW
     findings: LocationField | None = None
     findings_max: int = Field(default=10_000, ge=1)
     first_sequence: int | None = None
@@ -216,7 +234,7 @@ class SkewSpec(PipelineSpec):
     source: Source
     capacity_per_queue: float = Field(gt=0, description="messages a second that one queue may get")
     target_use: float = Field(default=0.7, gt=0, le=1)
-    candidates: list[int] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+    candidates: list[Annotated[int, Field(ge=1)]] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
     top: int = Field(default=20, ge=1)
     html: LocationField | None = None
 
@@ -247,8 +265,13 @@ class RedriveSpec(ClusterSpec):
     keys: list[str] | None = None
     send: bool = False
     on_overtaken: Literal["skip", "send", "hold-key"] = "hold-key"
+    on_doubtful: Literal["skip", "send", "hold-key"] = "hold-key"
     max_redrives: int = Field(default=3, ge=1)
     rate: float | None = Field(default=None, gt=0, description="messages a second")
+
+
+_LIMITS: Final = ("maxoffsetspertrigger", "maxbytespertrigger")
+_PACED_BATCH: Final = 1000
 
 
 class ReplaySpec(StreamSpec):
@@ -265,6 +288,13 @@ class ReplaySpec(StreamSpec):
     speed: float | None = Field(
         default=None, gt=0, description="1: as stored, 2: twice as fast; none: as fast as it goes"
     )
+
+    def read_options(self) -> dict[str, str]:
+        """Return how the source is read: with a pace in small batches, because a batch is sent when its last message is due."""
+        given = self.source.all_options(oneQueueList="true")
+        if self.speed is not None and {*map(str.lower, given)}.isdisjoint(_LIMITS):
+            given["maxOffsetsPerTrigger"] = str(_PACED_BATCH)
+        return given
 
     @property
     def target_connect(self) -> Connect:
@@ -331,6 +361,11 @@ class CdcSpec(StreamSpec):
     scd: Literal[1, 2] = Field(
         default=1, description="1: each row as it is now, 2: every version that it has had"
     )
+
+    @property
+    def about(self) -> dict[str, str]:
+        """Return the values that the checkpoint is bound to: by other keys the table would have rows twice."""
+        return {**super().about, "keys": json.dumps(self.keys)}
 
 
 SPECS: dict[str, type[PipelineSpec]] = {

@@ -58,22 +58,27 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def _make_trouble(name_server: str) -> None:
+    async with Producer(name_servers=name_server) as producer:
+        for number in range(24):
+            body = json.dumps({"order": number, "amount": 12345678901234567890})
+            await producer.send("orders", body, key=f"order-{number % 4}")
+        await producer.send("orders", HOSTILE_BODY, key=HOSTILE_KEY)
+        await producer.send("orders", b"\x00\x01\xff\xfe", key="binary")
+    await hold_lane(name_server, "billing")
+
+
+async def hold_lane(name_server: str, group: str) -> None:
+    """Consume the orders by key, until the lane of order-3 alone is held."""
     async with AdminClient(name_server) as admin:
-        by_key = SubscriptionGroupConfig("billing", concurrency="Key", on_dead_letter="HoldKey")
+        by_key = SubscriptionGroupConfig(group, concurrency="Key", on_dead_letter="HoldKey")
         await admin.set_group(by_key)
-        async with Producer(name_servers=name_server) as producer:
-            for number in range(24):
-                body = json.dumps({"order": number, "amount": 12345678901234567890})
-                await producer.send("orders", body, key=f"order-{number % 4}")
-            await producer.send("orders", HOSTILE_BODY, key=HOSTILE_KEY)
-            await producer.send("orders", b"\x00\x01\xff\xfe", key="binary")
 
         def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
             if messages[0].key == "order-3":
                 raise RuntimeError(HOSTILE_ERROR)
 
         async with Consumer(
-            "billing",
+            group,
             name_server,
             topics="orders",
             ordered="key",
@@ -81,12 +86,12 @@ async def _make_trouble(name_server: str) -> None:
             listener=listen,
             settings=ConsumerSettings(max_reconsume_times=1),
         ):
-            while not await _only_the_held_is_owed(admin):  # noqa: ASYNC110 - nothing signals it
+            while not await _only_the_held_is_owed(admin, group):  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(0.02)
 
 
-async def _only_the_held_is_owed(admin: AdminClient) -> bool:
-    table = await admin.lanes("billing")
+async def _only_the_held_is_owed(admin: AdminClient, group: str) -> bool:
+    table = await admin.lanes(group)
     scanned = sum(row.scanned for row in table.queues)
     return scanned == 26 and sum(row.owed for row in table.queues) == 6
 

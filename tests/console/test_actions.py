@@ -3,12 +3,15 @@
 import asyncio
 import re
 from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import pytest
 
 from orderlymq import Consumer, Producer
 from orderlymq.admin.client import AdminClient
+from orderlymq.admin.operations import ParkedKey
 from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import Message, ReceivedMessage
@@ -18,16 +21,23 @@ from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.settings import ConsoleSettings
+from orderlymq_console.web import changes
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
+from tests.console.conftest import hold_lane
 from tests.console.signedin import ALICE, BOB, RESET, RETRY, SKIP, Log, fields, post, sign_in
 
 pytestmark = pytest.mark.cluster
 
 
-async def held(cluster: Cluster) -> list[tuple[str, int]]:
+def fresh(name: str) -> str:
+    """Return a name that no other test, and no first try of this one, has used."""
+    return f"{name}-{uuid4().hex[:6]}"
+
+
+async def held(cluster: Cluster, group: str = "billing") -> list[tuple[str, int]]:
     async with AdminClient(cluster.name_server) as admin:
-        lanes = (await admin.lanes("billing")).lanes
+        lanes = (await admin.lanes(group)).lanes
     return [(lane.key, lane.tries) for lane in lanes if lane.state == "held"]
 
 
@@ -152,22 +162,24 @@ async def test_a_skip_makes_a_dead_letter_and_lets_the_lane_go_on(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
     """It stands in the audit log before and after, and on its page; the same form does nothing twice."""
+    group = fresh("skipping")
+    await hold_lane(troubled.name_server, group)
+    path = f"/groups/{group}/release?topic=orders&key=order-3&how=skip"
     await sign_in(browser, guarded, ALICE)
-    form = {**await fields(browser, guarded, SKIP), "confirm": "order-3"}
+    form = {**await fields(browser, guarded, path), "confirm": "order-3"}
 
-    status, html = await post(browser, guarded, SKIP, form)
-    again = await post(browser, guarded, SKIP, form)
+    status, html = await post(browser, guarded, path, form)
+    again = await post(browser, guarded, path, form)
 
     assert (status, "Done: 1 lane or key released" in html) == (200, True), html
     assert again[0] in (404, 409)
-    assert await held(troubled) == []
-    async with browser.get(f"{guarded.url}/api/dead-letters") as answer:
-        rows = (await answer.json())["rows"]
+    assert await held(troubled, group) == []
+    rows: list[dict[str, Any]] = []
     while not rows or rows[0]["letters"]["value"] != 1:
         await asyncio.sleep(0.2)
         async with browser.get(f"{guarded.url}/api/dead-letters") as answer:
-            rows = (await answer.json())["rows"]
-    assert [(row["group"], row["onDeadLetter"]) for row in rows] == [("billing", "HoldKey")]
+            rows = [row for row in (await answer.json())["rows"] if row["group"] == group]
+    assert [row["onDeadLetter"] for row in rows] == ["HoldKey"]
     assert [(line["account"], line["action"], line["outcome"]) for line in log.lines] == [
         ("alice", "skip", "begins"),
         ("alice", "skip", "done: 1 lane or key released"),
@@ -183,14 +195,15 @@ async def test_a_key_parked_behind_a_dead_letter_is_released(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
     """Of an ordered group under HoldKey; its letters stay until a redrive, and the page of dead letters leads there."""
-    await park(troubled, "shipping", "order-2")
+    group = fresh("shipping")
+    await park(troubled, group, "order-2")
     await sign_in(browser, guarded, ALICE)
-    async with browser.get(f"{guarded.url}/api/groups/shipping") as answer:
+    async with browser.get(f"{guarded.url}/api/groups/{group}") as answer:
         (row,) = (await answer.json())["standing"]
-    async with browser.get(f"{guarded.url}/groups/shipping") as answer:
+    async with browser.get(f"{guarded.url}/groups/{group}") as answer:
         html = await answer.text()
-    path = "/groups/shipping/release?topic=orders&key=order-2&how=release"
-    await no_lag(troubled, "shipping")
+    path = f"/groups/{group}/release?topic=orders&key=order-2&how=release"
+    await no_lag(troubled, group)
     async with browser.get(guarded.url + path) as answer:
         shown = await answer.text()
 
@@ -198,34 +211,35 @@ async def test_a_key_parked_behind_a_dead_letter_is_released(
     status, html_done = await post(browser, guarded, path, form)
 
     assert (row["kind"], row["key"], row["releasable"]) == ("key", "order-2", True)
-    assert 'href="/dead-letters/shipping"' in html
+    assert f'href="/dead-letters/{group}"' in html
     assert "/release?" not in html
-    assert "in %DLQ%shipping until a redrive" in shown
+    assert f"in %DLQ%{group} until a redrive" in shown
     assert "checkbox" not in shown
     assert (status, "Done: 1 lane or key released" in html_done) == (200, True), html_done
     async with AdminClient(troubled.name_server) as admin:
-        assert await admin.parked_keys("shipping") == []
+        assert await admin.parked_keys(group) == []
 
 
 async def test_what_passes_dead_letters_needs_a_second_consent(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
     """A release or a redrive while the queue has a lag: it says how many wait, and goes when they are many more."""
-    troubled.create_topic("claims", queues=1)
-    query = "topic=claims&key=order-2"
-    release, redrive = (f"/groups/filing/{name}?{query}" for name in ("release", "redrive"))
+    topic, group = fresh("claims"), fresh("filing")
+    troubled.create_topic(topic, queues=1)
+    query = f"topic={topic}&key=order-2"
+    release, redrive = (f"/groups/{group}/{name}?{query}" for name in ("release", "redrive"))
     async with Producer(name_servers=troubled.name_server) as producer:
-        await producer.send("claims", "1", key="order-2")
-        await park(troubled, "filing", "order-2", topic="claims")
-        await no_lag(troubled, "filing")
-        await producer.send("claims", "2", key="order-2")
+        await producer.send(topic, "1", key="order-2")
+        await park(troubled, group, "order-2", topic=topic)
+        await no_lag(troubled, group)
+        await producer.send(topic, "2", key="order-2")
         await sign_in(browser, guarded, ALICE)
         async with browser.get(guarded.url + release + "&how=release") as answer:
             shown = await answer.text()
         form = {**await fields(browser, guarded, release), "confirm": "order-2"}
         without = await post(browser, guarded, release, form)
         assert log.lines == []
-        await producer.send("claims", "3", key="order-1")
+        await producer.send(topic, "3", key="order-1")
         more = await post(browser, guarded, release, form | {"consent": "1"})
         form = {**await fields(browser, guarded, release), "confirm": "order-2", "consent": "1"}
         released = await post(browser, guarded, release, form)
@@ -234,7 +248,8 @@ async def test_what_passes_dead_letters_needs_a_second_consent(
         redriven = await post(browser, guarded, redrive, form | {"consent": "1"})
 
     assert (
-        "1 message waits in queue broker-a:0 of claims. Those of a key are consumed before" in shown
+        f"1 message waits in queue broker-a:0 of {topic}. Those of a key are consumed before"
+        in shown
     )
     assert (without[0], "Nothing was done: agree to" in without[1]) == (400, True), without
     assert more[0] == 409
@@ -248,14 +263,15 @@ async def test_of_one_group_there_is_one_change_at_a_time(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
     """Law: a form that is sent twice begins once; the second one is planned when the first has ended, and finds nothing."""
-    troubled.create_topic("parcels", queues=1)
+    topic, group = fresh("parcels"), fresh("posting")
+    troubled.create_topic(topic, queues=1)
     async with Producer(name_servers=troubled.name_server) as producer:
-        await producer.send("parcels", "1", key="order-2")
-        await park(troubled, "posting", "order-2", topic="parcels")
-    await no_lag(troubled, "posting")
+        await producer.send(topic, "1", key="order-2")
+        await park(troubled, group, "order-2", topic=topic)
+    await no_lag(troubled, group)
     await sign_in(browser, guarded, ALICE)
     for name in ("release", "redrive"):
-        path = f"/groups/posting/{name}?topic=parcels&key=order-2"
+        path = f"/groups/{group}/{name}?topic={topic}&key=order-2"
         form = {**await fields(browser, guarded, path), "confirm": "order-2"}
         answers = await asyncio.gather(*(post(browser, guarded, path, form) for _ in range(2)))
         assert sorted(status for status, _ in answers) == [200, 404], answers
@@ -268,6 +284,52 @@ async def test_of_one_group_there_is_one_change_at_a_time(
     ]
 
 
+@pytest.mark.parametrize(
+    ("patience_s", "outcome"),
+    [
+        (20, "done: 3 dead letters sent"),
+        # Those that were sent before the end are counted.
+        (0, r"failed: ([12] of 3 dead letters sent; of the others it is not known: )?cancelled"),
+    ],
+)
+async def test_the_console_ends_when_its_changes_have_ended(
+    troubled: Cluster,
+    browser: aiohttp.ClientSession,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+    patience_s: float,
+    outcome: str,
+) -> None:
+    """Law: what has begun has an end in the audit log; what takes too long is cancelled, and that stands there."""
+    monkeypatch.setattr(changes, "_CLOSE_MAX_S", patience_s)
+    topic, group = fresh("crates"), fresh("stacking")
+    release, redrive = (
+        f"/groups/{group}/{name}?topic={topic}&key=order-2" for name in ("release", "redrive")
+    )
+    troubled.create_topic(topic, queues=1)
+    async with Producer(name_servers=troubled.name_server) as producer:
+        for number in range(3):
+            await producer.send(topic, str(number), key="order-2")
+    await park(troubled, group, "order-2", topic=topic, behind=2)
+    await no_lag(troubled, group)
+    settings = ConsoleSettings(name_servers=troubled.name_server, port=0, accounts=(ALICE,))
+    async with Console(settings, log) as console:
+        await sign_in(browser, console, ALICE)
+        confirm = {"confirm": "order-2"}
+        form = await fields(browser, console, release)
+        await post(browser, console, release, form | confirm)
+        form = await fields(browser, console, redrive)
+        troubled.delay("send", 1.5, times=3)
+        sending = asyncio.create_task(post(browser, console, redrive, form | confirm))
+        while len(log.lines) < 3:  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0.02)
+    outcomes = [line["outcome"] for line in log.lines]
+    await asyncio.gather(sending, return_exceptions=True)
+
+    assert outcomes[:3] == ["begins", "done: 1 lane or key released", "begins"]
+    assert re.fullmatch(outcome, outcomes[3])
+
+
 async def no_lag(cluster: Cluster, group: str) -> None:
     """Set the offsets of a group to the ends of the topics that it consumes, as its members would."""
     async with AdminClient(cluster.name_server) as admin:
@@ -275,8 +337,10 @@ async def no_lag(cluster: Cluster, group: str) -> None:
             await admin.reset_offsets(group, topic, "latest")
 
 
-async def park(cluster: Cluster, group: str, *bad_keys: str, topic: str = "orders") -> None:
-    """Consume in order until these keys are parked."""
+async def park(
+    cluster: Cluster, group: str, *bad_keys: str, topic: str = "orders", behind: int = 0
+) -> None:
+    """Consume in order until these keys are parked, with as many letters *behind* their first ones."""
 
     def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
         if messages[0].key in bad_keys:
@@ -293,21 +357,24 @@ async def park(cluster: Cluster, group: str, *bad_keys: str, topic: str = "order
             listener=listen,
             settings=ConsumerSettings(max_reconsume_times=1),
         ):
-            while len(await admin.parked_keys(group)) < len(bad_keys):  # noqa: ASYNC110 - nothing signals it
+            parked: list[ParkedKey] = []
+            while sum(1 + each.behind for each in parked) < len(bad_keys) + behind:
                 await asyncio.sleep(0.05)
+                parked = await admin.parked_keys(group)
 
 
 async def test_a_key_is_what_it_is_with_the_blanks_around_it(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
     """Another key without them is left alone, and no confirmation without them counts."""
-    troubled.create_topic("blanks", queues=1)
-    path = "/groups/spacing/release?topic=blanks&key=k%20"
+    topic, group = fresh("blanks"), fresh("spacing")
+    troubled.create_topic(topic, queues=1)
+    path = f"/groups/{group}/release?topic={topic}&key=k%20"
     async with Producer(name_servers=troubled.name_server) as producer:
         for key in ("k", "k "):
-            await producer.send("blanks", "x", key=key)
-    await park(troubled, "spacing", "k", "k ", topic="blanks")
-    await no_lag(troubled, "spacing")
+            await producer.send(topic, "x", key=key)
+    await park(troubled, group, "k", "k ", topic=topic)
+    await no_lag(troubled, group)
     await sign_in(browser, guarded, ALICE)
 
     form = await fields(browser, guarded, path)
@@ -316,14 +383,15 @@ async def test_a_key_is_what_it_is_with_the_blanks_around_it(
 
     assert (form["key"], wrong[0], right[0]) == ("k ", 400, 200), right
     async with AdminClient(troubled.name_server) as admin:
-        assert [each.key for each in await admin.parked_keys("spacing")] == ["k"]
+        assert [each.key for each in await admin.parked_keys(group)] == ["k"]
 
 
 async def test_a_lane_is_found_among_more_than_a_broker_lists(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
 ) -> None:
     """It lists 256 of them, and is asked for this one."""
-    troubled.create_topic("wide", queues=1)
+    topic, group = fresh("wide"), fresh("many")
+    troubled.create_topic(topic, queues=1)
     keys = [f"k-{number}" for number in range(300)]
 
     def listen(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
@@ -333,27 +401,27 @@ async def test_a_lane_is_found_among_more_than_a_broker_lists(
         AdminClient(troubled.name_server) as admin,
         Producer(name_servers=troubled.name_server) as producer,
     ):
-        by_key = SubscriptionGroupConfig("many", concurrency="Key", on_dead_letter="HoldKey")
+        by_key = SubscriptionGroupConfig(group, concurrency="Key", on_dead_letter="HoldKey")
         await admin.set_group(by_key)
         await producer.send_batch(
-            [Message(topic="wide", body=b"x", key=key) for key in keys], queue=0
+            [Message(topic=topic, body=b"x", key=key) for key in keys], queue=0
         )
         async with Consumer(
-            "many",
+            group,
             troubled.name_server,
-            topics="wide",
+            topics=topic,
             ordered="key",
             consume_from="first",
             listener=listen,
             settings=ConsumerSettings(max_reconsume_times=1),
         ):
-            while sum(row.held for row in (await admin.lanes("many")).queues) < len(keys):  # noqa: ASYNC110
+            while sum(row.held for row in (await admin.lanes(group)).queues) < len(keys):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        listed = {lane.key for lane in (await admin.lanes("many")).lanes}
+        listed = {lane.key for lane in (await admin.lanes(group)).lanes}
     (unlisted, *_) = sorted(set(keys) - listed)
     await sign_in(browser, guarded, ALICE)
     form = await fields(
-        browser, guarded, f"/groups/many/release?topic=wide&key={unlisted}&how=skip"
+        browser, guarded, f"/groups/{group}/release?topic={topic}&key={unlisted}&how=skip"
     )
 
     assert (form["key"], form["how"]) == (unlisted, "skip")
@@ -363,26 +431,27 @@ async def test_a_preview_shows_the_message_of_a_lane_that_goes_by_another_proper
     troubled: Cluster,
 ) -> None:
     """No message has the lane's key as its sharding key: the one that the lane stands at is shown all the same."""
-    troubled.create_topic("sides", queues=1)
+    topic, group = fresh("sides"), fresh("by-order")
+    troubled.create_topic(topic, queues=1)
     at = troubled.name_server
 
     def listen(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
         raise RuntimeError("no such order")
 
     async with AdminClient(at) as admin, Producer(name_servers=at) as producer:
-        group = SubscriptionGroupConfig("by-order", concurrency="Key", lane_key_property="order")
-        await admin.set_group(group)
+        by_order = SubscriptionGroupConfig(group, concurrency="Key", lane_key_property="order")
+        await admin.set_group(by_order)
         for customer in ("alice", "bob"):
             order = {"order": f"of {customer}"}
             await producer.send(
-                Message(topic="sides", body=b"x", key=customer, properties=order), queue=0
+                Message(topic=topic, body=b"x", key=customer, properties=order), queue=0
             )
         async with Consumer(
-            "by-order", at, topics="sides", ordered="key", consume_from="first", listener=listen
+            group, at, topics=topic, ordered="key", consume_from="first", listener=listen
         ):
-            while sum(row.parked for row in (await admin.lanes("by-order")).queues) < 2:  # noqa: ASYNC110
+            while sum(row.parked for row in (await admin.lanes(group)).queues) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        wanted = {"group": "by-order", "topic": "sides", "key": "of bob", "how": "retry"}
+        wanted = {"group": group, "topic": topic, "key": "of bob", "how": "retry"}
         plan = await plan_release(ClusterReader(admin, Collector()), Parameters(wanted))
 
     assert [(row.offset, row.key) for row in plan.following] == [(1, "bob")]

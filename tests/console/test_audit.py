@@ -81,3 +81,23 @@ async def test_what_is_done_is_called_done_when_its_log_is_full(
     assert "it is done, but the audit log cannot be written" in html
     assert "Nothing was done" not in html
     assert [line["outcome"] for line in log.lines] == ["begins"]
+
+
+@pytest.mark.cluster
+async def test_a_console_at_the_addresses_of_both_families_notes_callers_as_they_are_called(
+    troubled: Cluster, browser: aiohttp.ClientSession
+) -> None:
+    """Law: the log names one of IPv4 by its own address, and one of IPv6 is served."""
+    log = Log()
+    settings = ConsoleSettings(
+        name_servers=troubled.name_server, host="::", port=0, accounts=(ALICE,)
+    )
+    async with Console(settings, log) as console:
+        for host in ("127.0.0.1", "[::1]"):
+            console.url = f"http://{host}:{console.url.rpartition(':')[2]}"
+            await sign_in(browser, console, ALICE)
+            form = await fields(browser, console, f"{RESET}&to=earliest")
+            status, html = await post(browser, console, RESET, {**form, "confirm": "billing"})
+            assert status == 200, html
+
+    assert {line["address"] for line in log.lines} == {"127.0.0.1", "::1"}

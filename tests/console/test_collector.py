@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from orderlymq import ownedtasks
 from orderlymq.errors import BrokerUnreachable
+from orderlymq_console.app import Console
 from orderlymq_console.collector import (
     ASKING_MAX,
     CHANGED_S,
@@ -261,3 +263,21 @@ async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert beyond.unknown == "too many questions wait; try again"
+
+
+async def test_a_console_that_nobody_looks_at_goes_on_to_look(
+    lonely: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: what ends its look is logged and it begins again, so that the last hour stays known."""
+    monkeypatch.setattr(ownedtasks, "RESTART_S", 0.0)
+
+    def looks() -> list[asyncio.Task[object]]:
+        return [each for each in asyncio.all_tasks() if each.get_name() == "look"]
+
+    (first,) = looks()
+    first.cancel()
+    await asyncio.wait([first])
+
+    while not looks():  # noqa: ASYNC110 - nothing signals it
+        await asyncio.sleep(0.01)
+    assert looks() != [first]

@@ -17,6 +17,7 @@ from orderlymq_console.web import events
 from orderlymq_console.web.keys import SETTINGS, VIEWERS
 from orderlymq_console.web.sessions import WRONG_MAX
 from orderlymq_console.web.viewers import Viewers
+from tests.waiting import turns
 
 TOKEN = "v" * 24
 
@@ -38,6 +39,7 @@ async def serving(render: Callable[[], Awaitable[str]]) -> AsyncIterator[web.App
     try:
         yield runner
     finally:
+        await turns()
         await runner.cleanup()
 
 
@@ -55,7 +57,7 @@ async def test_a_viewer_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPa
         assert server is not None
         with socket.create_connection(runner.addresses[0][:2]) as sleeper:
             sleeper.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(30.0):
                 while not server.requests_count or server.connections:  # noqa: ASYNC110 - nothing signals it
                     await asyncio.sleep(0.01)
 
@@ -75,7 +77,7 @@ async def test_a_viewer_hears_something_each_time(
             raise OrderlyMQError("away")
         return text
 
-    async with serving(render) as runner, asyncio.timeout(5.0):
+    async with serving(render) as runner, asyncio.timeout(30.0):
         host, port = runner.addresses[0][:2]
         async with browser.get(f"http://{host}:{port}/") as followed:
             heard = await followed.content.read()  # to the end: there is no eighth page

@@ -314,6 +314,17 @@ async def test_who_signs_in_through_a_proxy_that_changes_the_host_learns_so(
     assert "must pass on the header Host" in html
 
 
+@pytest.mark.parametrize("site", [None, "none", "same-origin", "cross-site"])
+async def test_no_link_signs_in_where_there_are_accounts(
+    guarded: Console, browser: aiohttp.ClientSession, site: str | None
+) -> None:
+    """Law: over plain http a browser names no site that led to a link, and another account's link would act in its name."""
+    headers = {} if site is None else {"Sec-Fetch-Site": site}
+    link = f"{guarded.url}/sign-in?token={ACT}&next=/audit"
+    async with browser.get(link, headers=headers, allow_redirects=False) as answer:
+        assert (answer.status, "Set-Cookie" in answer.headers) == (403, False)
+
+
 async def test_a_link_with_a_token_works_only_where_nobody_referred_to_it(
     lonely: Console, browser: aiohttp.ClientSession
 ) -> None:

@@ -18,6 +18,7 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_console.app import Console
 from orderlymq_console.cluster import Answers
 from orderlymq_console.collector import Reading
+from orderlymq_console.pages.key import sentence
 from orderlymq_console.pages.keylife import MESSAGES_MAX, lane_state, standstills
 from orderlymq_console.pages.message import ANY_LANE
 from orderlymq_console.settings import ConsoleSettings
@@ -111,25 +112,46 @@ def lane(**values: Any) -> LaneShown:
 
 
 @pytest.mark.parametrize(
-    ("following", "shown", "offset", "text"),
+    ("following", "shown", "begin", "offset", "text"),
     [
-        (None, lane(holder="alice"), 7, "alice has it in hand."),
-        (None, lane(state="ready"), 7, "Its lane gives it to the next member that fetches."),
-        (None, lane(), 9, "It waits in the lane of its key, which goes on at offset 7."),
-        (None, lane(), 6, "It is completed: the lane of its key has passed it."),
-        (8, None, 8, "It waits in the lane of its key, which goes on at offset 8."),
-        (8, None, 6, "It is completed: the lane of its key has passed it."),
-        (None, None, 6, "It is completed: the lane of its key has passed it."),
-        (None, None, 5 + READ_MAX, "It is behind the first 1,000 messages that wait"),
+        (None, lane(holder="alice"), None, 7, "alice has it in hand."),
+        (None, lane(state="ready"), None, 7, "Its lane gives it to the next member that fetches."),
+        (None, lane(), None, 9, "It waits in the lane of its key, which goes on at offset 7."),
+        (None, lane(), None, 6, "It is completed: the lane of its key has passed it."),
+        (8, None, 5, 8, "It waits in the lane of its key, which goes on at offset 8."),
+        (8, None, 5, 6, "It is completed: the lane of its key has passed it."),
+        (None, None, 5, 6, "It is completed: the lane of its key has passed it."),
+        (None, None, 5, 5 + READ_MAX, "It is behind the first 1,000 messages that wait"),
+        (None, None, 5_000, 3_000, "It is completed: the lane of its key has passed it."),
+        (None, None, 5_000, 5_000 + READ_MAX, "It is behind the first 1,000 messages that wait"),
     ],
 )
 def test_a_lane_shows_what_becomes_of_a_message_that_its_group_has_not_committed(
-    following: int | None, shown: LaneShown | None, offset: int, text: str
+    following: int | None, shown: LaneShown | None, begin: int | None, offset: int, text: str
 ) -> None:
-    """Messages of one lane are completed in their order."""
-    each = GroupAndKey("billing", None, 5, following, None, None, True, shown)
+    """Messages of one lane are completed in their order, also behind another lane that stands for long."""
+    each = GroupAndKey("billing", None, 5, following, None, None, True, shown, begin=begin)
 
     assert lane_state(each, message(offset)).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("by_key", "begin", "end", "text"),
+    [
+        (True, 5_000, 5_500, "The group has consumed every message of the key."),
+        (True, 5_000, 6_001, "None of the first 1,000 messages that the group has not looked at"),
+        (False, 0, 5_000, "None of the first 1,000 waiting messages is of this key"),
+        (False, 0, 1_000, "The group has consumed every message of the key."),
+    ],
+)
+def test_a_key_of_which_nothing_is_owed_is_consumed_as_far_as_was_read(
+    by_key: bool, begin: int, end: int, text: str
+) -> None:
+    """Law: the search begins where a group by key has not looked, and not where its committed offset is kept by another lane."""
+    each = GroupAndKey("billing", None, 0, None, None, None, by_key, begin=begin)
+    explained = KeyExplanation("orders", "k", True, QUEUE, 1, 0, end, (each,))
+
+    assert sentence(each, explained).startswith(text)
 
 
 def test_a_message_is_not_said_to_be_completed_where_lanes_go_by_another_property() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,21 +11,21 @@ from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import copy_to_retry
-from orderlymq.message import Message
+from orderlymq.message import Message, ReceivedMessage
 from orderlymq_console.actions.plan import Plan
 from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.messagemodels import LettersPage
 from orderlymq_console.pages.key import key as explained
-from orderlymq_console.pages.letters import READ_MAX, Letters, is_sent, letters, read_letters
+from orderlymq_console.pages.letters import READ_MAX, Letters, letters, read_letters
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
-from orderlymq_console.sentletters import SentLetters
+from orderlymq_console.sentletters import Begin
 from orderlymq_protocol.body.config import PERM_READ, SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.names import ORDER_NAMESPACE, former_redrive_key
+from orderlymq_protocol.names import ORDER_NAMESPACE
 from orderlymq_testing.cluster import Cluster
 from tests.cluster.conftest import make_group  # noqa: F401 - a fixture
 from tests.cluster.processes import Group
@@ -65,17 +66,22 @@ async def give_up(admin: AdminClient, group: str, topic: str, keys: list[str]) -
         )
     (queue,) = (await admin.route(topic)).subscribe
     pulls = QueueReader(admin.instance, "TOOLS_CONSUMER")
-    address = (await admin.brokers())[queue.broker_name]
     offset, end = 0, await pulls.max_offset(queue)
     while offset < end:
         result = await pulls.pull(queue, offset, unreadable=True)
         offset = result.next_offset
         for each in result.messages:
-            copy = copy_to_retry(each, group, times=1, maximum=1, delay_level=0, born_ms=1)
-            await admin.instance.call(address, RequestCode(copy.code), copy.ext, copy.body)
+            await hand_over(admin, group, each)
     await admin.set_offsets(group, topic, {queue: end})
 
     return MessageQueue(f"%DLQ%{group}", queue.broker_name, 0)
+
+
+async def hand_over(admin: AdminClient, group: str, message: ReceivedMessage) -> None:
+    """Make a dead letter of a message, as its consumer does."""
+    address = (await admin.brokers())[message.queue.broker_name]
+    copy = copy_to_retry(message, group, times=1, maximum=1, delay_level=0, born_ms=1)
+    await admin.instance.call(address, RequestCode(copy.code), copy.ext, copy.body)
 
 
 async def page(reader: ClusterReader, group: str) -> LettersPage:
@@ -86,22 +92,29 @@ def offsets(found: Letters) -> list[int]:
     return [each.offset for each in found.found]
 
 
-async def test_a_look_reads_a_bounded_number_behind_what_was_sent(admin: AdminClient) -> None:
-    """It says that there are more, until it has read the last one; a topic that began again is read from its begin."""
+async def test_a_look_reads_a_bounded_number_behind_what_was_sent(
+    admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that there are more, until it has read the last one; a topic that began again is read from its begin, however long it is."""
     queue = await give_up(admin, "window", "windows", ["a", "a", "b", "c", "a"])
-    sent = SentLetters()
+    reader = ClusterReader(admin, Collector())
 
-    first = await read_letters(admin, "window", sent, read_max=2)
-    sent.begin_at(queue, 2)
-    second = await read_letters(admin, "window", sent, read_max=2)
-    whole = await read_letters(admin, "window", sent)
-    sent.begin_at(queue, 9)
-    again = await read_letters(admin, "window", sent)
+    with monkeypatch.context() as few:
+        few.setattr("orderlymq_console.pages.letters.READ_MAX", 2)
+        first = await read_letters(reader, "window")
+        reader.sent.begin_at(queue, Begin(2, first.found[1].identity))
+        second = await read_letters(reader, "window")
+    whole = await read_letters(reader, "window")
+    reader.sent.begin_at(queue, Begin(9, first.found[1].identity))
+    again = await read_letters(reader, "window")
+    reader.sent.begin_at(queue, Begin(2, "another letter"))
+    other = await read_letters(reader, "window")
 
     assert (offsets(first), first.total, first.passed, bool(first.rest)) == ([0, 1], 5, 0, True)
     assert (offsets(second), second.total, second.passed, bool(second.rest)) == ([2, 3], 5, 2, True)
     assert (offsets(whole), whole.passed, whole.rest) == ([2, 3, 4], 2, "")
     assert (offsets(again), again.passed) == ([0, 1, 2, 3, 4], 0)
+    assert (offsets(other), other.passed) == ([0, 1, 2, 3, 4], 0)
     assert [(each.key, each.topic) for each in first.found] == [("a", "windows")] * 2
 
 
@@ -117,6 +130,28 @@ async def test_nothing_is_redriven_into_a_topic_in_which_the_group_has_no_offset
         await plan_redrive(
             reader, Parameters({"group": "crooked", "topic": "payments", "key": "k"})
         )
+
+
+@pytest.mark.parametrize(
+    "forged", [{"body": b"mine"}, {"properties": {"__SHARDINGKEY": "k", "color": "red"}}]
+)
+async def test_a_letter_that_its_topic_does_not_know_needs_a_consent(
+    admin: AdminClient, forged: dict[str, Any]
+) -> None:
+    """Law: who consumes for a group can write letters that name a topic and the id of a message there, and say something else."""
+    group = "forging-" + "".join(forged)
+    await give_up(admin, group, f"of-{group}", ["k", "k"])
+    (queue,) = (await admin.route(f"of-{group}")).subscribe
+    first = (await QueueReader(admin.instance, "TOOLS_CONSUMER").pull(queue, 0)).messages[0]
+    reader = ClusterReader(admin, Collector())
+    what = Parameters({"group": group, "topic": queue.topic, "key": "k"})
+
+    before = await plan_redrive(reader, what)
+    await hand_over(admin, group, replace(first, **forged))
+    after = await plan_redrive(reader, what)
+
+    assert (before.consent, len(before.letters), len(after.letters)) == ("", 2, 3)
+    assert f"{queue.topic} has no message that says the same as 1 letter of these" in after.consent
 
 
 @pytest.mark.parametrize("what", [{"key": "k"}, {"all": "1"}])
@@ -147,7 +182,7 @@ async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) 
     before = await page(reader, "crowd")
     with pytest.raises(NotThere, match="more letters than are read"):
         await plan_redrive(reader, Parameters({"group": "crowd", "topic": "crowds", "key": "late"}))
-    for each in (await read_letters(admin, "crowd", reader.sent)).found:
+    for each in (await read_letters(reader, "crowd")).found:
         reader.sent.add(each.identity)
     sent = await page(reader, "crowd")
     clock.now_s += 1
@@ -209,22 +244,6 @@ def beginning(plan: Plan, count: int) -> Plan:
     return plan.model_copy(update={"letters": plan.letters[:count]})
 
 
-async def test_what_a_console_of_before_redrove_is_not_sent_again(admin: AdminClient) -> None:
-    """It knew a letter by its place alone; what was sent before the letter was stored is another one's copy."""
-    queue = await give_up(admin, "upgraded", "upgrades", ["a", "b"])
-    key = former_redrive_key(queue, 0)
-    async with Producer("former", instance=admin.instance) as producer:
-        await producer.send(Message(topic="upgrades", body=b"x", key="a", unique_key=key))
-    first, second = (await read_letters(admin, "upgraded", SentLetters())).found
-    later = replace(first, stored_ms=first.stored_ms + 3_600_000)
-
-    sent = [await is_sent(admin, SentLetters(), each) for each in (first, second, later)]
-    rows = (await page(ClusterReader(admin, Collector()), "upgraded")).rows
-
-    assert sent == [True, False, False]
-    assert {row.key: row.step for row in rows} == {"a": "done", "b": "redrive"}
-
-
 async def test_any_number_of_viewers_ask_whether_a_letter_was_sent_every_ten_seconds(
     admin: AdminClient,
 ) -> None:
@@ -245,7 +264,7 @@ async def test_any_number_of_viewers_ask_whether_a_letter_was_sent_every_ten_sec
     # The brokers, what they are, their groups, parked keys and offsets; the letters.
     others = 5
     assert [await cost(0.5), await cost(1), await cost(9)] == [0, others, others + 1 + 2]
-    for each in (await read_letters(admin, "watched", reader.sent)).found:
+    for each in (await read_letters(reader, "watched")).found:
         reader.sent.add(each.identity)
     assert await cost(11) == others + 1
     assert {row.step for row in (await page(reader, "watched")).rows} == {"done"}
@@ -257,12 +276,13 @@ async def test_a_parked_key_without_letters_is_shown(cluster: Cluster, admin: Ad
     async with Producer("sender", instance=admin.instance) as producer:
         await producer.send("parcels", "x", key="k")
     await park(cluster, "posting", "k", topic="parcels")
-    while not (await read_letters(admin, "posting", SentLetters())).total:  # noqa: ASYNC110 - nothing signals it
+    reader = ClusterReader(admin, Collector())
+    while not (await read_letters(reader, "posting")).total:  # noqa: ASYNC110 - nothing signals it
         await asyncio.sleep(0.05)
     await admin.delete_topic("%DLQ%posting")
     await admin.reset_offsets("posting", "parcels", "latest")
 
-    (row,) = (await page(ClusterReader(admin, Collector()), "posting")).rows
+    (row,) = (await page(reader, "posting")).rows
 
     assert (row.key, row.letters.value, row.first_offset, row.step) == ("k", 0, None, "release")
 

@@ -8,11 +8,11 @@ from orderlymq.errors import SettingError
 from orderlymq_console.settings import (
     Account,
     ConsoleSettings,
-    is_loopback,
     parse_cluster,
     parse_listen,
     read_accounts,
 )
+from orderlymq_console.web.guard import is_known_host
 from orderlymq_console.web.sessions import (
     LIFE_S,
     SESSIONS_MAX,
@@ -26,7 +26,9 @@ TOKEN = "t" * 20
 ALICE = Account("alice", "act", TOKEN)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "console.example"])
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "::ffff:192.0.2.1", "192.0.2.1", "console.example"]
+)
 def test_beyond_this_machine_nothing_starts_without_accounts(host: str) -> None:
     """The sentence says what to pass."""
     with pytest.raises(SettingError, match="pass --accounts FILE"):
@@ -35,10 +37,9 @@ def test_beyond_this_machine_nothing_starts_without_accounts(host: str) -> None:
     assert ConsoleSettings(host=host, accounts=(ALICE,)).needs_account
 
 
-def test_on_this_machine_looking_takes_no_account() -> None:
-    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [
-        True
-    ] * 4
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "::ffff:127.0.0.1"])
+def test_on_this_machine_looking_takes_no_account(host: str) -> None:
+    assert not ConsoleSettings(host=host).needs_account
     assert not ConsoleSettings().needs_account
     assert ConsoleSettings(accounts=(ALICE,)).needs_account
 
@@ -132,3 +133,11 @@ def test_wrong_tokens_are_slowed_down_and_a_right_one_never() -> None:
     assert sessions.account(TOKEN) is ALICE
     clock.now_s = WRONG_WITHIN_S
     assert sessions.account("wrong") is None
+
+
+def test_a_name_of_the_console_is_one_in_whatever_letters() -> None:
+    """Browsers send it in small ones."""
+    settings = ConsoleSettings(hosts=("Console.Example",), https_hosts=("Shop.Example",))
+
+    assert (settings.hosts, settings.https_hosts) == (("console.example",), ("shop.example",))
+    assert is_known_host("console.example:9870", settings.hosts)

@@ -3,19 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orderlymq import Consumer
 from orderlymq.admin.client import AdminClient
+from orderlymq.errors import BrokerUnreachable
 from orderlymq.settings import ClientSettings
 from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.collector import ASKING_MAX, Collector, Reading
+from orderlymq_console.collector import ASKING_MAX, Collector
 from orderlymq_console.pages.letters import read_letters
 from orderlymq_console.pages.member import member
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.sentletters import SentLetters
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_testing.cluster import Cluster
 from tests.client.fakecluster import nobody, running
@@ -77,14 +76,19 @@ async def test_a_status_waits_for_no_other_question(reader: ClusterReader) -> No
     assert [name for name, _ in statuses.known()] == ["broker-a"]
 
 
+async def silent() -> None:
+    raise BrokerUnreachable("no answer within 3 s")
+
+
 async def test_the_letters_of_a_silent_broker_group_are_not_asked_for() -> None:
     """Law: neither on each load of the page nor for each of its queues; those that answer are read."""
     async with running(topics={"%DLQ%g": 2}) as cluster, AdminClient(cluster.address) as admin:
         cluster.append("%DLQ%g", 0, b"x")
-        away: Reading[Any] = Reading(None, "no answer within 3 s", 0.0)
-        whole = await read_letters(admin, "g", SentLetters())
+        letters = ClusterReader(admin, Collector())
+        whole = await read_letters(letters, "g")
         asked = len(cluster.seen)
-        known = await read_letters(admin, "g", SentLetters(), silence=lambda _: away)
+        await letters.collector.read(("status", "broker-a"), silent)
+        known = await read_letters(letters, "g")
 
         assert set(cluster.codes()[asked:]) == {RequestCode.GET_ROUTEINFO_BY_TOPIC}
 

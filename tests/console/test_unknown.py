@@ -12,6 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 from orderlymq.admin.client import QueueLock
 from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.cluster import Answers
+from orderlymq_console.collector import Reading
 from orderlymq_console.models import Figure, Snapshot
 from orderlymq_console.pages.blocked import blocked, group_parts
 from orderlymq_console.pages.groups import group
@@ -174,6 +175,34 @@ async def test_a_replica_that_takes_over_another_state_has_no_figures(reader: Re
 
     for figure in (first.members, row.timers, row.levels, row.open, row.given_up):
         assert figure == Figure(unknown=TAKING_OVER)
+
+
+class TwoLeaders(Readings):
+    """A reader of two broker groups; the first one names 24 of its producer groups."""
+
+    async def statuses(self) -> Answers[StatusReport]:
+        """Return what both say."""
+        many = {f"g{number:02}": 5 for number in range(24)}
+        return Answers({"broker-a": _open(150, many), "broker-b": _open(7, {"a": 7})})
+
+
+def _open(count: int, groups: dict[str, int]) -> Reading[StatusReport]:
+    rows = {name: {"open": each} for name, each in groups.items()}
+    found = {"watch": {"examinedAt": 1, "blockedKnown": True}}
+    transactions = {"transactions": {"open": count, "groups": rows}}
+    return Reading(StatusReport.model_validate(found | transactions), "", 0.0)
+
+
+async def test_transactions_of_groups_that_a_leader_does_not_name_are_not_none() -> None:
+    """Law: it names those with the most. Another group may have some, too, and there are more groups than are named."""
+    page = await waiting(TwoLeaders(told()), Parameters({}))
+
+    assert page.groups_left_out == Figure(value=5, at_least=True)
+    assert [(row.group, row.open) for row in page.groups[:2]] == [
+        ("a", Figure(value=7, at_least=True)),
+        ("g00", Figure(value=5)),
+    ]
+    assert "≥ 5 more producer groups are not shown" in words(page, "waiting.html")
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ import json
 import time
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_console.cluster import Answers, Rates, add
 from orderlymq_console.collector import Reading
-from orderlymq_console.models import Figure
+from orderlymq_console.models import AuditPage, Figure
 from orderlymq_console.pages.blocked import Parts
 from orderlymq_console.pages.bodies import SHOWN_MAX, show
 from orderlymq_console.pages.findings import of_watch
@@ -17,7 +19,7 @@ from orderlymq_console.pages.groups import exact_lag
 from orderlymq_console.pages.pagination import PAGE_SIZE, cut, search
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_console.status import StatusReport, WatchReport
-from orderlymq_console.web.renderer import isotime, moment, number, size, span
+from orderlymq_console.web.renderer import Renderer, Who, isotime, moment, number, size, span
 from orderlymq_console.web.signin import local_target
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
@@ -244,3 +246,13 @@ def test_the_lag_of_a_group_is_what_its_members_may_consume() -> None:
 
     assert exact_lag(parts, nothing, {"orders": "*"}) == Figure(value=3)
     assert exact_lag(parts, nothing, {}) == Figure(value=10)
+
+
+def test_the_link_to_the_json_of_a_page_names_the_same_thing() -> None:
+    """Also where a name has a character that an address escapes, as that of every dead-letter topic."""
+    request: web.Request = make_mocked_request("GET", "/topics/%25DLQ%2541bc")
+    page = AuditPage(lines=())
+
+    html = Renderer("", read_only=True).page("audit.html", request, Who(), page=page).text or ""
+
+    assert 'href="/api/topics/%25DLQ%2541bc"' in html

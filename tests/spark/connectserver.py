@@ -45,14 +45,20 @@ def connect_server(folder: Path) -> Iterator[str]:
         )
     try:
         end = time.monotonic() + _START_TIMEOUT_S
-        while process.poll() is None and time.monotonic() < end:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
+        while not _listens(port):
+            if process.poll() is not None or time.monotonic() > end:
+                said = (folder / "server.log").read_text(errors="replace")[-3000:]
+                raise AssertionError(f"the Spark Connect server does not listen:\n{said}")
             time.sleep(0.2)
         yield f"sc://127.0.0.1:{port}"
     finally:
-        for each in psutil.Process(process.pid).children(recursive=True):
-            each.kill()
+        if process.poll() is None:
+            for each in psutil.Process(process.pid).children(recursive=True):
+                each.kill()
         process.kill()
         process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -28,8 +28,15 @@ _START_TIMEOUT_S: Final = 60.0
 _SLOW_S: Final = 0.3
 
 #: The fate of a request: it is served, served late, refused with 503 before or after it was carried out,
-#: or carried out and its connection cut. "refused": with 400, as what is too large.
-Fate = Literal["served", "slow", "busy", "answer lost", "cut", "refused"]
+#: or carried out and its connection cut. "refused": with 400, as what is too large. "claimed": not carried out, with an
+#: error behind the status 200, as S3 may answer a copy. "conflict": with 409, as beside another conditional put.
+Fate = Literal["served", "slow", "busy", "answer lost", "cut", "refused", "claimed", "conflict"]
+_NOT_CARRIED_OUT: Final[dict[Fate, tuple[int, bytes]]] = {
+    "busy": (503, b"<Error><Code>SlowDown</Code></Error>"),
+    "refused": (400, b"<Error><Code>InvalidRequest</Code></Error>"),
+    "claimed": (200, b"<Error><Code>RequestTimeout</Code></Error>"),
+    "conflict": (409, b"<Error><Code>ConditionalRequestConflict</Code></Error>"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +147,13 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
                 return
             if fate == "slow":
                 time.sleep(_SLOW_S)
-            if fate not in {"busy", "refused"}:
+            if fate in _NOT_CARRIED_OUT:
+                status, content = _NOT_CARRIED_OUT[fate]
+                headers: dict[str, str] = {}
+            else:
                 status, headers, content = self._forwarded(body)
-            if fate in {"busy", "answer lost"}:
-                status, headers, content = 503, {}, b"<Error><Code>SlowDown</Code></Error>"
-            if fate == "refused":
-                status, headers, content = 400, {}, b"<Error><Code>InvalidRequest</Code></Error>"
+            if fate == "answer lost":
+                headers, (status, content) = {}, _NOT_CARRIED_OUT["busy"]
             self._answer(status, headers, content)
 
         def _forwarded(self, body: bytes) -> tuple[int, dict[str, str], bytes]:

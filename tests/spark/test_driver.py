@@ -70,7 +70,7 @@ def test_who_connects_and_says_nothing_keeps_no_probe_out(tmp_path: Path) -> Non
     threads = threading.active_count()
     with serving(begun(tmp_path)) as port, ExitStack() as silent:
         callers = [
-            silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
             for _ in range(2 * CALLERS_MAX)
         ]
 
@@ -90,10 +90,11 @@ def test_pages_that_wait_for_a_store_take_no_more_threads_than_there_may_be() ->
             return {}
 
     with serving(Waiting()) as port, ExitStack() as open_:
+        open_.callback(release.set)
         for _ in range(THREADS_MAX):
-            caller = open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            caller = open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
             caller.sendall(b"GET /status HTTP/1.0\r\n\r\n")
-            assert waiting.acquire(timeout=5)
+            assert waiting.acquire(timeout=30)
         assert get_or_none(port, "/status") is None
         release.set()
 
@@ -109,7 +110,7 @@ def get_or_none(port: int, path: str) -> tuple[int, bytes] | None:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -117,7 +118,7 @@ def wait_for(done: Callable[[], bool]) -> None:
 
 def get(port: int, path: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -128,7 +129,7 @@ def test_the_pages_answer_at_addresses_of_both_families(tmp_path: Path, host: st
     """Law: a pod has an address of IPv4 or IPv6, by which the kubelet's probes come."""
     with (
         serving(begun(tmp_path)) as port,
-        socket.create_connection((host, port), timeout=5) as caller,
+        socket.create_connection((host, port), timeout=30) as caller,
     ):
         caller.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
 
@@ -199,6 +200,18 @@ def test_a_manifest_that_cannot_be_used_ends_with_a_code_of_its_own(tmp_path: Pa
     assert found.returncode == 2, found.stderr
     assert said["phase"] == "Failed"
     assert "did you mean codec?" in said["last_error"]
+
+
+def test_a_catalogue_that_is_away_is_asked_again(tmp_path: Path) -> None:
+    """Law: 2 is for what another attempt would only repeat, and ends a Job for good; a catalogue may be back at the next one."""
+    lake = {"name": "lake", "properties": {"uri": f"http://127.0.0.1:{free_ports(1)[0]}"}}
+    document = manifest(tmp_path, format="iceberg", catalog=lake, table="shop.orders")
+    del document["spec"]["path"]
+
+    found = driver(tmp_path, document)
+
+    assert found.returncode == 1, found.stderr
+    assert "lake does not give" in json.loads((tmp_path / "end").read_text())["last_error"]
 
 
 def test_a_signal_ends_a_run_that_waits(tmp_path: Path) -> None:

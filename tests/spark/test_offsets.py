@@ -12,6 +12,7 @@ from orderlymq_spark.errors import OptionError
 from orderlymq_spark.offsets import (
     Continued,
     QueueRange,
+    begun_again,
     continued,
     created_again,
     from_json,
@@ -145,6 +146,24 @@ def test_the_ids_of_topics_stand_beside_their_offsets() -> None:
     assert ids_in(value) == {("t", "g"): 7}
     assert created_again([one, two], ids_in(value), {("t", "g"): 9, ("t", "h"): 9}) == {one}
     assert created_again([one, two], ids_in(value), {}) == set()
+
+
+def test_a_batch_of_a_replaced_queue_begins_at_0() -> None:
+    """Another id, a lower end, another message before the same offset. A mark that is not there says nothing."""
+    new, lower, marked, same, longer, gone, unmarked = (
+        MessageQueue("t", f"g{n}", 0) for n in range(7)
+    )
+    start = dict.fromkeys((new, lower, marked, same, longer, gone, unmarked), 5)
+    end = start | {lower: 4, longer: 6}
+    del end[gone]
+    marks = dict.fromkeys((new, marked, same, longer, gone), 1)
+
+    found = begun_again(
+        to_json(start, {("t", "g0"): 7}, marks),
+        to_json(end, {("t", "g0"): 8}, {**marks, marked: 2, longer: 2, unmarked: 2}),
+    )
+
+    assert found == {new, lower, marked}
 
 
 @pytest.mark.parametrize("value", [[], {"t": 1}, {"t": {"g": {"x": 1}}}, {"t": {"g": {"0": "1"}}}])

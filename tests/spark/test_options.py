@@ -67,6 +67,13 @@ def test_the_sink_asks_for_a_name() -> None:
         parse_sink({"topic": "t"})
 
 
+def test_a_batch_that_no_broker_takes_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(
+        OptionError, match="batchBytes is '8000000'; it must be a whole number from 1 to 4194304"
+    ):
+        parse_sink({"topic": "t", "appId": "job", "batchBytes": "8000000"})
+
+
 def test_names_of_options_have_no_case_and_load_names_the_topic() -> None:
     found = parse_source(
         {"PATH": "orders", "ENDINGTIMESTAMP": "1970-01-01T00:00:01", "includebody": "false"}
@@ -160,6 +167,17 @@ def test_durations() -> None:
                 "source": {"topic": "t", "options": {"maxOffsetPerTrigger": 5}},
             },
             "did you mean maxOffsetsPerTrigger?",
+        ),
+        *(
+            (
+                {"source": {"topic": "t"}, "checkpoint": "c", "trigger": "5min", **kind},
+                "trigger: the duration is '5min'; write for example 500ms, 15s, 2m or 1h, or availableNow",
+            )
+            for kind in (
+                {"type": "archive", "path": "p"},
+                {"type": "mirror", "targetBootstrap": "west:9876"},
+                {"type": "order-audit", "stream": True},
+            )
         ),
         *(
             (

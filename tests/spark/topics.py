@@ -1,6 +1,7 @@
 """Topics for tests: made under names of their own, filled in order, read without Spark."""
 
 import itertools
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -39,6 +40,14 @@ class Topics:
         name = f"{self.prefix}-{next(self._numbers)}"
         self.admin.create_topic(name, queues=queues, ordered=ordered)
         return name
+
+    def resize(self, topic: str, queues: int) -> None:
+        """Change a topic's queues; name servers hear of it a little later."""
+        self.admin.create_topic(topic, queues=queues)
+        end = time.monotonic() + _PATIENCE_S
+        while (count := len(self.queues(topic))) != queues:
+            assert time.monotonic() < end, f"{topic} still has {count} queues"
+            time.sleep(0.05)
 
     def fill(self, topic: str, messages: Iterable[Message], queue: int | None = None) -> None:
         """Send messages, in order, each to its key's queue or all to one."""

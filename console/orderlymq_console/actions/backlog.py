@@ -20,12 +20,12 @@ class Backlog:
 
     @property
     def mark(self) -> str:
-        """What the stamp of a plan says of it; another one from twice as many on."""
+        """Return its part of a plan's stamp; another one from twice as many on."""
         return "?" if self.count is None else str(self.count.bit_length())
 
     @property
     def consent(self) -> str:
-        """What must be agreed to; empty when nothing waits."""
+        """Return the text that must be agreed to; empty when nothing waits."""
         if self.count == 0:
             return ""
         if self.count is None:

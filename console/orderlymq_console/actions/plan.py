@@ -1,5 +1,7 @@
 """The plan of an action: a text for people, and its inputs."""
 
+from dataclasses import dataclass
+
 from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.models import Model
 from orderlymq_console.pages.letters import Letter
@@ -52,6 +54,18 @@ class Plan(Model):
     letters: tuple[Letter, ...] = ()
     moves: tuple[QueueMove, ...] = ()
     stands: tuple[Stand, ...] = ()
+
+    @property
+    def parts(self) -> int:
+        """How much there is to do: letters, queues, lanes or keys."""
+        return len(self.letters) + len(self.moves) + len(self.stands)
+
+
+@dataclass(slots=True)
+class Done:
+    """How many parts of an action were done so far; it counts them also for an action that fails."""
+
+    count: int = 0
 
 
 def amount(number: int, what: str) -> str:

@@ -3,7 +3,8 @@ Redrive: send the dead letters of one key, or of all keys of a topic, to their t
 
 Rules: a key that is parked is released first, or its letters would come back as letters. Each letter is sent as one message with
 a unique key of its own, so a repeat finds what was sent before; the first failure ends it, and nothing overtakes. A key with a letter
-whose body cannot be read is not redriven: what follows that letter would overtake it.
+whose body cannot be read is not redriven: what follows that letter would overtake it. Clients can write letters, too, so one that says
+something else than its topic needs a consent of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,11 @@ from hashlib import blake2b
 from typing import Final
 
 from orderlymq.admin.explanation import queue_of
-from orderlymq.admin.messages import redriven
+from orderlymq.admin.messages import RESENDS, redriven
 from orderlymq.errors import BrokerUnreachable, TopicNotFound
 from orderlymq.producer.producer import Producer
 from orderlymq_console.actions.backlog import backlog_of
-from orderlymq_console.actions.plan import Changed, Plan, amount
+from orderlymq_console.actions.plan import Changed, Done, Plan, amount
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.letters import Letter, is_sent, letter_at, read_letters
@@ -48,6 +49,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             "`orderlymq message resend ID --topic TOPIC`"
         )
     topic = parameters.name("topic")
+    await reader.check_whole(topic)
     keys = await reader.admin.parked_keys(group)
     parked = {each.key for each in keys if each.queue.topic == topic}
     if key in parked:
@@ -72,7 +74,8 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         )
     identities = "".join(each.identity for each in found).encode()
     digest = blake2b(identities, digest_size=8).hexdigest()
-    following = [await letter_at(reader.pulls, each) for each in found[:_SHOWN]]
+    following = [await letter_at(reader.pulls, each, bodies.READ_MAX) for each in found[:_SHOWN]]
+    doubtful = await _doubtful(reader, found)
 
     return Plan(
         action="redrive",
@@ -89,35 +92,59 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             "What is sent to the key meanwhile may come between them: stop its senders before.",
             f"The letters stay in {dlq_topic(group)}. A repeat sends none of them twice while the topic keeps them.",
         ),
-        stamp=f"{_place(found[0])}-{_place(found[-1])}:{len(found)}:{digest}:{backlog.mark}",
+        stamp=f"{_place(found[0])}-{_place(found[-1])}:{len(found)}:{digest}:{backlog.mark}:{len(doubtful)}",
         form={"all": "1"} if key is None else {"key": key},
-        consent=backlog.consent,
+        consent=" ".join(filter(None, (_doubt(topic, doubtful), backlog.consent))),
         following=tuple(message_row(each, "auto", bodies.SHOWN_MAX) for each in following),
         letters=tuple(found),
     )
 
 
-async def redrive(reader: ClusterReader, plan: Plan) -> int:
+async def redrive(reader: ClusterReader, plan: Plan, done: Done | None = None) -> int:
     """Do what *plan* says, but for what somebody else has sent since; return how many letters were sent.
 
     Raises:
         Changed: A letter is not kept any more; those before it were sent.
         OrderlyMQError: A send failed; those before it were sent.
     """
-    sent = 0
-    async with Producer("orderlymq-redrive", instance=reader.admin.instance) as producer:
+    done = done or Done()
+    async with Producer(
+        "orderlymq-redrive", settings=RESENDS, instance=reader.admin.instance
+    ) as producer:
         for place in plan.letters:
-            if await is_sent(reader.admin, reader.sent, place):
+            if await is_sent(reader, place):
                 continue
             try:
                 letter = await letter_at(reader.pulls, place)
             except NotThere as error:
-                raise Changed(f"{error}; {sent} before it were sent") from error
+                raise Changed(f"{error}; {done.count} before it were sent") from error
             await producer.send(redriven(letter, place.topic, place.identity))
             reader.sent.add(place.identity)
-            sent += 1
+            done.count += 1
 
-    return sent
+    return done.count
+
+
+async def _doubtful(reader: ClusterReader, found: list[Letter]) -> list[Letter]:
+    """Return the letters that their topic has no message for that says the same."""
+    origins = [
+        await reader.admin.find_origin(await letter_at(reader.pulls, each), each.topic)
+        for each in found
+    ]
+
+    return [each for each, origin in zip(found, origins, strict=True) if origin is None]
+
+
+def _doubt(topic: str, doubtful: list[Letter]) -> str:
+    """Return what must be agreed to where letters are no copies of what is in their topic; empty where all are."""
+    if not doubtful:
+        return ""
+    first = doubtful[0]
+    return (
+        f"{topic} has no message that says the same as {amount(len(doubtful), 'letter')} of these, the first at offset {first.offset} of "
+        f"{first.queue.broker_name}:{first.queue.queue_id}. It has aged out, or a client that may consume for the group made the letter "
+        "up: look at it first."
+    )
 
 
 async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list[MessageQueue]:
@@ -142,7 +169,7 @@ async def _waiting(
     Raises:
         OrderlyMQError: Some cannot be read, so nobody knows which comes first.
     """
-    read = await read_letters(reader.admin, group, reader.sent, silence=reader.silence)
+    read = await read_letters(reader, group)
     if read.unknown:
         raise BrokerUnreachable(f"not all dead letters can be read: {read.unknown}")
     wanted = [
@@ -154,7 +181,7 @@ async def _waiting(
     stuck: dict[str, Letter] = {}
     for letter in wanted:
         is_first = letter.unreadable and letter.key not in stuck
-        if is_first and not await is_sent(reader.admin, reader.sent, letter):
+        if is_first and not await is_sent(reader, letter):
             stuck[letter.key] = letter
     found: list[Letter] = []
     unsent: set[str] = set()
@@ -162,7 +189,7 @@ async def _waiting(
         if letter.key in stuck:
             continue
         # Those of a key were sent in order: what was sent is the beginning.
-        if letter.key in unsent or not await is_sent(reader.admin, reader.sent, letter):
+        if letter.key in unsent or not await is_sent(reader, letter):
             unsent.add(letter.key)
             found.append(letter)
         if len(found) == LETTERS_MAX:

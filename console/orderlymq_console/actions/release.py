@@ -6,11 +6,14 @@ comparison. A key is released when all of
 its messages are among the letters; a release before that needs a second consent.
 """
 
+import asyncio
 from typing import Final
 
+from orderlymq.admin.calls import unless_foreign
+from orderlymq.admin.client import AdminClient
 from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.actions.backlog import Backlog, backlog_of
-from orderlymq_console.actions.plan import Changed, Plan, Stand, amount
+from orderlymq_console.actions.plan import Changed, Done, Plan, Stand, amount
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages.messages import following_rows
 from orderlymq_console.pages.notfound import NotThere
@@ -35,35 +38,45 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
     key, how = parameters.raw("key"), parameters.choice("how", WAYS)
     if not key:
         raise BadParameter("key must name the key that is released")
+    await reader.check_whole(topic)
     # Asked now, of every broker group and for this key: a plan is made of no answer that is a second old, and of no cut one.
-    lanes: LaneTable = await reader.admin.lanes(group, topic, key)
-    found = [lane for lane in lanes.lanes if lane.key == key and lane.state in _RELEASABLE]
-    if found:
-        is_of_keys = lanes.lane_key_property == SHARDING_KEY
-        return await _of_lanes(reader, group, found, how, is_of_keys=is_of_keys)
+    tables = await _tables(reader.admin, group, topic, key)
+    by_key = {name: table for name, table in tables.items() if table.concurrency == BY_KEY}
     parked = [
         each
         for each in await reader.admin.parked_keys(group)
-        if each.key == key and each.queue.topic == topic
+        if each.key == key
+        and each.queue.topic == topic
+        # Those of a broker group that gives keys are its held lanes.
+        and each.queue.broker_name not in by_key
     ]
-    if not parked or lanes.concurrency == BY_KEY:
+    found = [
+        lane
+        for table in by_key.values()
+        for lane in table.lanes
+        if lane.key == key and lane.state in _RELEASABLE
+    ]
+    if found and not (parked and how == "release"):
+        is_of_keys = by_key[found[0].broker_name].lane_key_property == SHARDING_KEY
+        return await _of_lanes(reader, group, found, how, is_of_keys=is_of_keys)
+    if not parked:
         raise NotThere(f"group {group} has not parked key {key} of {topic}")
 
     backlog = await backlog_of(reader.admin, group, [each.queue for each in parked])
     return _of_key(group, parked, backlog)
 
 
-async def release(reader: ClusterReader, plan: Plan) -> int:
+async def release(reader: ClusterReader, plan: Plan, done: Done | None = None) -> int:
     """Do what *plan* says; return how many lanes or keys were released.
 
     Raises:
         Changed: Nothing is parked any more where it was shown.
         OrderlyMQError: A broker refused or did not answer; some may have done it.
     """
-    count = 0
+    done = done or Done()
     for each in plan.stands:
         queue = MessageQueue(plan.topic, each.broker_group, each.queue)
-        count += len(
+        done.count += len(
             await reader.admin.release_key(
                 plan.group,
                 plan.topic,
@@ -72,11 +85,21 @@ async def release(reader: ClusterReader, plan: Plan) -> int:
                 at=(queue, each.offset),
             )
         )
-    if not count:
+    if not done.count:
         raise Changed(
             f"the key {plan.name} is not parked any more where it was shown; nothing was done"
         )
-    return count
+    return done.count
+
+
+async def _tables(admin: AdminClient, group: str, topic: str, key: str) -> dict[str, LaneTable]:
+    """Return what lanes of a key do by broker group: one may have refused what another one took, and give queues."""
+    brokers = await admin.brokers()
+    asked = (
+        unless_foreign(admin.at(name, address).lanes(group, topic, key), LaneTable())
+        for name, address in brokers.items()
+    )
+    return dict(zip(brokers, await asyncio.gather(*asked), strict=True))
 
 
 async def _of_lanes(

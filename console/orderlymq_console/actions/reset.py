@@ -6,19 +6,20 @@ were shown are set, or none: what was sent since then is not passed over.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from orderlymq.admin.calls import unless_foreign
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import TopicNotFound
-from orderlymq_console.actions.plan import Plan, QueueMove, amount
+from orderlymq_console.actions.plan import Done, Plan, QueueMove, amount
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.pages.messages import following_rows
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import STAMP_LENGTH_MAX, BadParameter, Parameters
-from orderlymq_protocol.body.lanes import BY_KEY
+from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
 from orderlymq_protocol.plurals import counted
@@ -41,6 +42,8 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
         parameters.queue("queue"),
     )
     to = _wanted(parameters)
+    if place is None:
+        await reader.check_whole(topic)
     kept = await _queues(reader, topic, place)
     configs = await reader.admin.groups()
     if group not in configs:
@@ -49,14 +52,15 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
     committed = {
         queue: progress[queue].consumer_offset if queue in progress else None for queue in kept
     }
+    lanes = await _lanes(reader, group, topic)
     targets = _shown(parameters, kept, committed)
     if targets is None:
         targets = [await _target(reader.pulls, queue, each, to) for queue, each in kept.items()]
     moves = tuple(
-        _move(queue, committed[queue], target) for queue, target in zip(kept, targets, strict=True)
+        _move(queue, committed[queue], target, lanes.get(queue))
+        for queue, target in zip(kept, targets, strict=True)
     )
     online = len(await reader.admin.members(group))
-    lanes = "What waits in its lanes ends; a lane in hand ends with its attempt."
     form = {name: parameters.text(name) for name in ("to", "queue", "offset")}
 
     return Plan(
@@ -70,7 +74,7 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
         effects=(
             _words(moves, topic, to),
             "Exactly these offsets are set. Messages that are passed over are not delivered to this group again; they stay in the topic.",
-            *([lanes] if configs[group].concurrency == BY_KEY else []),
+            *_of_lanes([lanes[queue] for queue in kept if queue in lanes]),
             f"{counted(online, 'member')} online will go on there immediately."
             if online
             else "No member is online; the next one begins there.",
@@ -79,22 +83,30 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
             [[*each, target] for each, target in zip(_places(committed), targets, strict=True)]
         ),
         form={name: text for name, text in form.items() if text},
-        following=() if place is None else await _following(reader, topic, moves[0]),
+        # Behind the first message that lanes owe most are complete.
+        following=()
+        if place is None or lanes.keys() & kept.keys()
+        else await _following(reader, topic, moves[0]),
         moves=moves,
     )
 
 
-async def reset(reader: ClusterReader, plan: Plan) -> int:
-    """Do what *plan* says; return how many queues were set.
+async def reset(reader: ClusterReader, plan: Plan, done: Done | None = None) -> int:
+    """Do what *plan* says, one broker group after the other; return how many queues were set.
 
     Raises:
-        OrderlyMQError: A broker refused or did not answer; some may have done it.
+        OrderlyMQError: A broker refused or did not answer; those before it have done it.
     """
-    targets = {
-        MessageQueue(plan.topic, each.broker_group, each.queue): each.target for each in plan.moves
-    }
-    await reader.admin.set_offsets(plan.group, plan.topic, targets)
-    return len(targets)
+    done = done or Done()
+    for name in sorted({each.broker_group for each in plan.moves}):
+        targets = {
+            MessageQueue(plan.topic, name, each.queue): each.target
+            for each in plan.moves
+            if each.broker_group == name
+        }
+        await reader.admin.set_offsets(plan.group, plan.topic, targets)
+        done.count += len(targets)
+    return done.count
 
 
 def _wanted(parameters: Parameters) -> int | str:
@@ -170,8 +182,29 @@ async def _target(pulls: QueueReader, queue: MessageQueue, kept: TopicOffset, to
     return int(to)
 
 
-def _move(queue: MessageQueue, committed: int | None, offset: int) -> QueueMove:
-    if committed is None:
+async def _lanes(reader: ClusterReader, group: str, topic: str) -> dict[MessageQueue, QueueLanes]:
+    """Return the lanes of a topic's queues in figures; none where the group takes whole queues."""
+    table = await unless_foreign(reader.admin.lanes(group, topic), LaneTable())
+    return {MessageQueue(row.topic, row.broker_name, row.queue_id): row for row in table.queues}
+
+
+def _of_lanes(rows: list[QueueLanes]) -> Iterator[str]:
+    """Say what becomes of the lanes of the queues that move."""
+    if not rows:
+        return
+    owed = amount(sum(row.owed for row in rows), "message")
+    yield (
+        f"The lanes of these queues owe {owed}, and end: what they owe before the new offset is not delivered any more. "
+        "A lane in hand ends with its attempt."
+    )
+
+
+def _move(
+    queue: MessageQueue, committed: int | None, offset: int, lanes: QueueLanes | None
+) -> QueueMove:
+    if lanes is not None:
+        effect = _lanes_effect(lanes, offset)
+    elif committed is None:
         effect = "begins here"
     elif offset > committed:
         effect = f"passes {amount(offset - committed, 'message')} over"
@@ -186,6 +219,17 @@ def _move(queue: MessageQueue, committed: int | None, offset: int) -> QueueMove:
         target=offset,
         effect=effect,
     )
+
+
+def _lanes_effect(lanes: QueueLanes, offset: int) -> str:
+    """Return what a reset does to a queue of a group by key: of what it has looked at, all but what is owed is complete."""
+    if offset >= lanes.scanned:
+        passed = lanes.owed + offset - lanes.scanned
+        return f"passes {amount(passed, 'message')} over" if passed else "stays"
+    again = f"delivers {amount(lanes.scanned - offset, 'message')} again"
+    if offset <= lanes.committed or not lanes.owed:
+        return again
+    return f"passes up to {amount(min(lanes.owed, offset - lanes.committed), 'message')} over, and {again}"
 
 
 async def _following(reader: ClusterReader, topic: str, move: QueueMove) -> tuple[MessageRow, ...]:

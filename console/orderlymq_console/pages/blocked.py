@@ -9,18 +9,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import QueueLock
 from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.cluster import Answers, ClusterReader
-from orderlymq_console.models import BlockedPage, Figure, Standstill
+from orderlymq_console.models import BlockedPage, Figure, LaneCounts, Standstill
 from orderlymq_console.pages import findings
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.pods import PodNames
 from orderlymq_console.status import BlockedReport, StatusReport
-from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
+from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable, QueueLanes
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
 from orderlymq_protocol.message.properties import SHARDING_KEY
@@ -162,21 +163,13 @@ def standing(statuses: Answers[StatusReport], group: str, parts: Parts) -> Itera
 def queue_row(broker_group: str, row: BlockedReport, parts: Parts | None) -> Standstill:
     """Return a queue that stands still; without *parts* the group was not asked."""
     queue = MessageQueue(row.topic, broker_group, row.queue)
+    row = row.model_copy(update={"by_key": _is_by_key(broker_group, row, parts)})
+    if row.by_key:
+        return _lanes_row(queue, row, parts)
     holder = row.holder
     lock = _lock(queue, holder, parts)
     address = None if lock is None else lock.address or None
-    return Standstill(
-        kind="queue",
-        state="blocked",
-        group=row.group,
-        topic=row.topic,
-        broker_group=broker_group,
-        queue=row.queue,
-        offset=row.offset,
-        since_ms=row.since,
-        key=row.key,
-        message_id=row.message_id,
-        behind=_behind(queue, row.offset, parts),
+    return _queue_row_of(queue, row, parts)(
         holder=holder,
         holder_address=address,
         holder_pod=None if parts is None or parts.pods is None else parts.pods.at(address),
@@ -184,6 +177,70 @@ def queue_row(broker_group: str, row: BlockedReport, parts: Parts | None) -> Sta
         called_ms=row.listener_called or None,
         last_error=row.listener_error or row.listener or "",
         todo=cure(row if lock is None else _as_of(lock, row)),
+    )
+
+
+def _queue_row_of(
+    queue: MessageQueue, row: BlockedReport, parts: Parts | None
+) -> "partial[Standstill]":
+    """Return what makes the row of a queue, be it taken whole or by its lanes."""
+    return partial(
+        Standstill,
+        kind="queue",
+        state="blocked",
+        group=row.group,
+        topic=row.topic,
+        broker_group=queue.broker_name,
+        queue=row.queue,
+        offset=row.offset,
+        since_ms=row.since,
+        key=row.key,
+        message_id=row.message_id,
+        behind=_behind(queue, row.offset, parts),
+        by_key=row.by_key,
+    )
+
+
+def _is_by_key(broker_group: str, row: BlockedReport, parts: Parts | None) -> bool | None:
+    """Whether a group takes keys of a broker group; the broker's table of now before the leader's last look."""
+    reading = None if parts is None else parts.lanes.readings.get(broker_group)
+    if reading is not None and reading.value is not None:
+        return reading.value.concurrency == BY_KEY
+    # Whoever holds a queue takes it whole.
+    return False if row.holder else row.by_key
+
+
+def _lanes_row(queue: MessageQueue, row: BlockedReport, parts: Parts | None) -> Standstill:
+    """Return a queue of a group by key of which no lane was handed out for a while."""
+    tables = {} if parts is None else dict(parts.lanes.known())
+    table = tables.get(queue.broker_name, LaneTable())
+    place = (queue.topic, queue.queue_id)
+    figures = [each for each in table.queues if (each.topic, each.queue_id) == place]
+    lanes = [each for each in table.lanes if (each.topic, each.queue_id) == place]
+    in_hand = [each for each in lanes if each.holder]
+    oldest = min(in_hand, key=lambda lane: lane.since_millis, default=None)
+    counts = lane_counts(figures[0]) if figures else None
+    return _queue_row_of(queue, row, parts)(
+        lanes=counts,
+        holder=None if oldest is None else oldest.holder,
+        in_hand_since_ms=None if oldest is None else oldest.since_millis or None,
+        todo=cure_of_lanes(counts),
+    )
+
+
+def lane_counts(row: QueueLanes) -> LaneCounts:
+    """Return the lanes of a queue in figures."""
+    return LaneCounts(
+        topic=row.topic,
+        broker_group=row.broker_name,
+        queue=row.queue_id,
+        in_hand=row.in_hand,
+        ready=row.ready,
+        parked=row.parked,
+        held=row.held,
+        dying=row.dying,
+        owed=row.owed,
+        limited=row.limited,
     )
 
 
@@ -195,6 +252,8 @@ def _as_of(lock: QueueLock, row: BlockedReport) -> BlockedReport:
 
 def cure(row: BlockedReport) -> str:
     """Return what to do about a queue that stands still; a holder that is away has no log to read."""
+    if row.by_key:
+        return cure_of_lanes(None)
     if row.holder and row.connected is False and row.lease_millis is not None:
         return f"{row.holder} is not connected, and nothing proves that it is dead. " + (
             findings.until_lease_ends(row.lease_millis / 1000)
@@ -211,10 +270,32 @@ def cure(row: BlockedReport) -> str:
         if row.holder
         else "No member holds the queue. Look whether the members of the group are alive. "
     )
+    if row.by_key is None and not row.holder:
+        return first.rstrip()  # where lanes owe messages, they would end with it
     return (
         first
         + "Or skip the message: the group goes on at the next offset of this queue, and does not get this one again."
     )
+
+
+def cure_of_lanes(counts: LaneCounts | None) -> str:
+    """Return what to do about a queue of a group by key, whose offset nobody sets: that ends what all its lanes owe."""
+    said = [
+        "The group takes keys, not queues, and no member has fetched a lane of this queue meanwhile."
+    ]
+    if counts is None:
+        said.append("The page of the group shows its lanes.")
+    elif counts.limited:
+        said.append(f"The broker hands out no new ones: {counts.limited}.")
+    if counts is not None and counts.in_hand:
+        said.append(
+            "Look at the stacks of the members that have lanes in hand: their listeners have not returned."
+        )
+    else:
+        said.append("Look whether the members of the group are alive and fetch.")
+    if counts is not None and (counts.held or counts.parked):
+        said.append("Repair what fails in held and parked lanes, and release them.")
+    return " ".join((*said, "The queue goes on by itself."))
 
 
 def lane_row(group: str, lane: LaneShown) -> Standstill:

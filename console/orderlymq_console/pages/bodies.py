@@ -14,13 +14,29 @@ from orderlymq_console.messagemodels import Body
 #: Characters or bytes of a body that are shown in a list; one message alone shows `WHOLE_MAX`.
 SHOWN_MAX: Final = 4_096
 WHOLE_MAX: Final = 65_536
+#: Bytes of a body that are read: a character has four at most, and one more shows that there are more. A body of 64 KiB may inflate to 64 MiB.
+READ_MAX: Final = 4 * WHOLE_MAX + 1
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _HEX_WIDTH: Final = 16
 FORMS: Final = ("auto", "text", "json", "hex")
 
 
-def show(body: bytes, form: str, limit: int = SHOWN_MAX) -> Body:
-    """Return what is shown of *body*; "auto" takes JSON where it is JSON, text where it is text, else hex."""
+def show(body: bytes, form: str, limit: int = SHOWN_MAX, size_bytes: int | None = None) -> Body:
+    """Return what is shown of *body*; "auto" takes JSON where it is JSON, text where it is text, else hex.
+
+    Args:
+        body: all of it, or its first `READ_MAX` bytes.
+        form: how it is shown.
+        limit: characters that are shown.
+        size_bytes: of all of it, as far as it is known.
+    """
+    size_bytes = max(len(body), size_bytes or 0)
+    shown = _show(body, form, limit)
+    is_start = len(body) >= READ_MAX and size_bytes == len(body)
+    return shown.model_copy(update={"size_bytes": size_bytes, "at_least": is_start})
+
+
+def _show(body: bytes, form: str, limit: int) -> Body:
     if form in ("auto", "json"):
         text = _json(body, limit) if len(body) <= WHOLE_MAX else None
         if text is not None:
@@ -33,7 +49,9 @@ def show(body: bytes, form: str, limit: int = SHOWN_MAX) -> Body:
         shown = body[: limit // 4]
         return Body(form="hex", text=_hex(shown), size_bytes=len(body), cut=len(shown) < len(body))
 
-    return _cut("text", visible(body[: limit * 4].decode(errors="replace")), body, limit)
+    return _cut(
+        "text", visible(body[: limit * 4].decode(errors="replace")[: limit + 1]), body, limit
+    )
 
 
 def _cut(form: str, text: str, body: bytes, limit: int) -> Body:

@@ -12,13 +12,12 @@ from orderlymq_console.models import (
     GroupPage,
     GroupQueue,
     GroupRow,
-    LaneCounts,
     MemberRow,
     Trouble,
     bounded,
 )
 from orderlymq_console.pages import changes, findings
-from orderlymq_console.pages.blocked import Parts, group_parts, standing
+from orderlymq_console.pages.blocked import Parts, group_parts, lane_counts, standing
 from orderlymq_console.pages.lags import group_lag
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.pages.pagination import cut, search
@@ -146,7 +145,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
         subscriptions=dict(sorted(subscriptions.items())),
         queues=tuple(rows[:QUEUES_MAX]),
         queues_left_out=max(0, len(rows) - QUEUES_MAX),
-        lanes=tuple(_lane_counts(parts)),
+        lanes=tuple(lane_counts(row) for _, table in parts.lanes.known() for row in table.queues),
         standing=tuple(
             sorted(
                 standing(statuses, name, parts),
@@ -234,20 +233,3 @@ def _members(connections: Answers[list[ConsumerConnection]], parts: Parts) -> tu
             )
 
     return tuple(found[client_id] for client_id in sorted(found))
-
-
-def _lane_counts(parts: Parts) -> Iterable[LaneCounts]:
-    for _, table in parts.lanes.known():
-        for row in table.queues:
-            yield LaneCounts(
-                topic=row.topic,
-                broker_group=row.broker_name,
-                queue=row.queue_id,
-                in_hand=row.in_hand,
-                ready=row.ready,
-                parked=row.parked,
-                held=row.held,
-                dying=row.dying,
-                owed=row.owed,
-                limited=row.limited,
-            )

@@ -67,7 +67,7 @@ def _group(each: GroupAndKey, explanation: KeyExplanation, pods: PodNames | None
     nothing = Figure()
     return KeyGroup(
         group=each.group,
-        state=_state(each, explanation),
+        state=sentence(each, explanation),
         holder=holder,
         holder_address=None if lock is None else lock.address or None,
         holder_pod=None if lock is None or pods is None else pods.at(lock.address),
@@ -80,7 +80,7 @@ def _group(each: GroupAndKey, explanation: KeyExplanation, pods: PodNames | None
     )
 
 
-def _state(each: GroupAndKey, explanation: KeyExplanation) -> str:
+def sentence(each: GroupAndKey, explanation: KeyExplanation) -> str:
     """Return in one sentence what happens to the key."""
     if each.lane is not None:
         return _lane_state(each.lane)
@@ -100,8 +100,10 @@ def _state(each: GroupAndKey, explanation: KeyExplanation) -> str:
         if not each.ahead:
             return "Its next message is the first one that the group has not taken."
         return f"Ahead of its next message: {counted(each.ahead, 'message')} of the queue."
-    if explanation.max_offset - each.committed > READ_MAX:
-        return f"None of the first {READ_MAX:,} waiting messages is of this key; later ones were not read."
+    begin = each.committed if each.begin is None else each.begin
+    if explanation.max_offset - begin > READ_MAX:
+        waiting = "messages that the group has not looked at" if each.by_key else "waiting messages"
+        return f"None of the first {READ_MAX:,} {waiting} is of this key; later ones were not read."
     return "The group has consumed every message of the key."
 
 

@@ -8,7 +8,7 @@ those of their sources: a producer's clock, a broker's, a consumer's. A missing 
 import asyncio
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from orderlymq.admin.explanation import READ_MAX, GroupAndKey, KeyExplanation
@@ -37,6 +37,8 @@ MESSAGES_MAX: Final = 20
 #: Of each message and group the index is asked for copies: dead letters and retries.
 PLACES_MAX: Final = 100
 EVENTS_MAX: Final = 200
+#: Clients put at most 128,000 bytes of traces into a message; a stranger's may inflate to 64 MiB.
+TRACES_SIZE_MAX: Final = 128_000
 # Clocks that agree: a birth within that is shown beside the storing.
 _MOMENT_MS: Final = 1_000
 #: The page waits so long for the rest when it knows where the key is.
@@ -97,7 +99,7 @@ async def life_of(reader: ClusterReader, explanation: KeyExplanation) -> Life:
 async def _newest(
     reader: ClusterReader, explanation: KeyExplanation
 ) -> tuple[list[ReceivedMessage], int]:
-    found, begin = await newest_of(
+    return await newest_of(
         reader.pulls,
         explanation.queue,
         explanation.key,
@@ -105,8 +107,6 @@ async def _newest(
         end=explanation.max_offset,
         count=MESSAGES_MAX,
     )
-    # What is remembered may be many times four megabytes otherwise.
-    return [replace(each, body=b"") for each in found], begin
 
 
 def _unread(explanation: KeyExplanation, count: int, begin: int) -> Iterator[str]:
@@ -151,7 +151,7 @@ async def _traces(
 
 async def _trace(reader: ClusterReader, message_id: str) -> Reading[list[Trace]]:
     async def ask() -> list[Trace]:
-        stored = await reader.admin.find_messages(TRACE_TOPIC, message_id)
+        stored = await reader.admin.find_messages(TRACE_TOPIC, message_id, body_max=TRACES_SIZE_MAX)
         return life((each for one in stored for each in parse_traces(one.body)), message_id)
 
     return await reader.collector.read(("trace", message_id), ask, timeout_s=TIMEOUT_S)
@@ -212,8 +212,8 @@ def lane_state(each: GroupAndKey, message: ReceivedMessage) -> str:
     begin = lane.offset if lane is not None else each.following
     if begin is not None and offset >= begin:
         return f"It waits in the lane of its key, which goes on at offset {begin}."
-    committed = each.committed or 0
-    if begin is None and offset >= committed + READ_MAX:
+    # What was looked at and is not owed is complete, also behind a lane that stands.
+    if begin is None and offset >= (each.begin or 0) + READ_MAX:
         return (
             f"It is behind the first {READ_MAX:,} messages that wait, of which none is of the key."
         )

@@ -7,33 +7,33 @@ step unknown, never done. Of a letter its place is kept, not its body.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from orderlymq.admin.client import AdminClient
 from orderlymq.admin.operations import ParkedKey
 from orderlymq.connection.instance import unless_missing
 from orderlymq.connection.routes import NO_ROUTE
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq.message import ReceivedMessage
-from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.cluster import NOT_REGISTERED, Answers, ClusterReader
 from orderlymq_console.collector import Reading
 from orderlymq_console.messagemodels import LetterKey, LettersPage, Step
 from orderlymq_console.models import Figure, bounded
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.sentletters import SentLetters
+from orderlymq_console.sentletters import Begin, SentLetters
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
 from orderlymq_protocol.message import properties
-from orderlymq_protocol.names import dlq_topic, former_redrive_key, redrive_key
+from orderlymq_protocol.names import dlq_topic, redrive_key
 
 #: Letters that one look reads; the next one begins behind those that were sent again.
 READ_MAX: Final = 1_000
 KEYS_MAX: Final = 100
+_BLOCK: Final = 32
 _TIMEOUT_S: Final = 8.0
 # Whether letters were sent is asked once in a while, and does not hold the page up.
 _SENT_EVERY_S: Final = 10.0
@@ -101,17 +101,31 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
     # After the lag: where that is 0, all letters are stored.
     reading = await reader.collector.read(
         ("dead letters", group),
-        lambda: read_letters(reader.admin, group, reader.sent, silence=reader.silence),
+        lambda: read_letters(reader, group),
         timeout_s=_TIMEOUT_S,
     )
     found = reading.value or Letters(unknown=reading.unknown)
-    held = {(each.queue.topic, each.key): each for _, keys in parked.known() for each in keys}
+    # One broker group may have refused what another one took, and give queues.
+    by_lane = {
+        name
+        for name, table in configs.known()
+        if group in table and table[group].concurrency == BY_KEY
+    }
+    held = {
+        (each.queue.topic, each.key): each
+        for _, parked_there in sorted(parked.known(), key=lambda pair: pair[0] not in by_lane)
+        for each in parked_there
+    }
     keys = by_key(found.found)
-    # The parked keys of a group by key are its held lanes, which have no letter yet.
-    by_lane = any(
-        group in table and table[group].concurrency == BY_KEY for _, table in configs.known()
-    )
-    shown = [*keys, *(key for key in held if key not in keys and not by_lane)]
+    # The parked keys of a broker group that gives keys are its held lanes, which have no letter yet.
+    shown = [
+        *keys,
+        *(
+            key
+            for key, each in held.items()
+            if key not in keys and each.queue.broker_name not in by_lane
+        ),
+    ]
     sent = await _sent_of(reader, {key: keys[key][-1] for key in shown[:KEYS_MAX] if key in keys})
     if found.rest:
         _pass(reader.sent, found.found, {key for key, each in sent.items() if each.value})
@@ -139,26 +153,19 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
     )
 
 
-async def read_letters(
-    admin: AdminClient,
-    group: str,
-    sent: SentLetters,
-    *,
-    read_max: int = READ_MAX,
-    silence: Callable[[str], Reading[Any] | None] = lambda _: None,
-) -> Letters:
-    """Read the dead letters of a group behind those that were sent again, *read_max* of them at most.
+async def read_letters(reader: ClusterReader, group: str) -> Letters:
+    """Read the dead letters of a group behind those that were sent again, `READ_MAX` of them at most.
 
-    A broker group of which *silence* knows that it is silent is not asked.
+    A broker group that is known to be silent is not asked.
 
     Raises:
         OrderlyMQError: The name servers or all brokers did not answer.
     """
-    pulls = QueueReader(admin.instance, "TOOLS_CONSUMER")
+    admin, pulls, sent = reader.admin, reader.pulls, reader.sent
     queues = sorted((await unless_missing(admin.route(dlq_topic(group)), NO_ROUTE)).subscribe)
 
     async def bounds(queue: MessageQueue) -> tuple[int, int] | str:
-        if away := silence(queue.broker_name):
+        if away := reader.silence(queue.broker_name):
             return f"{queue.broker_name}: {away.unknown}"
         try:
             return await pulls.min_offset(queue), await pulls.max_offset(queue)
@@ -167,7 +174,8 @@ async def read_letters(
 
     found: list[Letter] = []
     total = passed = 0
-    unknown = ""
+    # The route of the letters lacks the queues of a broker group that is away.
+    unknown = next((f"{name}: {NOT_REGISTERED}" for name in reader.unregistered), "")
     kept = await asyncio.gather(*map(bounds, queues))
     for queue, here in zip(queues, kept, strict=True):
         if isinstance(here, str):
@@ -175,10 +183,10 @@ async def read_letters(
             continue
         head, end = here
         try:
-            begin = sent.begin(queue) if head < sent.begin(queue) <= end else head
+            begin = await _begin(pulls, sent, queue, head, end)
             total += end - head
             passed += begin - head
-            found += await _read(pulls, queue, begin, end, read_max - len(found))
+            found += await _read(pulls, queue, begin, end, READ_MAX - len(found))
         except OrderlyMQError as error:
             unknown = unknown or str(error)
     found.sort(key=lambda each: (each.stored_ms, each.queue, each.offset))
@@ -186,14 +194,18 @@ async def read_letters(
     return Letters(tuple(found), total, passed, unknown)
 
 
-async def letter_at(pulls: QueueReader, letter: Letter) -> ReceivedMessage:
-    """Return a letter with its body.
+async def letter_at(
+    pulls: QueueReader, letter: Letter, body_max: int | None = None
+) -> ReceivedMessage:
+    """Return a letter with its body, or with the first *body_max* bytes of it.
 
     Raises:
         NotThere: It is not kept any more.
         OrderlyMQError: A broker refused or did not answer.
     """
-    pulled = await pulls.pull(letter.queue, letter.offset, count=1, unreadable=True)
+    pulled = await pulls.pull(
+        letter.queue, letter.offset, count=1, unreadable=True, body_max=body_max
+    )
     for message in pulled.messages:
         if message.queue_offset == letter.offset:
             return message
@@ -209,29 +221,36 @@ def by_key(found: Iterable[Letter]) -> dict[Key, list[Letter]]:
     return keys
 
 
-async def is_sent(admin: AdminClient, sent: SentLetters, letter: Letter) -> bool:
+async def is_sent(reader: ClusterReader, letter: Letter) -> bool:
     """Whether a letter was redriven to its topic.
 
     Raises:
         OrderlyMQError: A broker refused or did not answer.
     """
-    if not letter.topic or letter.identity in sent:
+    if not letter.topic or letter.identity in reader.sent:
         return bool(letter.topic)
-    former_key = former_redrive_key(letter.queue, letter.offset)
     try:
-        found, former = await asyncio.gather(
-            admin.find_messages(
-                letter.topic, letter.identity, unique=True, count=1, unreadable=True
-            ),
-            admin.find_messages(letter.topic, former_key, unique=True, unreadable=True),
+        found = await reader.admin.find_messages(
+            letter.topic, letter.identity, unique=True, count=1, unreadable=True, body_max=0
         )
     except TopicNotFound:
         return False
-    was_sent = bool(found) or any(each.store_timestamp >= letter.stored_ms for each in former)
-    if was_sent:
-        sent.add(letter.identity)
+    if found:
+        reader.sent.add(letter.identity)
 
-    return was_sent
+    return bool(found)
+
+
+async def _begin(
+    pulls: QueueReader, sent: SentLetters, queue: MessageQueue, head: int, end: int
+) -> int:
+    """Return the offset behind the letters that were sent; the first one where another letter stands before it than did."""
+    begin, before = sent.begin(queue)
+    if not head < begin <= end:
+        return head
+    last = await _read(pulls, queue, begin - 1, begin, 1)
+
+    return begin if [each.identity for each in last] == [before] else head
 
 
 async def _read(
@@ -240,11 +259,12 @@ async def _read(
     found: list[Letter] = []
     offset = begin
     while offset < end and len(found) < count:
-        result = await pulls.pull(queue, offset, unreadable=True)
+        wanted = min(_BLOCK, count - len(found))
+        result = await pulls.pull(queue, offset, count=wanted, unreadable=True)
         found += [_letter(queue, message) for message in result.messages]
         offset = max(result.next_offset, offset + 1)
 
-    return found[:count]
+    return found
 
 
 def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
@@ -252,7 +272,7 @@ def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
     return Letter(
         queue=queue,
         offset=message.queue_offset,
-        # What a producer writes there itself is overwritten when a letter is made.
+        # A client that may consume for the group can write any topic there; a redrive asks that one for the origin.
         topic=said.get(properties.RETRY_TOPIC) or "",
         key=message.key or "",
         stored_ms=message.store_timestamp,
@@ -265,7 +285,7 @@ def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
 async def _sent_of(reader: ClusterReader, last: Mapping[Key, Letter]) -> dict[Key, Reading[bool]]:
     """Return of each key whether its last letter was sent again, as far as that is known soon."""
     until_s = asyncio.get_running_loop().time() + _SENT_TIMEOUT_S
-    admin, collector = reader.admin, reader.collector
+    collector = reader.collector
 
     async def ask(letter: Letter) -> Reading[bool]:
         if letter.identity in reader.sent:
@@ -274,7 +294,7 @@ async def _sent_of(reader: ClusterReader, last: Mapping[Key, Letter]) -> dict[Ke
             async with asyncio.timeout_at(until_s):
                 return await collector.read(
                     ("sent", letter.identity),
-                    lambda: is_sent(admin, reader.sent, letter),
+                    lambda: is_sent(reader, letter),
                     every_s=_SENT_EVERY_S,
                     timeout_s=_SENT_TIMEOUT_S,
                 )
@@ -291,7 +311,7 @@ def _pass(sent: SentLetters, found: Iterable[Letter], done: set[Key]) -> None:
         if (letter.topic, letter.key) not in done:
             ended.add(letter.queue)
         elif letter.queue not in ended:
-            sent.begin_at(letter.queue, letter.offset + 1)
+            sent.begin_at(letter.queue, Begin(letter.offset + 1, letter.identity))
 
 
 def _away(parked: Answers[list[ParkedKey]], found: Iterable[Letter]) -> str:

@@ -5,7 +5,6 @@ Rule: a state is what brokers can prove. A group that consumes by key, or that h
 """
 
 import asyncio
-from dataclasses import replace
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
@@ -89,7 +88,8 @@ async def _at(reader: ClusterReader, queue: MessageQueue, offset: int) -> Receiv
         raise NotThere(f"topic {queue.topic} has no queue {queue.broker_name}:{queue.queue_id}")
     head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
     if head <= offset < end:
-        for found in (await pulls.pull(queue, offset, count=1, unreadable=True)).messages:
+        pulled = await pulls.pull(queue, offset, count=1, unreadable=True, body_max=bodies.READ_MAX)
+        for found in pulled.messages:
             if found.queue_offset == offset:
                 return found
     raise NotThere(
@@ -100,15 +100,21 @@ async def _at(reader: ClusterReader, queue: MessageQueue, offset: int) -> Receiv
 
 async def _with_id(admin: AdminClient, topic: str, message_id: str) -> ReceivedMessage:
     """Return a message by the id that its producer gave it, or by its offset message id."""
-    found = await admin.find_messages(topic, message_id, unique=True, unreadable=True)
+
+    async def find(unique_key: str) -> list[ReceivedMessage]:
+        return await admin.find_messages(
+            topic, unique_key, unique=True, unreadable=True, body_max=bodies.READ_MAX
+        )
+
+    found = await find(message_id)
     if found:
         return found[0]
     try:
-        place = await admin.view_message(message_id, unreadable=True)
+        place = await admin.view_message(message_id, unreadable=True, body_max=0)
     except (SettingError, OrderlyMQError) as error:
         raise NotThere(f"there is no message {message_id} in {topic}") from error
-    again = await admin.find_messages(place.topic, place.message_id, unique=True, unreadable=True)
-    if place.topic != topic or not again:
+    again = await find(place.message_id) if place.topic == topic else []
+    if not again:
         raise NotThere(f"there is no message {message_id} in {topic}")
     return again[0]
 
@@ -237,8 +243,10 @@ async def _copies(
         return Reading([], "", reader.collector.now_s())
 
     async def ask() -> list[ReceivedMessage]:
-        asked = reader.admin.find_messages(topic, message_id, unique=True, unreadable=True)
-        found = await unless_missing(asked, [])
-        return [replace(each, body=b"") for each in found]  # it is remembered
+        # It is remembered.
+        asked = reader.admin.find_messages(
+            topic, message_id, unique=True, unreadable=True, body_max=0
+        )
+        return await unless_missing(asked, [])
 
     return await reader.collector.read(("copies", topic, message_id), ask)

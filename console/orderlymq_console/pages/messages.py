@@ -1,12 +1,13 @@
 """
 Messages of a queue: by offset, by time, or those of one key.
 
-Rule: a page reads at most `LOOKED_AT_MAX` messages, whatever is asked for, and says where it stopped. Reading takes nothing
-from consumers: it pulls as an administrator's tool, without a lock and without a commit.
+Rules: a page reads at most `LOOKED_AT_MAX` messages, whatever is asked for, and says where it stopped. Of a body it reads what can be shown,
+and keeps what is shown. Reading takes nothing from consumers: it pulls as an administrator's tool, without a lock and without a commit.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from orderlymq.admin.explanation import queue_of
 from orderlymq.consumer.group.queuereader import QueueReader
@@ -27,6 +28,8 @@ _BLOCK: Final = 32
 _TIMEOUT_S: Final = 5.0
 # Queues that the list to choose from names.
 QUEUES_MAX: Final = 1_024
+
+T = TypeVar("T")
 
 
 async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPage:
@@ -59,6 +62,11 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
     if queue not in queues:
         raise NotThere(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}")
     pulls = reader.pulls
+    limit = bodies.WHOLE_MAX if count == 1 else bodies.SHOWN_MAX
+
+    def row(message: ReceivedMessage) -> MessageRow:
+        return message_row(message, form, limit)
+
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
@@ -66,12 +74,13 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
             if moment_ms is not None:
                 begin = await pulls.offset_at(queue, moment_ms)
             begin = max(head, min(begin, end))
-            found, looked_at, following = await _read(pulls, queue, begin, end, key, count)
+            rows, looked_at, following = await _read(
+                pulls, queue, begin, end, key=key, count=count, take=row
+            )
     except TimeoutError as error:
         raise OrderlyMQError(
             f"{queue.broker_name} did not answer within {_TIMEOUT_S:g} s"
         ) from error
-    limit = bodies.WHOLE_MAX if count == 1 else bodies.SHOWN_MAX
 
     return MessagesPage(
         sources=(Source(name=queue.broker_name, age_seconds=0.0),),
@@ -84,7 +93,7 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
         end=end,
         key=key,
         form=form,
-        rows=tuple(message_row(message, form, limit) for message in found),
+        rows=tuple(rows),
         looked_at=looked_at,
         previous=max(head, begin - (LOOKED_AT_MAX if key else count)) if begin > head else None,
         following=following if following < end else None,
@@ -108,12 +117,14 @@ async def following_rows(
 async def newest_of(
     pulls: QueueReader, queue: MessageQueue, key: str, *, head: int, end: int, count: int
 ) -> tuple[list[ReceivedMessage], int]:
-    """Return the newest messages of a key, the newest first, and the offset down to which the queue was read."""
+    """Return the newest messages of a key without their bodies, the newest first, and the offset down to which the queue was read."""
     found: list[ReceivedMessage] = []
     low, begin = max(head, end - LOOKED_AT_MAX), end
     while begin > low and len(found) < count:
         after, begin = begin, max(low, begin - _BLOCK)
-        rows, _, _ = await _read(pulls, queue, begin, after, key, _BLOCK)
+        rows, _, _ = await _read(
+            pulls, queue, begin, after, key=key, count=_BLOCK, body_max=0, take=lambda each: each
+        )
         found += reversed([each for each in rows if each.queue_offset < after])
 
     shown = found[:count]
@@ -122,25 +133,52 @@ async def newest_of(
 
 
 async def _read(
-    pulls: QueueReader, queue: MessageQueue, begin: int, end: int, key: str, count: int
-) -> tuple[list[ReceivedMessage], int, int]:
-    """Return the messages, how many were read to find them, and the offset to go on from."""
-    found: list[ReceivedMessage] = []
+    pulls: QueueReader,
+    queue: MessageQueue,
+    begin: int,
+    end: int,
+    *,
+    key: str,
+    count: int,
+    body_max: int = bodies.READ_MAX,
+    take: Callable[[ReceivedMessage], T],
+) -> tuple[list[T], int, int]:
+    """Return what is to be kept of the messages, how many were read to find them, and the offset to go on from."""
+    found: list[T] = []
     offset, looked_at = begin, 0
     while offset < end and len(found) < count and looked_at < LOOKED_AT_MAX:
-        wanted = _BLOCK if key else count - len(found)
-        result = await pulls.pull(queue, offset, count=wanted, unreadable=True)
-        after = max(result.next_offset, offset + 1)
-        for message in result.messages:
-            looked_at += 1
-            if not key or message.key == key:
-                found.append(message)
-                if len(found) == count:
-                    after = message.queue_offset + 1
-                    break
-        offset = after
+        more, read, offset = await _block(
+            pulls, queue, offset, key=key, count=count - len(found), body_max=body_max, take=take
+        )
+        found += more
+        looked_at += read
 
     return found, looked_at, offset
+
+
+async def _block(
+    pulls: QueueReader,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    key: str,
+    count: int,
+    body_max: int,
+    take: Callable[[ReceivedMessage], T],
+) -> tuple[list[T], int, int]:
+    """Return of one pull what `_read` returns; nobody holds its messages while the next ones come."""
+    found: list[T] = []
+    looked_at = 0
+    wanted = _BLOCK if key else count
+    result = await pulls.pull(queue, offset, count=wanted, unreadable=True, body_max=body_max)
+    for message in result.messages:
+        looked_at += 1
+        if not key or message.key == key:
+            found.append(take(message))
+            if len(found) == count:
+                return found, looked_at, message.queue_offset + 1
+
+    return found, looked_at, max(result.next_offset, offset + 1)
 
 
 def message_row(message: ReceivedMessage, form: str, limit: int) -> MessageRow:
@@ -161,5 +199,7 @@ def message_row(message: ReceivedMessage, form: str, limit: int) -> MessageRow:
         reconsume_times=message.reconsume_times,
         properties=message.properties,
         unreadable=message.unreadable,
-        body=bodies.show(message.body, "hex" if message.unreadable else form, limit),
+        body=bodies.show(
+            message.body, "hex" if message.unreadable else form, limit, message.size_bytes
+        ),
     )

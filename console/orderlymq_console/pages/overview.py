@@ -27,7 +27,11 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     groups = broker_groups(reader, statuses)
     of_pipelines, asked = await pipelines.troubles(reader)
     troubles = _troubles(reader, statuses, of_pipelines)
-    blocked = statuses.total(_blocked, missing=lambda status: status.blocked_unknown or status.cut)
+    # A lane that waits keeps no queue, unless it stops it: then both are so.
+    blocked = statuses.total(
+        lambda status: len(status.blocked),
+        missing=lambda status: status.blocked_unknown or status.cut,
+    )
     held = statuses.total(_held, lambda status: status.unexamined or status.cut)
     lags = lag_rows(statuses)
     critical = sum(each.severity == "critical" for each in troubles)
@@ -165,13 +169,6 @@ def _role(node: str, status: StatusReport) -> str:
 
 def _none(statuses: Answers[StatusReport]) -> Figure:
     return Figure(unknown=statuses.unknown or "no broker group is registered")
-
-
-def _blocked(status: StatusReport) -> int:
-    """Return how many queues stand still; those of groups whose lanes wait are counted by lane."""
-    watch = status.examined
-    by_lane = {row.group for row in (() if watch is None else watch.lanes)}
-    return sum(row.group not in by_lane for row in status.blocked)
 
 
 def _held(status: StatusReport) -> int | None:

@@ -243,7 +243,7 @@ async def _age(reader: ClusterReader, queue: PipelineQueue) -> Figure:
 
 async def _stored_ms(reader: ClusterReader, queue: MessageQueue, offset: int) -> int:
     """Return when the first message from *offset* on was stored; 0 when there is none."""
-    result = await reader.pulls.pull(queue, offset, count=1, unreadable=True)
+    result = await reader.pulls.pull(queue, offset, count=1, unreadable=True, body_max=0)
     return next((message.store_timestamp for message in result.messages), 0)
 
 

@@ -41,7 +41,13 @@ async def waiting(reader: ClusterReader, _: Parameters) -> WaitingPage:
             _transactions(name, statuses, count)
             for name, count in zip(names[:ASKED_MAX], producers, strict=True)
         ),
-        groups_left_out=max(0, len(names) - ASKED_MAX),
+        groups_left_out=Figure(
+            value=max(0, len(names) - ASKED_MAX),
+            at_least=any(
+                status.transactions is not None and status.transactions.cut
+                for _, status in statuses.known()
+            ),
+        ),
         troubles=tuple(
             trouble
             for name, status in statuses.known()
@@ -76,7 +82,7 @@ def _row(name: str, statuses: Answers[StatusReport]) -> WaitingRow:
 
 def _transactions(group: str, statuses: Answers[StatusReport], producers: Figure) -> TransactionRow:
     def sum_of(count: Callable[[StatusReport], int | None]) -> Figure:
-        return statuses.total(count, lambda status: status.unreported)
+        return statuses.total(count, lambda status: _missing(status, group))
 
     return TransactionRow(
         group=group,
@@ -91,6 +97,13 @@ def _of(status: StatusReport, group: str, kind: str) -> int | None:
         return None
     found = status.transactions.groups.get(group)
     return 0 if found is None else int(getattr(found, kind))
+
+
+def _missing(status: StatusReport, group: str) -> str:
+    """Say why a broker group may have more transactions of a producer group than it names."""
+    if status.transactions is None or group in status.transactions.groups:
+        return status.unreported
+    return status.transactions.cut
 
 
 async def _producers(reader: ClusterReader, group: str) -> Figure:

@@ -2,20 +2,23 @@
 Changes: a page that shows what will happen, and the form that does it.
 
 Rules: the account needs the right to act; the confirmation names the thing; the form carries the stamp of what was shown. Each
-change stands in the audit log before it begins and when it has ended. Of one group there is one change at a time: a second one is
-planned when the first has ended.
+change stands in the audit log before it begins and when it has ended, which the end of the console waits for; one that fails midway says
+how much of it was done. Of one group there is one
+change at a time: a second one is planned when the first has ended.
 """
 
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from aiohttp import web
 
 from orderlymq.errors import OrderlyMQError
-from orderlymq_console.actions.plan import Changed, Plan
+from orderlymq.ownedtasks import reason
+from orderlymq_console.actions.plan import Changed, Done, Plan
 from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.actions.release import plan_release, release
 from orderlymq_console.actions.reset import plan_reset, reset
@@ -26,11 +29,13 @@ from orderlymq_console.settings import Account
 from orderlymq_console.web.identity import account_of, session_of, who_looks
 from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SETTINGS
 from orderlymq_protocol.plurals import counted
+from orderlymq_runtime.sockets.addresses import plain_host
 
 Planner = Callable[[ClusterReader, Parameters], Awaitable[Plan]]
-Locks = MutableMapping[str, asyncio.Lock]
 
 _TIMEOUT_S: Final = 15.0
+# Of the time that the process has for its end, behind what its other callers get.
+_CLOSE_MAX_S: Final = 5.0
 
 
 class _Action(NamedTuple):
@@ -38,7 +43,7 @@ class _Action(NamedTuple):
 
     name: str
     plan: Planner
-    do: Callable[[ClusterReader, Plan], Awaitable[int]]
+    do: Callable[[ClusterReader, Plan, Done], Awaitable[int]]
     one: str
     many: str
 
@@ -50,13 +55,44 @@ _ACTIONS: Final = (
 )
 
 
-def add_changes(application: web.Application) -> None:
+class Changes:
+    """The changes under way: one of each group at a time. They outlive their requests, and `close` ends them."""
+
+    def __init__(self) -> None:
+        self._locks: MutableMapping[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
+
+    async def run(
+        self, group: str, change: Callable[[], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Return what a change answers; once begun it ends, also when the browser goes away: the audit log says how."""
+        lock = self._locks.setdefault(group, asyncio.Lock())
+
+        async def in_turn() -> web.StreamResponse:
+            async with lock:
+                return await change()
+
+        task = asyncio.create_task(in_turn(), name=f"change of {group}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait a moment until all have ended, and cancel the others."""
+        if not self._tasks:
+            return
+        _, left = await asyncio.wait(self._tasks, timeout=_CLOSE_MAX_S)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+def add_changes(application: web.Application, changes: Changes) -> None:
     """Register the pages."""
-    locks: Locks = WeakValueDictionary()
     for action in _ACTIONS:
         path = f"/groups/{{group}}/{action.name}"
         application.router.add_get(path, _preview(action.plan))
-        application.router.add_post(path, _act(action, locks))
+        application.router.add_post(path, _act(action, changes))
     application.router.add_get("/audit", _audit)
     application.router.add_get("/api/audit", _audit_json)
 
@@ -74,21 +110,17 @@ def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamRe
     return handle
 
 
-def _act(action: _Action, locks: Locks) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _act(
+    action: _Action, changes: Changes
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         account = _acting(request)
         form = {
             name: value for name, value in (await request.post()).items() if isinstance(value, str)
         }
         parameters = Parameters({**form, **request.match_info})
-        # Once begun it ends, also when the browser goes away: the audit log says how.
-        lock = locks.setdefault(request.match_info["group"], asyncio.Lock())
-
-        async def change() -> web.StreamResponse:
-            async with lock:
-                return await _change(request, account, action, parameters)
-
-        return await asyncio.shield(asyncio.create_task(change()))
+        change = partial(_change, request, account, action, parameters)
+        return await changes.run(request.match_info["group"], change)
 
     return handle
 
@@ -108,22 +140,38 @@ async def _change(
     audit = request.app[AUDIT]
     thing = {"group": plan.group, "topic": plan.topic, "name": plan.name, "stamp": plan.stamp}
     thing = plan.form | thing | ({"consent": plan.consent} if plan.consent else {})
-    who = (account.name, request.remote or "")
+    who = (account.name, plain_host(request.remote or ""))
     audit.begin(*who, plan.action, thing)
+    done = Done()
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            count = await action.do(request.app[READER], plan)
+            count = await action.do(request.app[READER], plan, done)
     except Changed as error:
         lost = audit.end(*who, plan.action, thing, f"refused: {error}")
         return _shown(request, plan, f"{error}.{f' But {lost}.' if lost else ''}", 409)
     except (OrderlyMQError, TimeoutError) as error:
-        audit.end(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
+        text = _failure(action, plan, done, f"{error}" or "no answer in time")
+        lost = audit.end(*who, plan.action, thing, f"failed: {text}")
+        if not done.count:
+            raise
+        text += f". Look again before you go on.{f' But {lost}.' if lost else ''}"
+        return _shown(request, plan, f"Done in part: {text}", 503)
+    except BaseException as error:  # also at the end of the console
+        text = _failure(action, plan, done, reason(error))
+        audit.end(*who, plan.action, thing, f"failed: {text}")
         raise
     outcome = counted(count, action.one, action.many)
     lost = audit.end(*who, plan.action, thing, f"done: {outcome}")
     return request.app[RENDERER].page(
         "done.html", request, who_looks(request), plan=plan, outcome=outcome, lost=lost
     )
+
+
+def _failure(action: _Action, plan: Plan, done: Done, why: str) -> str:
+    """Say why a change ended early, and how much of it was done; the part that failed may have been done, too."""
+    if not done.count:
+        return why
+    return f"{done.count} of {plan.parts} {action.many}; of the others it is not known: {why}"
 
 
 def _acting(request: web.Request) -> Account:

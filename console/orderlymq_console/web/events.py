@@ -7,7 +7,6 @@ and say so.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -20,6 +19,7 @@ from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.web.guard import HEADERS
 from orderlymq_console.web.identity import account_of, shown
 from orderlymq_console.web.keys import SETTINGS, VIEWERS
+from orderlymq_runtime.process.waits import wait_for
 
 _log = logging.getLogger(__name__)
 
@@ -71,9 +71,7 @@ async def _follow(
             await _send(response, event, text)
         if event == "live":
             last = text
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EVERY_S):
-                await closing.wait()
+        await wait_for(closing, EVERY_S)
         try:
             event, text = "live", await render()
         except (NotThere, OrderlyMQError) as error:

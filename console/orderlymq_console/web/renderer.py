@@ -93,6 +93,8 @@ def _context(request: web.Request, who: Who) -> dict[str, Any]:
     path = request.path.removeprefix("/events")
     return {
         "path": "/" if path == "/overview" else path,
+        # As a link names it: a name in it may have a character that an address escapes.
+        "raw_path": request.rel_url.raw_path,
         "proof": who.proof,
         "account": who.account,
         "here": _here(request.query),

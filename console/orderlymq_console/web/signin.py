@@ -1,4 +1,4 @@
-"""Signing in with a token, and out; a link with a token is what `orderlymq console` prints on this machine."""
+"""Signing in with a token, and out; a link with a token is what `orderlymq console` prints on this machine, and signs in nowhere else."""
 
 from urllib.parse import urlsplit
 
@@ -31,6 +31,9 @@ async def _show(request: web.Request) -> web.StreamResponse:
     target = local_target(request.query.get("next", "/"))
     token = request.query.get("token", "")
     if token:
+        if request.app[SETTINGS].needs_account:
+            # Browsers do not say over plain http who referred to a link, and another holder of a token may have.
+            raise web.HTTPForbidden(text="no link signs in here; open /sign-in and enter the token")
         # Another site may lead here with its token, so only a link that nobody referred to signs in.
         if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
             return _signed_in(request, token, target)

@@ -3,17 +3,20 @@ The cluster as Spark's processes see it: queues, the first and the next offset o
 
 Rules: one set of connections per process and address; a broker or name server that stays away is waited for
 as long as `retryTimeout` says, because Spark ends a query at the first error; several pulls of one queue
-are in flight and are put together in order. What the bytes mean stands in `source.records`.
+are in flight and are put together in order, as many of an address as `credit` allows. What the bytes mean stands in `source.records`.
 """
 
 import asyncio
 import math
 import os
 import re
+import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -39,10 +42,11 @@ from orderlymq_protocol.body.catalogue import SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_protocol.header.catalogue import PullMessageResponseHeader, QueueHeader
+from orderlymq_protocol.header.catalogue import AppendCopiesHeader, PullMessageResponseHeader
 from orderlymq_protocol.message.record import StoredMessage, iter_records
-from orderlymq_protocol.names import is_system_topic
+from orderlymq_protocol.names import TOOLS_GROUP, is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
+from orderlymq_spark.cluster.credit import Credit
 from orderlymq_spark.cluster.pullsize import PullSize
 from orderlymq_spark.errors import OptionError, SourceUnavailable
 from orderlymq_spark.offsets import QueueRange
@@ -50,11 +54,11 @@ from orderlymq_spark.options import Connect
 
 T = TypeVar("T")
 
-GROUP: Final = "TOOLS_CONSUMER"  # known to every broker; it never holds a lock
 # Our brokers give so many to who asks for a whole range; RocketMQ's give 32, and are then asked for 32.
 PULL_COUNT_MAX: Final = 512
 _PULLS_AT_ONCE: Final = 8  # hides the way to the broker; more only fills memory
 _LOOKS_AT_ONCE: Final = 64  # likewise; small answers, some 10,000 a second
+_MARKS_AT_ONCE: Final = 16  # likewise; each answer is a whole message, which may have megabytes
 BLOCK_ROWS: Final = 4096
 BLOCK_BYTES: Final = 8 << 20
 _PULL_TIMEOUT_S: Final = 10.0
@@ -80,27 +84,71 @@ class Fetched:
 
 
 class Growth(NamedTuple):
-    """The last growth of a topic's queue list.
+    """One growth of a topic's queue list.
 
     Attributes:
         at_ms: since when the list is what it is, at the latest.
-        queues: how many queues of the list each broker has; while an expansion is under way more can be read.
+        queues: how many queues of the present list each broker has; while an expansion is under way more can be read.
+        total: how many queues the list has that came by it; more than those of `queues` while brokers have yet to switch.
+        barriers: where the queues of the list before ended at each broker that says so.
+        late: the brokers that have yet to switch, to which nobody has sent by the list.
     """
 
     at_ms: int
     queues: Mapping[str, int]
+    total: int
+    barriers: Mapping[str, Mapping[int, int]]
+    late: Set[str] = frozenset()
 
     def has(self, queue: MessageQueue) -> bool:
         """Return whether a queue belongs to the list; one of a broker that does not answer is taken for it."""
         return queue.queue_id < self.queues.get(queue.broker_name, queue.queue_id + 1)
 
+    def begins_at(self, queue: MessageQueue) -> int | None:
+        """Return from which offset on the messages of a queue are of the list; None where its broker does not say."""
+        if queue.broker_name in self.late:
+            return sys.maxsize
+        known = self.barriers.get(queue.broker_name)
+        return None if known is None else known.get(queue.queue_id, 0)
 
-def growth_of(expansions: Mapping[str, Mapping[str, Any]]) -> Growth | None:
-    """Return the growth that brokers report (20506); None when no list has grown."""
-    times = [each["grownMillis"] for each in expansions.values() if each["total"]]
-    if not times:
-        return None
-    return Growth(max(times), {name: each["writeQueues"] for name, each in expansions.items()})
+    def is_behind(self, message: StoredMessage, queue: MessageQueue) -> bool:
+        """Return whether a message is of the list; where its broker does not say, whether it was stored since."""
+        begins = self.begins_at(queue)
+        if begins is None:
+            return message.store_timestamp >= self.at_ms
+        return message.queue_offset >= begins
+
+
+def growths_of(expansions: Mapping[str, Mapping[str, Any]]) -> list[Growth]:
+    """Return the growths that brokers report (20506), the last one last."""
+    told = {
+        name: [*each.get("earlierGrowths", ()), each]
+        for name, each in expansions.items()
+        if each["total"]
+    }
+    queues = {name: each["writeQueues"] for name, each in expansions.items()}
+    found = []
+    for total in sorted({each["total"] for mine in told.values() for each in mine}):
+        barriers = {name: _barriers(mine, total) for name, mine in told.items()}
+        times = [
+            each["grownMillis"] for mine in told.values() for each in mine if each["total"] == total
+        ]
+        known = {name: each for name, each in barriers.items() if each is not None}
+        # One that is beside the list was never fenced.
+        late = {
+            name for name, each in expansions.items() if each["total"] < total and each["attempt"]
+        }
+        found.append(Growth(max(times), queues, total, known, late))
+    return found
+
+
+def _barriers(told: Sequence[Mapping[str, Any]], total: int) -> Mapping[int, int] | None:
+    """Return where a broker's queues ended when a list of *total* queues came, by its growths; None where it does not say."""
+    first = told[0]
+    if first["total"] > total and first.get("grownBarriers") == []:
+        return {}  # it got the topic later, and had no queue then
+    ends = next((each.get("grownBarriers") for each in told if each["total"] == total), None)
+    return None if ends is None else dict(ends)
 
 
 _Answer = tuple[PullStatus, PullMessageResponseHeader, bytes]
@@ -114,7 +162,8 @@ class ClusterAccess:
         self.thread = LoopThread("orderlymq-spark")
         self._admin: AdminClient = self.thread.run(self._open())
         self.instance = self._admin.instance
-        self._reader = QueueReader(self.instance, GROUP)
+        self._reader = QueueReader(self.instance, TOOLS_GROUP)
+        self._credits: defaultdict[str, Credit] = defaultdict(Credit)
 
     async def _open(self) -> AdminClient:
         admin = AdminClient(self.connect.bootstrap, client_settings=self.connect.settings())
@@ -139,6 +188,23 @@ class ClusterAccess:
         """
         return tuple(queue for topic in topics for queue in self.route(topic).subscribe)
 
+    def listed(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic's valid list; a fence lets those that may come be read, too.
+
+        Raises:
+            TopicNotFound: No broker has it.
+        """
+        # Before the brokers are asked: a list only grows.
+        queues = self.queues([topic])
+        expansions = self._expansion(topic)
+        # Topics that never expanded may be read where nobody writes any more.
+        counts = {name: each["writeQueues"] for name, each in expansions.items() if each["attempt"]}
+        return tuple(
+            queue
+            for queue in queues
+            if queue.queue_id < counts.get(queue.broker_name, queue.queue_id + 1)
+        )
+
     def route(self, topic: str) -> TopicRoute:
         """Return a topic's queues, fresh; `publish` has them in the order that keys are hashed over.
 
@@ -147,9 +213,13 @@ class ClusterAccess:
         """
         return self.wait(lambda: self._admin.route(topic))
 
+    def growths(self, topic: str) -> list[Growth]:
+        """Return what is known about the growths of a topic's queue list, the last one last."""
+        return growths_of(self._expansion(topic))
+
     def growth(self, topic: str) -> Growth | None:
-        """Return what is known about the last growth of a topic's queue list; None if it never grew."""
-        return growth_of(self._expansion(topic))
+        """Return the last growth of a topic's queue list; None if it never grew."""
+        return next(reversed(self.growths(topic)), None)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[tuple[str, str], int]:
         """Return the id of each topic at each of its brokers that answers; RocketMQ's brokers have none."""
@@ -205,20 +275,23 @@ class ClusterAccess:
         """Return whether a group has members at any broker."""
         return bool(self.wait(lambda: self._admin.members(group)))
 
-    def append(self, queue: MessageQueue, copies: bytes) -> "Future[int | None]":
+    def append(
+        self, queue: MessageQueue, copies: bytes, *, begins: bool = False
+    ) -> "Future[int | None]":
         """Begin to append stored records of another cluster; the result is the queue's end, None where it ends elsewhere.
 
-        Nothing is stored then. The result raises:
+        Nothing is stored then. A queue that never had a message begins at 0, or at these with *begins*. The result raises:
             SourceUnavailable: The broker was away longer than `retryTimeout`; they may be stored.
             OptionError: The brokers take no copies.
             BrokerError: They refuse these.
         """
-        header = QueueHeader(queue.topic, queue.queue_id)
+        header = AppendCopiesHeader(queue.topic, queue.queue_id, begins)
 
         async def ask() -> int | None:
             address = await self.instance.leader(queue.broker_name, queue.topic)
             command = request(RequestCode.ORDERLYMQ_APPEND_COPIES, header.to_ext(), copies)
-            answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
+            async with self._credits[address].take(len(copies)):
+                answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise OptionError(
                     f"the brokers at {self.connect.bootstrap} take no copies of another cluster; a mirror needs OrderlyMQ's, "
@@ -228,7 +301,7 @@ class ClusterAccess:
                 return None
             return int(check(answer, address).ext["queueOffset"])
 
-        return self.thread.submit(self._patiently(ask)).future
+        return self.thread.submit(self._patiently(ask, queued=True)).future
 
     def stored_at(self, queue: MessageQueue, offset: int) -> int | None:
         """Return the store time in milliseconds of the first message from an offset on; None when there is none."""
@@ -245,7 +318,7 @@ class ClusterAccess:
     async def _first_from(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
         place = offset
         while True:
-            status, header, body = await self._pull(queue, place, 1, "*")
+            status, header, body = await self._pull(queue, place, 1)
             if status is PullStatus.FOUND:
                 return next(iter_records(body))
             if header.next_begin_offset <= place:
@@ -254,17 +327,25 @@ class ClusterAccess:
 
     def marks(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Return a mark of the message before each offset, which another message there has not; none where it is gone."""
-        places = {queue: offset - 1 for queue, offset in offsets.items() if offset > 0}
+        places = [(queue, offset - 1) for queue, offset in offsets.items() if offset > 0]
+        found: dict[MessageQueue, int] = {}
 
-        async def ask() -> list[StoredMessage | None]:
-            return await asyncio.gather(*(self._first_from(*place) for place in places.items()))
+        async def ask(queue: MessageQueue, place: int) -> None:
+            message = await self._first_from(queue, place)
+            if message is not None and message.queue_offset == place:
+                found[queue] = _mark(message)
 
-        found = zip(places.items(), self.wait(ask), strict=True)
-        return {
-            queue: _mark(message)
-            for (queue, offset), message in found
-            if message is not None and message.queue_offset == offset
-        }
+        async def ask_some(some: Sequence[tuple[MessageQueue, int]]) -> None:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for place in some:
+                        group.create_task(ask(*place))
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+
+        for at in range(0, len(places), _MARKS_AT_ONCE):
+            self.wait(partial(ask_some, places[at : at + _MARKS_AT_ONCE]))
+        return found
 
     def differing(
         self, marks: Mapping[MessageQueue, int], offsets: Mapping[MessageQueue, int]
@@ -293,20 +374,18 @@ class ClusterAccess:
         )
         return bool(found)
 
-    async def stored_last(self, topic: str, unique_keys: Sequence[str]) -> list[int]:
-        """Return when a message with each unique key was stored last, 0 where none is; on the loop of these connections."""
+    async def are_stored(self, topic: str, unique_keys: Sequence[str]) -> list[bool]:
+        """Return of each unique key whether a message with it is in the topic; on the loop of these connections."""
 
-        async def ask(keys: Sequence[str]) -> list[int]:
+        async def ask(keys: Sequence[str]) -> list[bool]:
             # Kept from now on, as a send keeps it: each look would begin with a question to a name server.
             await self.instance.route(topic)
             asked = (
                 self._admin.find_messages(topic, key, unique=True, unreadable=True) for key in keys
             )
-            return [
-                each[-1].store_timestamp if each else 0 for each in await asyncio.gather(*asked)
-            ]
+            return [bool(each) for each in await asyncio.gather(*asked)]
 
-        found: list[int] = []
+        found: list[bool] = []
         for at in range(0, len(unique_keys), _LOOKS_AT_ONCE):
             found += await self._patiently(partial(ask, unique_keys[at : at + _LOOKS_AT_ONCE]))
         return found
@@ -323,7 +402,9 @@ class ClusterAccess:
         asks = PullSize(PULL_COUNT_MAX)
 
         def start(offset: int) -> "Future[Fetched]":
-            work = self._patiently(lambda: self._fetch(part.queue, offset, part.end, tags, asks))
+            work = self._patiently(
+                lambda: self._fetch(part.queue, offset, part.end, tags, asks), queued=True
+            )
             return self.thread.submit(work).future
 
         try:
@@ -350,12 +431,20 @@ class ClusterAccess:
             step = asks.count
             last = min(end, position + count * step, start + BLOCK_ROWS)
             places = range(position, last, step)
-            answers = await asyncio.gather(
-                *(self._pull(queue, each, min(step, last - each), tags) for each in places)
+            pulls = (
+                self._pull(queue, each, min(step, last - each), tags, asks.size) for each in places
             )
-            for place, (status, header, body) in zip(places, answers, strict=True):
+            answers = await asyncio.gather(*pulls, return_exceptions=True)
+            brought: list[int] = []
+            for place, answer in zip(places, answers, strict=True):
                 if place != position:
                     break  # the one before brought less than was thought
+                if isinstance(answer, BaseException):
+                    if position == start:
+                        raise answer
+                    # The next block begins with it: over a slow link what came before it must not come again.
+                    return Fetched(chunks, position)
+                status, header, body = answer
                 if status is PullStatus.OFFSET_ILLEGAL:
                     if header.min_offset <= position:
                         raise PullError(f"{queue} ends at {header.max_offset}, before {position}")
@@ -366,15 +455,20 @@ class ClusterAccess:
                     chunks.append(body)
                     size += len(body)
                 position = header.next_begin_offset
+                brought.append(position - place)
+            asks.size = max(len(each[2]) for each in answers if isinstance(each, tuple))
             if tags == "*":
-                asks.note(min(step, last - places[0]), answers[0][1].next_begin_offset - places[0])
+                asks.note(min(step, last - places[0]), brought[0])
         return Fetched(chunks, min(position, end))
 
-    async def _pull(self, queue: MessageQueue, offset: int, count: int, tags: str) -> _Answer:
+    async def _pull(
+        self, queue: MessageQueue, offset: int, count: int, tags: str = "*", size: int | None = None
+    ) -> _Answer:
+        """Pull so many messages; one of *size* bytes waits for its turn."""
         address = await self.instance.leader(queue.broker_name, queue.topic)
         command = pull_request(
             PullOptions(
-                group=GROUP,
+                group=TOOLS_GROUP,
                 queue=queue,
                 offset=offset,
                 count=count,
@@ -384,7 +478,11 @@ class ClusterAccess:
                 fence=fence(self.instance.client_id),
             )
         )
-        answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
+        turn: AbstractAsyncContextManager[None] = (
+            nullcontext() if size is None else self._credits[address].take(size)
+        )
+        async with turn:
+            answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
         try:
             status = PullStatus(answer.code)
         except ValueError:
@@ -402,8 +500,12 @@ class ClusterAccess:
         """
         return self.thread.run(self._patiently(call))
 
-    async def _patiently(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        end = time.monotonic() + self.connect.retry_timeout_ms / 1000
+    async def _patiently(
+        self, call: Callable[[], Coroutine[Any, Any, T]], *, queued: bool = False
+    ) -> T:
+        """Make a call as `wait` does; one that may be *queued* behind others has its time from its first failure on."""
+        patience_s = self.connect.retry_timeout_ms / 1000
+        end = math.inf if queued else time.monotonic() + patience_s
         delay_s = _BACK_OFF_FIRST_S
         while True:
             try:
@@ -416,9 +518,10 @@ class ClusterAccess:
                 reason: Exception = error
             except _AWAY as error:
                 reason = error
+            end = min(end, time.monotonic() + patience_s)
             if time.monotonic() + delay_s > end:
                 raise SourceUnavailable(
-                    f"{reason}; waited {self.connect.retry_timeout_ms / 1000:g} s (retryTimeout)"
+                    f"{reason}; waited {patience_s:g} s (retryTimeout)"
                 ) from reason
             await asyncio.sleep(delay_s)
             delay_s = min(_BACK_OFF_MAX_S, delay_s * 2)

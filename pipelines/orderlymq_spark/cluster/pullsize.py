@@ -8,15 +8,23 @@ next; whether it brings more by now is tried rarely, and more rarely each time t
 
 from typing import Final
 
+from orderlymq_spark.cluster.credit import CREDIT_MIN
+
 _TRY_AFTER_FIRST: Final = 4
 _TRY_AFTER_MAX: Final = 1024  # a try in vain costs one round
 
 
 class PullSize:
-    """Of one range of a queue, which is read front to back."""
+    """Of one range of a queue, which is read front to back.
+
+    Attributes:
+        count: how many messages the next pull asks for.
+        size: bytes that its answer may have, as those before it had.
+    """
 
     def __init__(self, count_max: int) -> None:
         self.count = count_max
+        self.size = CREDIT_MIN
         self._max = count_max
         self._full = 0
         self._try_after = _TRY_AFTER_FIRST

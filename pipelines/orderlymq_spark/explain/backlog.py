@@ -1,6 +1,5 @@
 """Backlog of a pipeline: ranges of queues, and how large their messages are; or the files of an archive."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -64,7 +63,8 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Backlog:
     end = resolve(access, options, options.end, "ending", queues)
     ids = access.topic_ids({queue.topic for queue in queues})
     lows, highs = access.bounds(queues)
-    found = continued(start, lows, highs, replaced_queues(access, done or {}, ids, highs))
+    replaced = replaced_queues(access, done or {}, ids, highs, at_rest=True)
+    found = continued(start, lows, highs, replaced)
     parts = ranges(found.start, end)
     messages = sum(part.size for part in parts)
     where = "the beginning of what is asked for" if done is None else "where the checkpoint ends"
@@ -108,7 +108,7 @@ def of_archive(path: Location) -> Backlog:
 def _done(checkpoint: Location) -> Any:
     """Return where the last batch of a stream ends, or where the stream began; None where it never ran."""
     ended, start = last_end(checkpoint / "spark"), checkpoint / START_FILE
-    return start_in(json.loads(start.read_text())) if ended is None and start.exists() else ended
+    return start_in(start) if ended is None and start.exists() else ended
 
 
 def _mean_bytes(access: ClusterAccess, parts: Sequence[QueueRange]) -> float:

@@ -114,6 +114,8 @@ def _options(spec: PipelineSpec) -> SourceOptions | None:
             return parse_source({**spec.connect.to_options(), "topic": topic})
         case DeadLetterSpec(group=group) | RedriveSpec(group=group):
             return parse_source({**spec.connect.to_options(), "topic": dlq_topic(group)})
+        case ReplaySpec():
+            return parse_source(spec.read_options())
     source = getattr(spec, "source", None)
     return None if source is None else parse_source(source.all_options())
 
@@ -152,7 +154,11 @@ def _plan(spec: PipelineSpec) -> Iterator[str]:
             yield "one task checks one queue: its offsets, and the numbers of each key against the highest before"
             yield f"findings go to {spec.findings or 'the output'}; the exit code is 1 when there are any"
         case ReplaySpec():
-            yield "Spark reads one range of offsets for each queue and batch"
+            yield "Spark reads one range of offsets for each queue and batch" + (
+                f", which waits until it is due at {spec.speed:g} times the speed at which it was stored"
+                if spec.speed
+                else ""
+            )
             yield "the rows of a key come into one task and are sorted by store time and offset"
             yield f"the ordered sink asks {spec.target} for each message and sends those that it does not have"
         case MirrorSpec():
@@ -185,7 +191,8 @@ def _cost(spec: PipelineSpec, options: SourceOptions | None, backlog: Backlog) -
     kind = spec.type
     if kind == "order-audit" and options is None:
         kind = "order-audit of an archive"
-    rate = rate_of(kind)
+    paced = isinstance(spec, ReplaySpec) and spec.speed is not None
+    rate = None if paced else rate_of(kind)
     work = backlog.size_bytes if kind == "compact" else backlog.messages
     start_s = 0 if isinstance(spec, MirrorSpec) else START_S
     seconds = None
@@ -215,6 +222,7 @@ def _guarantees(spec: PipelineSpec) -> Iterator[str]:
             yield "a group begins at the target where it stood, or earlier"
         case RedriveSpec():
             yield "a letter whose key was overtaken is treated as onOvertaken says"
+            yield "a letter that no message of its topic says the same as is treated as onDoubtful says"
 
 
 def _warnings(options: SourceOptions | None, backlog: Backlog) -> Iterator[str]:

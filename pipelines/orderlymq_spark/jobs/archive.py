@@ -8,7 +8,7 @@ names at the end. Spark carries ranges of queues; the tasks that write read the 
 import json
 
 from orderlymq_protocol.plurals import counted
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import CatalogUnavailable, OptionError
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.offsets import describe_missing
 from orderlymq_spark.options import SourceOptions, as_texts, parse_source
@@ -62,7 +62,8 @@ def _iceberg_place(spec: ArchiveSpec, options: SourceOptions) -> dict[str, str]:
     """Return the sink's options that name the table; a new one is made.
 
     Raises:
-        OptionError: pyiceberg is absent, or the catalogue does not give the table.
+        OptionError: pyiceberg is absent, or the catalogue refuses the table.
+        CatalogUnavailable: It does not answer, or has failed.
     """
     try:
         from orderlymq_spark.tables import iceberg  # noqa: PLC0415 - an extra
@@ -78,7 +79,8 @@ def _iceberg_place(spec: ArchiveSpec, options: SourceOptions) -> dict[str, str]:
         table = iceberg.open_table(catalog, spec.table, message_schema(options))
         folder = iceberg.data_folder(table)
     except Exception as error:  # whatever the libraries of a catalogue and of its place raise
-        raise OptionError(
+        kind = OptionError if isinstance(error, iceberg.REFUSALS) else CatalogUnavailable
+        raise kind(
             f"the catalogue {spec.catalog.name} does not give {spec.place}: {error}"
         ) from error
     named = json.dumps({"name": spec.catalog.name, "properties": properties})

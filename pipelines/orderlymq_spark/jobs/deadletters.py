@@ -2,20 +2,23 @@
 Pipeline dead-letters: why messages of a group were given up, by key, and which of them were overtaken.
 
 The redrive finds its letters here, too. Rules: a dead letter's origin is found by its message id in the brokers' index, never
-guessed. An origin that has aged out is older than all that are found, so such letters stand first in their key. A letter that was
-redriven is found by the identity of its copy; the copy stands where the letter's origin does: it overtakes what came behind
-that and nothing else, and so does the letter that it becomes when it fails again.
+guessed, and says the same: clients write letters, too. An origin that has aged out is older than all that are found, so such
+letters go first in their key, and what became of their copies does too. A letter that was redriven is found by the identity of
+its copy; the copy stands where the letter's origin does: it overtakes what came behind that and nothing else, and so does the
+letter that it becomes when it fails again.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from orderlymq.admin.messages import origin_ids
 from orderlymq.blocking import AdminClient
 from orderlymq.cli.session import iso
 from orderlymq.connection.wire import read_or_flag
@@ -24,7 +27,7 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties as names
 from orderlymq_protocol.message.record import iter_records
-from orderlymq_protocol.names import dlq_topic, former_redrive_key, redrive_key
+from orderlymq_protocol.names import dlq_topic, redrive_key
 from orderlymq_protocol.plurals import counted
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.frames import FILTER_PUSHDOWN, read_batch
@@ -49,7 +52,7 @@ def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
         "byTries": {str(number): count for number, count in sorted(tries.items())},
         "byKey": [{"key": key, "count": count} for key, count in keys.most_common(_TOP)],
         "overtaken": sum(letter.overtaken is True for letter in letters),
-        "originGone": sum(letter.origin is None for letter in letters),
+        "originGone": sum(letter.is_doubtful for letter in letters),
         "redriven": sum(letter.copy is not None for letter in letters),
         "firstAt": iso(min(times)) if times else None,
         "lastAt": iso(max(times)) if times else None,
@@ -78,7 +81,7 @@ def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
     if data["redriven"]:
         lines.append(f"  redriven to their topic: {data['redriven']}")
     if data["originGone"]:
-        lines.append(f"  whose origin has aged out: {data['originGone']}")
+        lines.append(f"  whose topic has no message that says the same: {data['originGone']}")
     return Outcome("\n".join(lines), data)
 
 
@@ -91,6 +94,8 @@ class DeadLetter:
         stored_ms: when the message that was given up was stored.
         overtaken: a later message of the key has been consumed; None when that cannot be known.
         copy: queue and offset of the message that it was redriven to its topic as; None when it was not.
+        first: the letter whose copies have failed again and became this one; None when it is that itself.
+        is_doubtful: its topic has no message that says the same: that has aged out, or a client made the letter up.
     """
 
     message: ReceivedMessage
@@ -99,40 +104,43 @@ class DeadLetter:
     overtaken: bool | None = None
     stored_ms: int = 0
     copy: tuple[MessageQueue, int] | None = None
+    first: "DeadLetter | None" = None
+    is_doubtful: bool = False
 
     def identity(self, topic: str) -> str:
         """Return the unique key of the message that it is redriven to a topic as, whichever plan or console does it."""
         said = self.message
         return redrive_key(said.queue, said.queue_offset, message_id=said.message_id, target=topic)
 
-    def copies(self, topic: str) -> dict[str, int]:
-        """Return the unique keys that its copy may have, each with the time since which it is not another letter's."""
-        said = self.message
-        former = former_redrive_key(said.queue, said.queue_offset)
-        return {self.identity(topic): 0, former: said.store_timestamp}
-
 
 def in_origin_order(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    """Sort letters by their origin: in a queue by offset, and queues by time, for a topic that grew moves keys."""
+    """Sort letters by the origin of the first of their chain: in a queue by offset, and queues by time, for a topic that grew moves keys.
 
-    def place(letter: DeadLetter) -> tuple[Any, ...]:
-        return letter.message.queue, letter.message.queue_offset
+    Where that has aged out, the dead letter queue has their order: what was given up first came first.
+    """
+    gone, known = [], []
+    for letter in letters:
+        first = letter.first or letter
+        said = first.message
+        if first.origin is None:
+            gone.append((said.queue, said.queue_offset, said.store_timestamp, letter))
+        else:
+            known.append((*first.origin, first.stored_ms, letter))
 
-    gone = sorted(
-        (each for each in letters if each.origin is None),
-        key=lambda each: (each.message.born_timestamp, place(each)),
-    )
-    known = sorted(
-        ((each.origin, each) for each in letters if each.origin is not None),
-        key=lambda pair: (pair[0], place(pair[1])),
-    )
+    return [*_merged(gone), *_merged(known)]
+
+
+def _merged(placed: Iterable[tuple[MessageQueue, int, int, DeadLetter]]) -> list[DeadLetter]:
+    """Sort by queue and offset, and queues by the time of each place, in ms; letters of one place by their own."""
     # A clock that was set back must not turn the order of a queue around.
     latest: dict[MessageQueue, int] = {}
     ranked: list[tuple[int, DeadLetter]] = []
-    for (queue, _), letter in known:
-        latest[queue] = max(latest.get(queue, 0), letter.stored_ms)
+    for queue, _, at_ms, letter in sorted(
+        placed, key=lambda each: (each[:2], each[3].message.queue, each[3].message.queue_offset)
+    ):
+        latest[queue] = max(latest.get(queue, 0), at_ms)
         ranked.append((latest[queue], letter))
-    return [*gone, *(letter for _, letter in sorted(ranked, key=lambda pair: pair[0]))]
+    return [letter for _, letter in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
@@ -145,8 +153,9 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
     with AdminClient(access.connect.bootstrap, client_settings=access.connect.settings()) as admin:
         for message in messages(access, dlq_topic(group)):
             topic = names.origin_topic(message.properties)
-            letter = DeadLetter(message, topic)
-            origin = _origin(admin, topic, message)
+            origin = admin.find_origin(message, topic)
+            message.body = b""  # nobody else asks for it here, and there may be many
+            letter = DeadLetter(message, topic, is_doubtful=origin is None)
             if origin is not None:
                 letter.origin = origin.queue, origin.queue_offset
                 letter.stored_ms = origin.store_timestamp
@@ -156,8 +165,7 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
             redriven = redriven_to(access, topic, mine)
             for letter in mine:
                 if letter.identity(topic) in redriven:
-                    each = (_find(admin, topic, name) for name in letter.copies(topic))
-                    copy = next(filter(None, each), None)
+                    copy = _find(admin, topic, letter.identity(topic))
                     letter.copy = (copy.queue, copy.queue_offset) if copy is not None else None
     take_first_origins(found)
     return found
@@ -165,27 +173,24 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
 
 def redriven_to(access: ClusterAccess, topic: str, letters: Sequence[DeadLetter]) -> set[str]:
     """Return of the letters' identities those that a topic has."""
-    asked = [(letter, *copy) for letter in letters for copy in letter.copies(topic).items()]
+    asked = [letter.identity(topic) for letter in letters]
     try:
-        stored = access.thread.run(access.stored_last(topic, [name for _, name, _ in asked]))
+        stored = access.thread.run(access.are_stored(topic, asked))
     except TopicNotFound:
         return set()
-    return {
-        letter.identity(topic)
-        for (letter, _, since_ms), stored_ms in zip(asked, stored, strict=True)
-        if stored_ms and stored_ms >= since_ms
-    }
+    return set(compress(asked, stored))
 
 
 def take_first_origins(letters: Sequence[DeadLetter]) -> None:
-    """Let letters of redriven letters stand where the first of them does, unless that has aged out."""
+    """Let letters of redriven letters have the rank of the first of them, and stand where that does unless it has aged out."""
     copies = {letter.identity(letter.topic): letter for letter in letters}
     for letter in letters:
         first = letter
         while before := next(
-            (copies[each] for each in _ids(first.message) if each in copies), None
+            (copies[each] for each in origin_ids(first.message) if each in copies), None
         ):
             first = before
+        letter.first = None if first is letter else first
         if first.origin is not None:
             letter.origin, letter.stored_ms = first.origin, first.stored_ms
 
@@ -213,20 +218,6 @@ def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
                 for chunk in fetched.chunks:
                     for record in iter_records(chunk):
                         yield read_or_flag(record, part.queue)
-
-
-def _origin(admin: AdminClient, topic: str, message: ReceivedMessage) -> ReceivedMessage | None:
-    try:
-        found = (_find(admin, topic, each) for each in _ids(message) if topic)
-        return next(filter(None, found), None)
-    except TopicNotFound:
-        return None
-
-
-def _ids(message: ReceivedMessage) -> list[str]:
-    """Return the ids that the message which was given up may have."""
-    said = (names.UNIQ_KEY, names.ORIGIN_MESSAGE_ID, names.DLQ_ORIGIN_MESSAGE_ID)
-    return [message.properties[name] for name in said if message.properties.get(name)]
 
 
 def _find(admin: AdminClient, topic: str, unique_key: str) -> ReceivedMessage | None:
@@ -272,7 +263,7 @@ def add_copies(
     newest: Newest, committed: Mapping[MessageQueue, int | None], letters: Sequence[DeadLetter]
 ) -> None:
     """Add the letters whose copies were consumed, and are no letters again, where their origins are."""
-    failed = {each for letter in letters for each in _ids(letter.message)}
+    failed = {each for letter in letters for each in origin_ids(letter.message)}
     for letter in letters:
         if letter.origin is None or letter.copy is None or letter.identity(letter.topic) in failed:
             continue

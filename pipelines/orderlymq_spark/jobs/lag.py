@@ -7,12 +7,13 @@ are counted and left out of the quantiles.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq_runtime.wallclock import machine_ms
-from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import LagSpec
@@ -20,14 +21,32 @@ from orderlymq_spark.specs import LagSpec
 
 def run(_name: str, spec: LagSpec, spark: SparkStarter) -> Outcome:
     """Measure once."""
-    access = access_to(spec.connect)
-    queues = access.queues([spec.topic])
-    lows, highs = access.bounds(queues)
+    rows = lags(access_to(spec.connect), spec.topic, spec.groups)
+    latency = _latency(spec, spark)
+    lines = [
+        f"{row['group']} {row['queue']}: {row['lag']} messages, {row['lagMs'] / 1000:.1f} s behind"
+        for row in rows
+    ]
+    lines.append(f"born to stored, ms: {json.dumps(latency['quantilesMs'])}")
+    if latency["skewed"]:
+        lines.append(
+            f"clock of the producer ahead: {latency['skewed']} messages, not counted above"
+        )
+    return Outcome("\n".join(lines), {"topic": spec.topic, "queues": rows, "latency": latency})
+
+
+def lags(access: ClusterAccess, topic: str, groups: Iterable[str]) -> list[dict[str, Any]]:
+    """Return how far each group is behind in each queue."""
+    queues = access.queues([topic])
     rows: list[dict[str, Any]] = []
-    for group in spec.groups:
-        for queue, offset in access.committed(group, queues).items():
+    for group in groups:
+        # Before the ends: a group that goes on consumes what comes meanwhile.
+        committed = access.committed(group, queues)
+        lows, highs = access.bounds(queues)
+        for queue, offset in committed.items():
             first = max(lows[queue], offset or 0)
-            waiting = highs[queue] - first
+            # A topic that was created again meanwhile may end before.
+            waiting = max(0, highs[queue] - first)
             stored_ms = access.stored_at(queue, first) if waiting else None
             now_ms = machine_ms()
             rows.append(
@@ -40,17 +59,7 @@ def run(_name: str, spec: LagSpec, spark: SparkStarter) -> Outcome:
                     "lagMs": 0 if stored_ms is None else max(0, now_ms - stored_ms),
                 }
             )
-    latency = _latency(spec, spark)
-    lines = [
-        f"{row['group']} {row['queue']}: {row['lag']} messages, {row['lagMs'] / 1000:.1f} s behind"
-        for row in rows
-    ]
-    lines.append(f"born to stored, ms: {json.dumps(latency['quantilesMs'])}")
-    if latency["skewed"]:
-        lines.append(
-            f"clock of the producer ahead: {latency['skewed']} messages, not counted above"
-        )
-    return Outcome("\n".join(lines), {"topic": spec.topic, "queues": rows, "latency": latency})
+    return rows
 
 
 def _latency(spec: LagSpec, spark: SparkStarter) -> dict[str, Any]:

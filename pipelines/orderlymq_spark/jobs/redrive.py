@@ -1,9 +1,10 @@
 """
 Pipeline redrive: dead letters back to their topic, per key in origin order.
 
-Rules of the plan: per key in the order of the origins; a letter that was overtaken is sent, skipped, or holds its whole
-key, as the spec says; a letter that came back too often stays. A plan is made once and then only carried out. Each
-letter has one identity in a topic, whatever the plan, so neither carrying it out again nor another plan sends it twice.
+Rules of the plan: per key in the order of the origins; a letter that was overtaken, or that says something else than all
+messages of its topic, is sent, skipped, or holds its whole key, as the spec says; a letter that came back too often stays. A
+plan is made once and then only carried out. Each letter has one identity in a topic, whatever the plan, so neither carrying it
+out again nor another plan sends it twice.
 
 Rules of the runs: the first run makes the plan and writes it down; without `send: true` that is all. A run that sends
 carries out the written plan, item by item: what the journal or the brokers' index knows is not sent again; a
@@ -15,11 +16,11 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from orderlymq.admin.messages import redriven, redrives_of
+from orderlymq.admin.messages import RESENDS, redriven, redrives_of
 from orderlymq.blocking import Producer
 from orderlymq.errors import BodyUnreadable, BrokerError, SendError, SettingError, TopicNotFound
 from orderlymq.message import ReceivedMessage
@@ -50,6 +51,14 @@ _REFUSED: Final = (
 )
 
 Decision = Literal["send", "skip", "hold"]
+Treatment: TypeAlias = Literal["skip", "send", "hold-key"]
+Place: TypeAlias = tuple[str, int, int]
+
+_NOT_SENT: Final[Mapping[Treatment, Decision]] = {"skip": "skip", "hold-key": "hold"}
+_DOUBTFUL: Final = (
+    "its topic has no message that says the same: that has aged out, or a client made the letter up; look at it, and set "
+    "spec.onDoubtful: send"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,7 @@ class Item:
     reason: str = ""
 
     @property
-    def place(self) -> tuple[str, int, int]:
+    def place(self) -> Place:
         """Return where the dead letter lies."""
         return self.broker, self.queue_id, self.offset
 
@@ -107,17 +116,20 @@ def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:
     """Make the plan, or carry it out.
 
     Raises:
+        CheckpointInUse: As `hold_checkpoint`, or another driver has begun on the plan.
         OptionError: The plan in the file is another group's.
     """
     access = access_to(spec.connect)
     with hold_checkpoint(spec.plan.parent / f"{spec.plan.name}.lock.d") as claim:
-        plan = _plan(name, spec, access, spark)
+        plan = _plan(name, spec, access, spark, claim)
         if not spec.send:
             return _dry(spec, plan)
         return _carry_out(spec, plan, access, claim)
 
 
-def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStarter) -> Plan:
+def _plan(
+    name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStarter, claim: Claim
+) -> Plan:
     if spec.plan.exists():
         plan = Plan.from_json(json.loads(spec.plan.read_text()))
         if plan.group != spec.group:
@@ -128,6 +140,7 @@ def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStart
     for letter in letters:
         by_topic.setdefault(spec.target or letter.topic, []).append(letter)
     sent = [redriven_to(access, topic, each) for topic, each in by_topic.items() if topic]
+    claim.check()  # reading took its time, and the plan may be another driver's
     # The journal of a plan that was taken away says nothing of this one.
     done = _journal(spec)
     for name_ in done.names():
@@ -138,6 +151,7 @@ def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStart
         letters,
         target=spec.target,
         on_overtaken=spec.on_overtaken,
+        on_doubtful=spec.on_doubtful,
         redrives_max=spec.max_redrives,
         sent=set().union(*sent),
     )
@@ -170,15 +184,15 @@ def _lines(items: Sequence[Item]) -> list[str]:
 def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Claim) -> Outcome:
     journal = Journal(_journal(spec))
     wanted = [item for item in plan.items if item.decision == "send"]
-    bodies = {
-        (m.queue.broker_name, m.queue.queue_id, m.queue_offset): m
-        for m in (messages(access, dlq_topic(spec.group)) if wanted else ())
-    }
+    letters = letters_of(access, spec.group, wanted)
     outcomes: list[str] = []
     failures: list[str] = []
     stopped: set[tuple[str, str]] = set()
     with Producer(
-        "orderlymq-redrive", spec.bootstrap, client_settings=access.connect.settings()
+        "orderlymq-redrive",
+        spec.bootstrap,
+        settings=RESENDS,
+        client_settings=access.connect.settings(),
     ) as producer:
         for item in wanted:
             if item.key is not None and (item.topic, item.key) in stopped:
@@ -186,7 +200,7 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Clai
                 continue
             claim.check()
             try:
-                outcomes.append(_send(item, bodies.get(item.place), journal, access, producer))
+                outcomes.append(_send(item, letters.get(item.place), journal, access, producer))
             except _REFUSED as error:
                 outcomes.append("failed")
                 failures.append(f"{item.topic} key {item.key}: {error}")
@@ -200,6 +214,19 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Clai
     lines += _lines([item for item in plan.items if item.decision != "send"])
     data = {"plan": str(spec.plan), **counts, "failures": failures}
     return Outcome("\n".join(lines), data, passed=not failures)
+
+
+def letters_of(
+    access: ClusterAccess, group: str, items: Sequence[Item]
+) -> dict[Place, ReceivedMessage]:
+    """Return the dead letters of *items* that are still there, by place; the group may have many others."""
+    places = {item.place for item in items}
+    found: dict[Place, ReceivedMessage] = {}
+    for letter in messages(access, dlq_topic(group)) if places else ():
+        place = letter.queue.broker_name, letter.queue.queue_id, letter.queue_offset
+        if place in places:
+            found[place] = letter
+    return found
 
 
 def _send(
@@ -254,7 +281,8 @@ def make_plan(
     letters: Sequence[DeadLetter],
     *,
     target: str | None,
-    on_overtaken: Literal["skip", "send", "hold-key"],
+    on_overtaken: Treatment,
+    on_doubtful: Treatment = "hold-key",
     redrives_max: int,
     sent: Collection[str] = (),
 ) -> Plan:
@@ -266,6 +294,8 @@ def make_plan(
         key = letter.message.key
         identity = letter.identity(topic)
         decision, reason = _decide(letter, topic, on_overtaken, redrives_max)
+        if decision == "send" and letter.is_doubtful and target is None and on_doubtful != "send":
+            decision, reason = _NOT_SENT[on_doubtful], _DOUBTFUL
         if identity in sent:
             decision, reason = "skip", "it was redriven already"
         if decision == "send" and key is not None and (topic, key) in held:
@@ -289,7 +319,7 @@ def make_plan(
 
 
 def _decide(
-    letter: DeadLetter, topic: str, on_overtaken: str, redrives_max: int
+    letter: DeadLetter, topic: str, on_overtaken: Treatment, redrives_max: int
 ) -> tuple[Decision, str]:
     if not topic:
         return "skip", "it does not name its topic; set spec.target"
@@ -299,11 +329,10 @@ def _decide(
     # Without its origin it is not known; without a key there is nothing to pass.
     unknown = letter.overtaken is None and letter.message.key is not None
     if (letter.overtaken or unknown) and on_overtaken != "send":
-        decision: Decision = "skip" if on_overtaken == "skip" else "hold"
         if unknown:
             return (
-                decision,
+                _NOT_SENT[on_overtaken],
                 "its origin has aged out, so a later message of its key may be consumed",
             )
-        return decision, "a later message of its key was consumed"
+        return _NOT_SENT[on_overtaken], "a later message of its key was consumed"
     return "send", ""

@@ -26,8 +26,6 @@ from orderlymq_spark.specs import ReplaySpec
 
 _REACHED: Final = "reached_ts"
 ORDER: Final = f"{_REACHED},queue_offset"
-_LIMITS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
-_PACED_BATCH: Final = 1000
 _WAIT_MAX_S: Final = 3600.0  # a night without messages is not slept through
 
 
@@ -58,31 +56,32 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     pace = Pace(spec.speed) if spec.speed else None
 
     def make() -> DataStreamWriter:
-        frame = read_stream(spark(), spec.checkpoint, **read_options(spec))
+        frame = read_stream(spark(), spec.checkpoint, **spec.read_options())
         if spec.keys is not None:
             frame = frame.where(F.col("sharding_key").isin(spec.keys))
         # Without a key the queue is what has an order.
         frame = frame.withColumn("target_queue", F.col("queue_id") % queues)
 
-        def write(rows: DataFrame, _batch: int) -> None:
-            if pace is not None:
-                pace.wait(rows)
+        def send(rows: DataFrame) -> None:
             found = in_order(rows, sink["topic"])
             found.write.format("orderlymq").options(**sink).mode("append").save()
+
+        def write(rows: DataFrame, _batch: int) -> None:
+            if pace is None:
+                send(rows)
+                return
+            rows.persist()  # or Spark reads, and counts, what it looks at and what it sends
+            try:
+                pace.wait(rows)
+                send(rows)
+            finally:
+                rows.unpersist()
 
         return frame.writeStream.foreachBatch(write)
 
     status = run_stream(name, spec, make, begin=partial(check_one_list, source, options))
     text = f"{counted(status.rows, 'message')} of {spec.source.topic} read in {counted(status.batches, 'batch', 'batches')} for {spec.target}"
     return Outcome(text, {"rows": status.rows, "batches": status.batches, "target": spec.target})
-
-
-def read_options(spec: ReplaySpec) -> dict[str, str]:
-    """Return how the source is read: with a pace in small batches, because a batch is sent when its last message is due."""
-    given = spec.source.all_options(oneQueueList="true")
-    if spec.speed is not None and given.keys().isdisjoint(_LIMITS):
-        given["maxOffsetsPerTrigger"] = str(_PACED_BATCH)
-    return given
 
 
 def in_order(rows: DataFrame, target: str) -> DataFrame:

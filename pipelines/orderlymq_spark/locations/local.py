@@ -47,22 +47,25 @@ class LocalLocation(Location):
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+        sync_path(Path(self.path).parent)
 
     def create(self, content: str | bytes) -> bool:
         draft = self._draft(content)
         try:
             Path(self.path).hardlink_to(draft)
+            is_there = True
         except FileExistsError:
-            return self.read_bytes() == draft.read_bytes()
+            is_there = self.read_bytes() == draft.read_bytes()
         finally:
             draft.unlink(missing_ok=True)
+        # Also of a name that is there: its writer may have died before this.
         sync_path(Path(self.path).parent)
-        return True
+        return is_there
 
     def _draft(self, content: str | bytes) -> Path:
         """Write content beside its place, synced."""
         path = Path(self.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}")
         try:
             with draft.open("wb") as file:
@@ -89,11 +92,10 @@ class LocalLocation(Location):
             Path(self.path).rmdir()
 
     def move(self, target: "LocalLocation") -> None:
-        Path(target.path).parent.mkdir(parents=True, exist_ok=True)
-        try:
+        _make_folder(Path(target.path).parent)
+        with suppress(FileNotFoundError):
             Path(self.path).rename(target.path)
-        except FileNotFoundError:
-            return
+        # Also after a move that is repeated, whose first writer may have died before this.
         sync_path(Path(target.path).parent)
 
     def names(self) -> list[str]:
@@ -116,7 +118,7 @@ class LocalLocation(Location):
 
     def begin(self) -> "LocalOutput":
         path = Path(self.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         return LocalOutput(path)
 
 
@@ -132,10 +134,19 @@ class LocalOutput:
         return str(self.path)
 
     def close(self) -> int:
-        """Sync the file."""
+        """Sync the file and its name."""
         sync_path(self.path)
+        sync_path(self.path.parent)
         return self.path.stat().st_size
 
     def discard(self) -> None:
         """Remove the file."""
         self.path.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder, with those above it; their names are synced."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_path(folder.parent)

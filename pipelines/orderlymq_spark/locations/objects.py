@@ -10,6 +10,7 @@ variables that the tools of each store know (AWS_*, GOOGLE_*, AZURE_*), never fr
 
 import io
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ _ENDPOINTS: Final = (
     "AWS_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
 )
+# Puts of one object that two writers have under way at the same time.
+_CONFLICTS_MAX: Final = 20
+_CONFLICT_PAUSE_S: Final = 0.5
 _REQUEST_MAX: Final = timedelta(seconds=30)
 _RETRY: Final[Any] = {
     "max_retries": 10,
@@ -83,14 +87,27 @@ class ObjectLocation(Location):
             raise self.failed("write", error) from error
 
     def create(self, content: str | bytes) -> bool:
+        for _ in range(_CONFLICTS_MAX):
+            has_won = self._create_once(_bytes(content))
+            if has_won is not None:
+                return has_won
+            time.sleep(_CONFLICT_PAUSE_S)
+        raise StoreFailed(f"{self} could not be created: other puts of it were under way each time")
+
+    def _create_once(self, content: bytes) -> bool | None:
+        """Put it if nothing is there; return whether that is what is there now, None where nothing is."""
         try:
-            obstore.put(self._store, self.key, _bytes(content), mode="create")
+            obstore.put(self._store, self.key, content, mode="create")
         except AlreadyExistsError:
-            return self.read_bytes() == _bytes(content)
+            # S3 says so of a put that was under way beside this one, too, and that one may have failed.
+            try:
+                return self.read_bytes() == content
+            except FileNotFoundError:
+                return None
         except BaseError as error:
             # The answer may have been lost behind a put that has won.
             try:
-                return self.read_bytes() == _bytes(content)
+                return self.read_bytes() == content
             except FileNotFoundError:
                 raise self.failed("create", error) from error
         return True
@@ -126,10 +143,15 @@ class ObjectLocation(Location):
             return
         except BaseError as error:
             # S3 copies at most 5 GiB in a request, and what takes longer than a request may is not copied either.
-            self._carry(target, error)
+            self._carry(target, self.failed("copy", error))
+        else:
+            # The status 200 of a copy may stand before an error.
+            with suppress(FileNotFoundError):
+                if not target.exists() or target.size() != self.size():
+                    self._carry(target, StoreFailed(f"{self} was copied in part: {target}"))
         self.delete()
 
-    def _carry(self, target: "ObjectLocation", refused: BaseError) -> None:
+    def _carry(self, target: "ObjectLocation", refused: StoreFailed) -> None:
         """Read the object and write it to its new place; none is fine."""
         # Not discarded on failure: that would remove what another writer has put there.
         upload = target.begin().target
@@ -141,7 +163,7 @@ class ObjectLocation(Location):
             return
         except (BaseError, OSError, StoreFailed) as error:
             if self.exists():
-                raise self.failed("copy", refused) from error
+                raise refused from error
             return
         upload.finish()
 

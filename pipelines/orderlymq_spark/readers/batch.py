@@ -60,15 +60,21 @@ class FilteringReader(OrderlyMQReader):
         return map(self._pushed.keep, super().read(partition))
 
     def _cut(self, access: ClusterAccess, parts: list[QueueRange]) -> list[QueueRange]:
-        """Return the parts of ranges that have the offsets and times that are asked for."""
+        """Return the parts of ranges that have the offsets and times that are asked for.
+
+        Store times may fall at RocketMQ's brokers, which give topics no ids: halving would pass over messages there.
+        """
         pushed = self._pushed
+        timed = pushed.since_ms is not None or pushed.until_ms is not None
+        rising = access.topic_ids({part.queue.topic for part in parts} if timed else ())
         found = []
         for part in (each for each in parts if pushed.wants(each.queue)):
             queue, low, high = part.queue, max(part.start, pushed.first), min(part.end, pushed.end)
-            if low < high and pushed.since_ms is not None:
+            halved = (queue.topic, queue.broker_name) in rising
+            if halved and low < high and pushed.since_ms is not None:
                 since = access.offset_at(queue, low, high, pushed.since_ms)
                 low = high if since is None else since
-            if low < high and pushed.until_ms is not None:
+            if halved and low < high and pushed.until_ms is not None:
                 until = access.offset_at(queue, low, high, pushed.until_ms + 1)
                 high = high if until is None else until
             if low < high:

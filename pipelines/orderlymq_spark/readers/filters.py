@@ -1,8 +1,8 @@
 """
 Spark's filters that a batch reader uses: whole queues, offsets, times, and rows of other keys and tags. Spark 4.1.
 
-Rule: a filter is taken from Spark only where every row that is read passes it. Times are looked up per queue, to find
-where to begin and to end, and Spark tests each row again.
+Rule: a filter is taken from Spark only where every row that is read passes it. Times are looked up per queue of our
+brokers, to find where to begin and to end, and Spark tests each row again.
 """
 
 import operator

@@ -9,8 +9,8 @@ nothing of it, so that the next one knows what is to be there. Spark before 4.2 
 
 import logging
 import time
-from collections.abc import Sequence, Set
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,6 +19,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.offsets import (
     QueueRange,
+    begun_again,
     continued,
     created_again,
     from_json,
@@ -49,6 +50,9 @@ from orderlymq_spark.sparkversion import (
 
 _log = logging.getLogger(__name__)
 
+# Without a trigger Spark asks for the next batch every 10 ms, and a look asks for two numbers of each queue.
+_LOOK_AGAIN_S: Final = 0.2
+
 
 class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as they grow."""
@@ -59,8 +63,13 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         self._target: dict[MessageQueue, int] | None = None
         self._row_bytes = 0.0
         self._waiting_since: float | None = None
+        self._reported: frozenset[QueueRange] = frozenset()
         self._reported_removed: frozenset[MessageQueue] = frozenset()
+        self._highs: dict[MessageQueue, int] = {}
+        self._looked_in_vain_at: float | None = None
         self._planned_end: dict[str, Any] = {}
+        # A run does not know what has happened to its queues before it.
+        self._asks_at_rest = True
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the stream begins, the same however often it is asked."""
@@ -82,8 +91,8 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         self._ends_now, self._target = True, None
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the ends of the queues, for the query's progress."""
-        return to_json(self._ends())
+        """Return the ends of the queues for the query's progress: Spark asks right after `latestOffset`, which has looked."""
+        return to_json(self._highs)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the next batch.
@@ -91,24 +100,35 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         Raises:
             DataLost: A queue is gone, or was created again, and `failOnDataLoss` is true.
         """
-        options = self._options
-        known = from_json(start)
+        if self._looked_in_vain_at is not None:
+            time.sleep(max(0.0, self._looked_in_vain_at + _LOOK_AGAIN_S - time.monotonic()))
+        end = self._next_end(start, limit)
+        in_vain = end == start and not self._ends_now
+        self._looked_in_vain_at = time.monotonic() if in_vain else None
+        return end
+
+    def _next_end(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        options, known = self._options, from_json(start)
+        access = access_to(options.connect)
         awaited = known.keys() - self._reported_removed
-        ends = self._ends(awaited) if self._target is None else self._target
+        queues = self._target or awaited_queues(access, options, awaited)
+        # Before the bounds: of a topic that is created again between, nothing is taken for read.
+        ids, before = access.topic_ids({queue.topic for queue in queues}), ids_in(start)
+        lows, highs = access.bounds(queues)
+        self._highs = highs
+        ends = self._target or highs
         if self._ends_now:
             self._target = ends
-        access = access_to(options.connect)
-        # Before the bounds: of a topic that is created again between, nothing is taken for read.
-        ids, before = access.topic_ids({queue.topic for queue in ends}), ids_in(start)
-        lows, highs = access.bounds(ends)
-        found = continued(known, lows, highs, replaced_queues(access, start, ids, highs))
+        replaced = replaced_queues(access, start, ids, highs, at_rest=self._asks_at_rest)
+        # Until a batch has begun them again: this one may be too small yet.
+        self._asks_at_rest = bool(replaced)
+        found = continued(known, lows, highs, replaced)
         removed = [queue for queue in found.removed if queue not in self._reported_removed]
-        report_loss(options, found.missing, removed)
-        self._reported_removed = frozenset(found.removed)
+        missing = [part for part in found.missing if part not in self._reported]
+        report_loss(options, missing, removed)
+        self._reported, self._reported_removed = frozenset(found.missing), frozenset(found.removed)
         # A queue that comes back, as after a broker's long absence, goes on where it was.
         away = {queue: known[queue] for queue in found.removed}
-        for queue in found.added:
-            _log.warning("the queue %s is new; it is read from %d", queue, found.start[queue])
         # A restart may find a stream that is already beyond the target of this run.
         ends = {q: min(highs[q], max(ends[q], found.start[q])) for q in ends}
         ends |= {queue: lows[queue] for queue in found.entered}
@@ -116,11 +136,14 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
             sum(ends[queue] - found.start[queue] for queue in ends)
         ):
             return start
+        for queue in found.added:
+            _log.warning("the queue %s is new; it is read from %d", queue, found.start[queue])
         if not isinstance(limit, ReadAllAvailable):
             rows_max = self._rows_max(found.start, ends)
             if rows_max is not None:
                 ends = share(found.start, ends, rows_max)
-        moved = {queue: end for queue, end in ends.items() if end != known.get(queue)}
+        # Also where the end is the offset that was read before: it is another place.
+        moved = {q: end for q, end in ends.items() if end != known.get(q) or q in replaced}
         kept = {queue: mark for queue, mark in marks_in(start).items() if queue not in moved}
         self._planned_end = to_json({**ends, **away}, {**before, **ids}, kept | access.marks(moved))
         return self._planned_end
@@ -137,11 +160,9 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         access = access_to(options.connect)
         if options.one_queue_list:
             # The ends are known: what was stored behind an expansion that is not known now is beyond them.
-            check_one_list(access, options)
+            check_one_list(access, options, known)
         # The first batch of a topic that was created again is all that it has.
-        ids = ids_in(end)
-        again = created_again(known, ids_in(start), ids)
-        again |= {queue for queue in known if ends.get(queue, known[queue]) < known[queue]}
+        ids, again = ids_in(end), begun_again(start, end)
         left = {queue: 0 if queue in again else known.get(queue, 0) for queue in ends}
         awaited = {queue for queue in ends if left[queue] < ends[queue]}
         present = awaited & {*awaited_queues(access, options, awaited)}
@@ -186,10 +207,6 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
 
     def stop(self) -> None:
         """Do nothing: the process ends, and its connections with it."""
-
-    def _ends(self, awaited: Set[MessageQueue] = frozenset()) -> dict[MessageQueue, int]:
-        access = access_to(self._options.connect)
-        return access.bounds(awaited_queues(access, self._options, awaited))[1]
 
     def _waits(self, waiting: int) -> bool:
         """Return whether a batch is still too small to be worth it."""

@@ -11,6 +11,7 @@ from prometheus_client import Gauge, start_http_server
 from orderlymq_runtime.wallclock import machine_ms
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.locations.location import Location
+from orderlymq_spark.run.checkpoint import Claim
 
 _FILE: Final = "status.json"
 _WAY_OUT: Final = "correct it, or move it away: then nothing says what the checkpoint is of"
@@ -39,12 +40,22 @@ class Status:
     batches: int = field(default=0)
     counts_offsets: bool = False
 
-    def write(self, checkpoint: Location) -> None:
-        """Put it beside the checkpoint."""
+    def write(self, claim: Claim) -> None:
+        """Put it beside the checkpoint.
+
+        Raises:
+            CheckpointInUse: Another driver has begun, so the file is that one's.
+        """
+        claim.check()
         self.updated_at_ms = machine_ms()
         facts = asdict(self)
         del facts["counts_offsets"]
-        (checkpoint / _FILE).write(json.dumps(facts, indent=1))
+        (claim.checkpoint / _FILE).write(json.dumps(facts, indent=1))
+
+    def fail(self, claim: Claim, reason: str) -> None:
+        """Write that the run has failed; errors as of `write`."""
+        self.phase, self.last_error = "Failed", reason
+        self.write(claim)
 
 
 def kept_status(checkpoint: Location) -> dict[str, Any]:

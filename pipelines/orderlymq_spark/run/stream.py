@@ -24,11 +24,12 @@ from orderlymq_runtime.wallclock import machine_ms
 from orderlymq_spark.errors import CheckpointInUse
 from orderlymq_spark.locations.addresses import canonical
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.offsets import created_again, from_json, ids_in, to_json
+from orderlymq_spark.offsets import begun_again, entered_queues, from_json, to_json
 from orderlymq_spark.options import START_FILE, parse_source
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch, last_end
 from orderlymq_spark.run.lag import lag_behind
 from orderlymq_spark.run.status import Status, gauges_at, kept_status, show
+from orderlymq_spark.source.bounds import start_in
 from orderlymq_spark.sparkversion import HAS_LIMITS, progress_offsets
 from orderlymq_spark.specs import StreamSpec
 
@@ -86,7 +87,7 @@ def run_stream(
         begin()
         done = last_end(spec.checkpoint / "spark")
         status.offsets = None if done is None else to_json(from_json(done))
-        status.write(spec.checkpoint)
+        status.write(claim)
         tries = _TRIES
         while True:
             # Before Spark 4.2 a run that repeats the batch of a dead driver ends with it, also where more is waiting.
@@ -111,7 +112,13 @@ def _check_about(spec: StreamSpec) -> None:
         CheckpointInUse: It is one.
     """
     kept = kept_status(spec.checkpoint)
+    if kept.get("source"):
+        raise CheckpointInUse(
+            f"the checkpoint {spec.checkpoint} is that of the mirror {kept['name']}; give this pipeline a checkpoint of its own"
+        )
     before, now = kept.get("about") or spec.about, spec.about
+    if "keys" in now:
+        before = {"keys": now["keys"], **before}  # of an earlier version it does not say them
     names = sorted(before.keys() | now.keys())
     other = next((it for it in names if _plain(it, before) != _plain(it, now)), None)
     if other is None:
@@ -149,31 +156,45 @@ def _run_query(
     try:
         query = writer.trigger(**spec.trigger_options).queryName(status.name).start()
     except Exception as error:  # Spark raises many kinds
-        status.phase, status.last_error = "Failed", cause(error)
-        status.write(spec.checkpoint)
+        status.fail(claim, cause(error))
         raise PipelineFailed(f"{status.name}: {status.last_error}") from error
-    status.phase = "Running"
-    status.write(spec.checkpoint)  # the first messages may be long in coming
     try:
-        with _stopped_by_signals(query) as stopped:
-            while not query.awaitTermination(_WAIT_S):
-                claim.check()
-                _note(status, query, spec, gauges)
-        if stopped.is_set() and spec.ends:
-            status.phase, status.last_error = "Failed", "stopped by a signal"
-            raise PipelineStopped(
-                f"{status.name}: stopped by a signal before its end; run it again, it goes on where it stands"
-            )
-        status.phase = "Finished"
+        _follow(status, query, spec, gauges, claim)
     except StreamingQueryException as error:
-        status.phase, status.last_error = "Failed", cause(error)
+        _note(status, query, spec, gauges, claim)
+        status.fail(claim, cause(error))
         raise PipelineFailed(f"{status.name}: {status.last_error}") from error
+    except (CheckpointInUse, PipelineStopped):
+        raise  # the status is that of the other driver, or says it already
+    except Exception as error:
+        status.fail(claim, cause(error))
+        raise
     finally:
-        try:
-            _note(status, query, spec, gauges)
-            status.write(spec.checkpoint)
-        finally:
-            query.stop()  # before the checkpoint is let go, also where the disk is full
+        query.stop()  # before the checkpoint is let go, also where the disk is full
+
+
+def _follow(
+    status: Status,
+    query: StreamingQuery,
+    spec: StreamSpec,
+    gauges: Mapping[str, Gauge],
+    claim: Claim,
+) -> None:
+    """Keep the status of a query until its end."""
+    status.phase = "Running"
+    status.write(claim)  # the first messages may be long in coming
+    with _stopped_by_signals(query) as stopped:
+        while not query.awaitTermination(_WAIT_S):
+            claim.check()
+            _note(status, query, spec, gauges, claim)
+    _note(status, query, spec, gauges, claim)
+    if stopped.is_set() and spec.ends:
+        status.fail(claim, "stopped by a signal")
+        raise PipelineStopped(
+            f"{status.name}: stopped by a signal before its end; run it again, it goes on where it stands"
+        )
+    status.phase = "Finished"
+    status.write(claim)
 
 
 def _has_open_batch(spark: Location) -> bool:
@@ -222,7 +243,11 @@ def _stopped_by_signals(query: StreamingQuery) -> Iterator[threading.Event]:
 
 
 def _note(
-    status: Status, query: StreamingQuery, spec: StreamSpec, gauges: Mapping[str, Gauge]
+    status: Status,
+    query: StreamingQuery,
+    spec: StreamSpec,
+    gauges: Mapping[str, Gauge],
+    claim: Claim,
 ) -> None:
     seen = -1 if status.last_batch is None else status.last_batch
     now_ms = machine_ms()
@@ -236,7 +261,8 @@ def _note(
         start, end = progress_offsets(source["startOffset"]), progress_offsets(source["endOffset"])
         rows = progress["numInputRows"]
         if status.counts_offsets:
-            rows = _messages(start, end)
+            # Of its first batch Spark does not say where it began.
+            rows = _messages(_began(spec.checkpoint) if start is None else start, end)
         status.rows += rows
         status.rows_per_second = round(rows * 1000 / max(1, progress["batchDuration"]), 1)
         status.offsets = to_json(from_json(end))
@@ -244,12 +270,20 @@ def _note(
     if changed:
         lag = lag_behind(parse_source(spec.source.all_options()).connect, from_json(status.offsets))
         status.lag, status.lag_seconds = (lag.messages, lag.seconds) if lag else (None, None)
-        status.write(spec.checkpoint)
+        status.write(claim)
         show(status, gauges)
 
 
-def _messages(start: Any, end: Any) -> int:
-    """Return how many offsets lie between two places of a stream; a new queue, or one created again, counts from 0."""
-    known, ends = from_json(start or {}), from_json(end)
-    known |= dict.fromkeys(created_again(known, ids_in(start or {}), ids_in(end)), 0)
+def _began(checkpoint: Location) -> dict[str, Any]:
+    """Return where a stream began, as `to_json` has it."""
+    file = checkpoint / START_FILE
+    return start_in(file) if file.exists() else {}
+
+
+def _messages(start: dict[str, Any], end: dict[str, Any]) -> int:
+    """Return how many offsets a batch between two places of a stream has; a new queue, or one that was replaced, counts from 0."""
+    known, ends = from_json(start), from_json(end)
+    known |= dict.fromkeys(begun_again(start, end), 0)
+    if HAS_LIMITS:
+        known |= {queue: ends[queue] for queue in entered_queues(known, ends)}
     return sum(offset - known.get(queue, 0) for queue, offset in ends.items())

@@ -132,7 +132,7 @@ class _Draft(NamedTuple):
 
     @property
     def origin(self) -> tuple[str, str, str]:
-        """What distinguishes it from rows of other origin."""
+        """Return the parts that distinguish it from rows of other origin."""
         return self[:3]
 
 
@@ -285,9 +285,15 @@ def _draft(
     )
 
 
-def _source(row: Mapping[str, Any]) -> str:
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Return the position that a row has, whole."""
     place = tuple(row.get(name) for name in ("topic", "broker", "queue_id", "queue_offset"))
-    if None not in place:
+    return None if None in place else place
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    place = _place(row)
+    if place is not None:
         stored = row.get("store_ts")
         # A topic that was created again has other messages at its offsets.
         life = row.get("message_id") or (stored and stored.timestamp())
@@ -302,7 +308,8 @@ def _content(row: Mapping[str, Any], message: Message) -> str:
         message.keys,
         sorted(message.properties.items()),
         message.flag,
-        row.get("target_queue"),
+        # Where a row with a position goes may change between two tries: the target may have grown.
+        row.get("target_queue") if _place(row) is None else None,
     )
     digest = blake2b(message.body, digest_size=16)
     digest.update(repr((len(message.body), *beside)).encode())

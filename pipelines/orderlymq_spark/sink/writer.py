@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from orderlymq.admin.messages import RESENDS
 from orderlymq.errors import SendUnknown, SettingError
 from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
@@ -165,7 +166,7 @@ def _task() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """What became of messages.
+    """The outcome of a send of many messages.
 
     Attributes:
         count: how many were sent, because they were not stored before.
@@ -197,7 +198,8 @@ async def _send(
     batch_bytes: int,
     totals: Mapping[str, int],
 ) -> Sends:
-    producer = Producer(_GROUP, instance=access.instance)
+    # A body may be as large as its first producer allowed.
+    producer = Producer(_GROUP, settings=RESENDS, instance=access.instance)
     # Each queue ends by itself: what is stored is known before messages are placed again.
     async with producer, asyncio.TaskGroup() as group:
         tasks = [
@@ -262,5 +264,5 @@ async def _unsent(access: ClusterAccess, piece: Sequence[Message]) -> list[Messa
     when a topic is copied again from an earlier place, anywhere.
     """
     keys = [message.unique_key for message in piece]
-    stored = await access.stored_last(piece[0].topic, keys)
-    return [message for message, stored_ms in zip(piece, stored, strict=True) if not stored_ms]
+    stored = await access.are_stored(piece[0].topic, keys)
+    return [message for message, is_stored in zip(piece, stored, strict=True) if not is_stored]

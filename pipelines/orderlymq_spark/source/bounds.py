@@ -16,13 +16,16 @@ from typing import Any, Final
 
 from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.cluster.access import ClusterAccess
-from orderlymq_spark.errors import DataLost, OptionError, QueueListChanged
+from orderlymq_protocol.message.record import StoredMessage
+from orderlymq_spark.cluster.access import ClusterAccess, Growth
+from orderlymq_spark.errors import DataLost, OptionError, QueueListChanged, SourceUnavailable
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import (
     EARLIEST,
     LATEST,
+    NO_OFFSETS,
+    Offsets,
     QueueRange,
     TopicIds,
     created_again,
@@ -71,15 +74,20 @@ def awaited_queues(
 
     Raises:
         TopicNotFound, OptionError: As `chosen_queues`.
+        SourceUnavailable: Queues that the options name were there before, and have not come back.
     """
     end = time.monotonic() + access.connect.retry_timeout_ms / 1000
     while True:
         late = time.monotonic() + _LOOK_AGAIN_S > end
         try:
             found = chosen_queues(access, options)
-        except (TopicNotFound, OptionError):
-            if late or not awaited:
+        except (TopicNotFound, OptionError) as error:
+            if not awaited or (late and isinstance(error, TopicNotFound)):
                 raise
+            if late:
+                raise SourceUnavailable(
+                    f"{error}; waited {access.connect.retry_timeout_ms / 1000:g} s (retryTimeout) for what was there before"
+                ) from error
         else:
             if late or awaited <= set(found):
                 return found
@@ -200,21 +208,17 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
 
 
 def _kept_for(options: SourceOptions, path: Location) -> dict[str, Any]:
-    kept = _kept(path)
-    found = start_in(kept)
+    asked, found = _kept(path)
     wanted = re.compile(options.pattern) if options.pattern else None
     if found and not any(
         each in options.topics or (wanted and wanted.fullmatch(each)) for each in found
     ):
         raise _of_another(path, f"of {', '.join(found)} began")
-    now = _asked(options)
-    # A file of an earlier version does not say what was asked.
-    before = kept.get(_ASKED, now)
-    for name in now:
-        if before[name] != now[name]:
+    for name, now in _asked(options).items():
+        if asked.get(name) != now:
             raise _of_another(
                 path,
-                f"with {name}={before[name]} began, and this one asks for {now[name]}, which would count for nothing",
+                f"with {name}={asked.get(name)} began, and this one asks for {now}, which would count for nothing",
             )
     return found
 
@@ -245,19 +249,23 @@ def _asked(options: SourceOptions) -> dict[str, str]:
 def kept_offsets(options: SourceOptions) -> dict[str, Any]:
     """Return where a stream began by its start file; nothing where there is none."""
     path = location(options.start_path) if options.start_path else None
-    return start_in(_kept(path)) if path is not None and path.exists() else {}
+    return start_in(path) if path is not None and path.exists() else {}
 
 
-def start_in(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the offsets of a start file; one of an earlier version has nothing else."""
-    found: dict[str, Any] = kept.get(_BEGAN, kept)
-    return found
+def start_in(path: Location) -> dict[str, Any]:
+    """Return the offsets of a start file.
+
+    Raises:
+        OptionError: It has another form.
+    """
+    return _kept(path)[1]
 
 
-def _kept(path: Location) -> dict[str, Any]:
-    kept: dict[str, Any] = json.loads(path.read_text())
-    from_json(start_in(kept), str(path))
-    return kept
+def _kept(path: Location) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Return what a start file says was asked, and its offsets; errors as of `start_in`."""
+    kept = json.loads(path.read_text())
+    from_json(kept.get(_BEGAN), str(path))
+    return kept[_ASKED], kept[_BEGAN]
 
 
 def replaced_queues(
@@ -265,6 +273,8 @@ def replaced_queues(
     known: Mapping[str, Any],
     ids: TopicIds,
     highs: Mapping[MessageQueue, int],
+    *,
+    at_rest: bool = False,
 ) -> set[MessageQueue]:
     """Return the queues that have other messages than those that a stream has read.
 
@@ -272,35 +282,51 @@ def replaced_queues(
         access: to the cluster.
         known: where the stream stands, as `to_json` has it.
         ids: of the topics now.
-        highs: the ends of the queues; one that has nothing new is not asked for its last message.
+        highs: the ends of the queues.
+        at_rest: whether a queue that has nothing new is asked for its last message, too.
     """
     offsets, marks = from_json(known), marks_in(known)
-    grown = {q: offsets[q] for q in marks.keys() & highs.keys() if offsets[q] < highs[q]}
-    return created_again(offsets, ids_in(known), ids) | access.differing(marks, grown)
+    asked = {q: offsets[q] for q in marks.keys() & highs.keys() if offsets[q] < highs[q] + at_rest}
+    return created_again(offsets, ids_in(known), ids) | access.differing(marks, asked)
 
 
-def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
+def check_one_list(
+    access: ClusterAccess, options: SourceOptions, known: Offsets = NO_OFFSETS
+) -> None:
     """Refuse a stream that reads messages of two queue lists: a key that moved has a lower offset in its new queue.
+
+    Args:
+        access: to the cluster.
+        options: of the stream.
+        known: where the stream stands; of one that keeps no start this is what is known of it.
 
     Raises:
         QueueListChanged: The list of a topic has grown within what the stream reads.
     """
-    queues = chosen_queues(access, options)
+    kept = from_json(kept_offsets(options))
+    try:
+        queues = chosen_queues(access, options)
+    except (TopicNotFound, OptionError):
+        # Only then: a queue that was removed for good is not waited for before each batch.
+        queues = awaited_queues(access, options, kept.keys() | known.keys())
     if options.keeps_start:
-        starts = from_json(kept_offsets(options) or first_offsets(access, options))
+        starts = kept or from_json(first_offsets(access, options))
     else:
-        starts, _ = access.bounds(queues)
+        lows, _ = access.bounds(queues)
+        # Retention may have taken what the stream has read, but not that it knew a topic without a queue.
+        topics = {queue.topic for queue in known}
+        starts = {q: low for q, low in lows.items() if q.topic not in topics} | {**known}
     for topic in sorted({queue.topic for queue in queues}):
         growth = access.growth(topic)
         if growth is None:
             continue
-        stored_ms = {
-            queue: access.stored_at(queue, starts.get(queue, 0))
+        first = {
+            queue: access.first_from(queue, starts.get(queue, 0))
             for queue in queues
             if queue.topic == topic and growth.has(queue)
         }
         grown = datetime.fromtimestamp(growth.at_ms / 1000, UTC).isoformat()
-        if has_two_lists(starts, stored_ms, growth.at_ms):
+        if has_two_lists(starts, first, growth):
             raise QueueListChanged(
                 f"the queue list of {topic} has grown, at {grown} at the latest, within what this pipeline reads, "
                 "and keys have moved to other queues, so offsets do not show the order of their messages; begin behind "
@@ -310,19 +336,19 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
 
 def has_two_lists(
     starts: Mapping[MessageQueue, int],
-    stored_ms: Mapping[MessageQueue, int | None],
-    grown_ms: int,
+    first: Mapping[MessageQueue, StoredMessage | None],
+    growth: Growth,
 ) -> bool:
     """Return whether a read of a topic's queues has messages of the list before the present one.
 
     Args:
         starts: where the read began; a queue that it lacks came later.
-        stored_ms: of every queue of the present list, the time of its first message that is read.
-        grown_ms: since when the present list is valid, at the latest.
+        first: of every queue of the present list, its first message that is read.
+        growth: by which the list came.
     """
     return any(
-        queue not in starts or (stored is not None and stored < grown_ms)
-        for queue, stored in stored_ms.items()
+        queue not in starts or (message is not None and not growth.is_behind(message, queue))
+        for queue, message in first.items()
     )
 
 

@@ -47,7 +47,7 @@ def said_seen(app_id: str, ends: Offsets) -> dict[str, str]:
 
 
 def seen_said(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
-    """Read `said_seen`; commits of earlier versions do not say it."""
+    """Read `said_seen`; nothing where a commit does not say it."""
     return from_json(json.loads(said.get(f"{_SEEN}.{app_id}", "{}")))
 
 

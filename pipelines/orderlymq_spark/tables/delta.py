@@ -92,6 +92,11 @@ def _commits(table: DeltaTable) -> Iterator[dict[str, Any]]:
         at, limit = limit, limit * 8
 
 
+def _has_all_commits(table: DeltaTable) -> bool:
+    """Return whether the log was never cleaned up."""
+    return any(commit.get("version") == 0 for commit in _commits(table))
+
+
 def _others_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
     """Return how far other applications have come, by the commits that are left; each commit of an application sums up those before."""
     found: dict[MessageQueue, int] = {}
@@ -185,10 +190,7 @@ def append_rows(
     if batch == last:
         return
     _check_types(table, root, rows)
-    named = CommitProperties(
-        custom_metadata={said: query} if query else None,
-        app_transactions=[Transaction(app_id, batch)],
-    )
+    named = _named(app_id, batch, {said: query} if query else {})
     write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=named)
 
 
@@ -276,6 +278,11 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
         check_repeated(where, table.to_pyarrow_dataset(), parts)
         return
     others = _others_ends(table, app_id)
+    known = ends.keys() | others.keys()
+    unknown = [each.part for each in parts if each.part.queue not in known]
+    if unknown and not _has_all_commits(table):
+        # The commits that brought its rows may be gone; whose they were nobody knows.
+        others = farthest(others, _ends_in_rows(table, unknown))
     check_others(where, app_id, parts, others)
     _add_columns(table, parts[0])
     said = {**said_ends(app_id, {**ends, **here}), **said_seen(app_id, others)}

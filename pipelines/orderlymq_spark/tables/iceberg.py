@@ -15,9 +15,15 @@ import pyarrow.parquet as pq
 from pyarrow.dataset import dataset
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
+    ForbiddenError,
+    NoSuchPropertyException,
     NoSuchTableError,
+    NotInstalledError,
+    OAuthError,
     TableAlreadyExistsError,
+    UnauthorizedError,
     ValidationError,
 )
 from pyiceberg.expressions import And, In
@@ -40,6 +46,12 @@ from orderlymq_spark.tables.commits import (
 from orderlymq_spark.tables.icebergclasses import load_only_named_classes
 from orderlymq_spark.tables.parquet import Part
 
+# What a library of a catalogue or of its place raises where another try would raise it again.
+REFUSALS: Final = (
+    *(ValueError, TypeError, LookupError, ImportError),
+    *(NotInstalledError, NoSuchPropertyException, ValidationError),
+    *(BadRequestError, UnauthorizedError, ForbiddenError, OAuthError),
+)
 _BATCH: Final = "orderlymq.batch"
 _TRIES: Final = 100  # commits of others between two looks
 _FILE: Final = "file://"

@@ -12,7 +12,8 @@ from orderlymq_spark.explain.explanation import Explanation, explain
 from orderlymq_spark.explain.rates import START_S
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import QueueRange, to_json
-from orderlymq_spark.options import Connect
+from orderlymq_spark.options import START_FILE, Connect, parse_source
+from orderlymq_spark.source.bounds import first_offsets
 from orderlymq_spark.specs import SPECS, parse_pipeline
 from orderlymq_spark.tables.parquet import PartFile, parts_folder, publish
 from tests.spark.topics import Topics
@@ -104,7 +105,10 @@ def test_what_a_checkpoint_has_done_does_not_wait(
     )
     ends = {queue: len(messages) for queue, messages in topics.read(topic).items()}
     begun = {queue: each - 1 if each else 0 for queue, each in ends.items()}
-    (checkpoint / "orderlymq-start.json").write_text(json.dumps(to_json(begun)))
+    started_at = {"startingOffsets": json.dumps(to_json(begun))}
+    place = {"startPath": str(checkpoint / START_FILE)}
+    options = parse_source({"bootstrap": topics.bootstrap, "topic": topic, **place, **started_at})
+    first_offsets(access_to(options.connect), options)
     # A run that found nothing new has left a status without offsets.
     (checkpoint / "status.json").write_text(json.dumps({"offsets": None}))
 
@@ -250,6 +254,22 @@ def test_a_type_whose_speed_was_not_measured_has_no_time(
 
     assert found.cost.seconds is None
     assert "its speed was not measured" in found.text()
+
+
+def test_a_replay_with_a_pace_has_no_time_by_the_rate_of_one_without(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """Its batches wait until they are due, and are small."""
+    given = {"source": source(topics, topic), "checkpoint": str(tmp_path), "target": "copy"}
+
+    fast, paced = (
+        explain(manifest("replay", **given)),
+        explain(manifest("replay", **given, speed=2)),
+    )
+
+    assert fast.cost.seconds is not None
+    assert paced.cost.seconds is None
+    assert "at 2 times the speed at which it was stored" in paced.text()
 
 
 def test_a_topic_that_is_not_there_is_an_error(topics: Topics, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ MASTERS: Final = ("local[2,8]", "local-cluster[2,1,1024]")
 MESSAGES: Final = 160  # new ones for each driver: eight batches in each pipeline
 _PATIENCE_S: Final = 1200.0  # of a machine that has other things to do
 _LOOK_S: Final = 0.002
+_TAKEN_S: Final = 60.0  # between the order that is taken and the word that its place is reached
 _SMALL_KILLS: Final = (3, 8)  # in one life: a driver takes longest to begin
 
 _TASKS: Final = {
@@ -285,8 +286,8 @@ class Campaign:
         with suppress(FileNotFoundError):
             order.unlink()
             return None
-        # Somebody has taken it at the last moment.
-        end = time.monotonic() + 1.0
+        # Somebody has taken it at the last moment, and says so unless it dies.
+        end = time.monotonic() + _TAKEN_S
         while (pid := self._who_stands()) is None and time.monotonic() < end:
             time.sleep(_LOOK_S)
         return pid

@@ -68,11 +68,12 @@ def test_a_run_whose_leader_dies_is_stored_once_and_in_order(three: Group) -> No
         access = access_to(Connect(three.name_server_address))
         messages = [
             Message(topic=topic, body=b"%d" % n, key="k", unique_key=f"{topic}-{n}")
-            for n in range(5000)
+            for n in range(COUNT)
         ]
         dying = threading.Thread(target=_kill_when_it_has_begun, args=(three, topics, topic))
         dying.start()
         send_messages(access, [QueueMessages(queue, messages)], 16 << 10)
+        assert not dying.is_alive(), "the whole run was sent before the leader died"
         dying.join()
 
         found = [message.body for message in topics.read(topic)[queue]]

@@ -1,25 +1,28 @@
 """The pipeline lag shows what groups have before them, and how long messages took to be stored."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from orderlymq.blocking import LitePullConsumer
 from orderlymq.message import Message
+from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.jobs import lag
+from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import LagSpec
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
 
 def numbers(topic: str, count: int) -> list[Message]:
     return [Message(topic=topic, body=str(number).encode()) for number in range(count)]
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_what_a_group_has_not_consumed_is_its_lag(spark: "SparkSession", topics: Topics) -> None:
     """A group that has consumed nothing has all before it; a queue without messages has no lag in time."""
     topic = topics.make(queues=2)
@@ -51,3 +54,20 @@ def test_what_a_group_has_not_consumed_is_its_lag(spark: "SparkSession", topics:
     assert outcome.data["latency"]["messages"] == 30
     assert "billing-lag " in outcome.text
     assert "born to stored, ms: " in outcome.text
+
+
+@pytest.mark.cluster
+def test_a_group_that_goes_on_has_nothing_before_it(topics: Topics) -> None:
+    """Law: no lag is below zero, also where a group consumes messages that come while it is asked."""
+    topic = topics.make(queues=1)
+    topics.fill(topic, numbers(topic, 5))
+    access, (queue,) = access_to(Connect(topics.bootstrap)), topics.queues(topic)
+
+    def consuming() -> Iterator[str]:
+        topics.fill(topic, numbers(topic, 3))
+        access.commit("ahead", {queue: 8})
+        yield "ahead"
+
+    (row,) = lag.lags(access, topic, consuming())
+
+    assert (row["committed"], row["end"], row["lag"], row["lagMs"]) == (8, 8, 0, 0)

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Event
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -18,15 +19,20 @@ from orderlymq.blocking import AdminClient, Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import Message
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
-from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.errors import OptionError, QueueListChanged, SinkConflict
+from orderlymq_spark.cluster.access import BLOCK_ROWS, Fetched, access_to
+from orderlymq_spark.errors import CheckpointInUse, OptionError, QueueListChanged, SinkConflict
 from orderlymq_spark.explain.explanation import explain
 from orderlymq_spark.jobs.mirror import job
+from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import Connect
+from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
 from orderlymq_spark.run.outcome import Outcome
+from orderlymq_spark.run.status import Status, kept_status
 from orderlymq_spark.specs import MirrorSpec, Pipeline, Source
 from tests.cluster.processes import Group
 from tests.spark.clusters import Clusters, committed, stored
+from tests.spark.s3 import BUCKET, S3, Fate, Request, serve_all
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
@@ -48,8 +54,7 @@ def spec(clusters: Clusters, topic: str, tmp_path: Path, **more: Any) -> MirrorS
         type="mirror",
         source=Source(bootstrap=clusters.source.bootstrap, topic=topic),
         target_bootstrap=clusters.target.bootstrap,
-        checkpoint=tmp_path / "checkpoint",
-        **more,
+        **{"checkpoint": tmp_path / "checkpoint", **more},
     )
 
 
@@ -176,6 +181,24 @@ def test_a_target_that_somebody_has_written_to_is_refused(
         assert stored(clusters.target, name) == before
 
 
+def test_a_target_that_was_created_again_is_copied_from_its_beginning(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    """Law: no hole; a mirror was paused while the target's topic was deleted and made again, and goes on with old work."""
+    topic = clusters.make(next(_NAMES), queues=1)
+    clusters.source.numbered(topic, 5)
+    paused = job.mirror_of(spec(clusters, topic, tmp_path))
+    paused.copy(paused.look(), Event())
+    clusters.source.numbered(topic, 4, start=5)
+    parts = paused.look()
+    clusters.target.admin.delete_topic(topic)
+    clusters.target.admin.create_topic(topic, queues=1, ordered=True, perm=4)
+
+    assert paused.copy(parts, Event()) == 0
+    assert mirror(clusters, topic, tmp_path).data["rows"] == 9
+    assert clusters.check_prefix(topic) == 9
+
+
 def test_a_source_that_was_created_again_is_refused(
     clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
@@ -219,27 +242,78 @@ def test_a_source_that_was_wiped_and_filled_again_is_refused(
         assert stored(both.target, name) == before
 
 
+def test_a_source_that_is_wiped_while_a_range_is_copied_is_refused(
+    clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: no copy of the one stands behind copies of the other; a range of many blocks may take hours."""
+    with (
+        Group(tmp_path / "source", 1) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        both = Clusters(Topics(group.name_server_address, admin), clusters.target)
+        topic = both.make(next(_NAMES), queues=1)
+        both.source.bulk(topic, 4 * BLOCK_ROWS, size=32)
+        running = job.mirror_of(spec(both, topic, tmp_path))
+        read = running.source.read
+
+        def read_from_both(part: QueueRange) -> Iterator[Fetched]:
+            blocks = read(part)
+            yield next(blocks)
+            group.wipe()
+            admin.create_topic(topic, queues=1, ordered=True)
+            both.source.bulk(topic, 4 * BLOCK_ROWS, size=32)
+            yield from blocks
+
+        monkeypatch.setattr(running.source, "read", read_from_both)
+        with pytest.raises(SinkConflict, match="the source was wiped or restored meanwhile"):
+            running.copy(running.look(), Event())
+
+        access = access_to(Connect(clusters.target.bootstrap))
+        (end,) = access.bounds(access.queues([topic]))[1].values()
+        assert end <= BLOCK_ROWS
+
+
 @pytest.fixture
 def passing(tmp_path: Path) -> Iterator[Topics]:
-    """Return a target that keeps little, less than the source."""
+    """Return a cluster that keeps little, less than the others."""
     settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
     with (
-        Group(tmp_path / "target", 1, overrides=settings) as group,
+        Group(tmp_path / "passing", 1, overrides=settings) as group,
         AdminClient(group.name_server_address) as admin,
     ):
         yield Topics(group.name_server_address, admin)
 
 
-def age(target: Topics, topic: str) -> None:
-    """Fill another topic of the target until retention has taken all of this one."""
-    access, queues = access_to(Connect(target.bootstrap)), target.queues(topic)
-    other = target.make(queues=1)
+def age(side: Topics, topic: str) -> None:
+    """Fill another topic of a cluster until retention has taken all of this one."""
+    access, queues = access_to(Connect(side.bootstrap)), side.queues(topic)
+    other = side.make(queues=1)
     for _ in range(60):
         lows, ends = access.bounds(queues)
         if lows == ends:
             return
-        target.fill(other, [Message(topic=other, body=b"x" * 2_000)] * 10)
+        side.fill(other, [Message(topic=other, body=b"x" * 2_000)] * 10)
     pytest.fail("retention took nothing")
+
+
+def test_a_queue_of_which_all_has_aged_out_ends_the_run(
+    clusters: Clusters, passing: Topics, tmp_path: Path
+) -> None:
+    """Law: a run that ends with what is there now ends, also where nothing of a queue is left to be copied."""
+    both = Clusters(passing, clusters.target)
+    topic = both.make(next(_NAMES), queues=1)
+    passing.numbered(topic, 7)
+    age(passing, topic)
+    (queue,) = passing.queues(topic)
+
+    assert access_to(Connect(passing.bootstrap)).bounds([queue]) == ({queue: 7}, {queue: 7})
+    running = job.mirror_of(spec(both, topic, tmp_path))
+    assert running.look() == []
+    assert running.has_reached(running.source_ends())
+    assert mirror(both, topic, tmp_path).data["rows"] == 0
+
+    passing.numbered(topic, 3, start=7)
+    assert mirror(both, topic, tmp_path).data["rows"] == 3
 
 
 @pytest.mark.parametrize("wiped", [False, True])
@@ -275,6 +349,48 @@ def test_another_source_is_refused_where_the_last_copy_has_aged_out(
         passing.admin.delete_topic(topic)
         passing.admin.create_topic(topic, queues=1, ordered=True, perm=4)
         assert mirror(both, topic, tmp_path).data["rows"] == both.check_prefix(topic) == 12
+
+
+def test_the_checkpoint_of_a_stream_is_refused(
+    clusters: Clusters, topic: str, tmp_path: Path
+) -> None:
+    """Its status says which pipeline has read what Spark keeps there; without it another one would go on from there."""
+    place = location(tmp_path / "checkpoint")
+    Status("a", "archive", about={"type": "archive"}).write(Claim(place))
+    (place / "spark" / "offsets" / "0").write("v1\n{}\n{}")
+
+    with pytest.raises(CheckpointInUse, match=r"that of the stream a; give .* of its own"):
+        mirror(clusters, topic, tmp_path)
+
+    assert kept_status(place)["about"] == {"type": "archive"}
+
+
+def test_a_mirror_leaves_the_status_to_the_one_after_it(
+    clusters: Clusters, topic: str, s3: S3
+) -> None:
+    """Law: what the status says of the source is what the mirror that has the checkpoint has seen."""
+    clusters.source.numbered(topic, 5)
+    place = location(f"s3a://{BUCKET}/{topic}-{uuid4().hex}")
+
+    def begin_another(_: Request) -> Fate:
+        s3.decide = serve_all
+        with hold_checkpoint(place) as claim:
+            Status("dr", "mirror", phase="Running", rows=7).write(claim)
+        return "served"
+
+    def wait_for_the_first_status(request: Request) -> Fate:
+        if request.method == "PUT" and request.path.endswith("status.json"):
+            s3.decide = begin_another
+        return "served"
+
+    s3.decide = wait_for_the_first_status
+    given = spec(clusters, topic, Path(), checkpoint=place)
+
+    with pytest.raises(CheckpointInUse, match="another driver has begun"):
+        job.run("dr", given, lambda: pytest.fail("it starts no Spark"))
+
+    kept = kept_status(place)
+    assert (kept["phase"], kept["rows"], kept["source"]) == ("Running", 7, None)
 
 
 def test_topics_must_fit(clusters: Clusters, tmp_path: Path) -> None:

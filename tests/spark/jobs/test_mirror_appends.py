@@ -25,11 +25,11 @@ class Queue:
     most: int = 0
     answers: list["Future[int | None]"] = field(default_factory=list)
 
-    def begin(self, chunk: bytes) -> "Future[int | None]":
+    def append(self, chunk: bytes, *, begins: bool) -> "Future[int | None]":
         offset, answer = int(chunk), Later()
         if offset in self.lost:
             answer.outcome = ConnectionError("lost")
-        elif not self.stored or self.stored[-1] + 1 == offset:
+        elif begins if not self.stored else self.stored[-1] + 1 == offset:
             self.stored.append(offset)
             answer.outcome = offset + 1
         self.answers.append(answer)
@@ -54,7 +54,7 @@ def test_a_queue_with_messages_gets_several_appends_at_a_time() -> None:
     """Law: over a long link a round trip copies more than one request, and never more than the limit."""
     queue = Queue(stored=[-1])
 
-    assert list(appended(_CHUNKS, queue.begin, is_empty=False)) == list(range(1, 11))
+    assert list(appended(_CHUNKS, queue.append, is_empty=False)) == list(range(1, 11))
     assert queue.most == UNDER_WAY_MAX
 
 
@@ -62,7 +62,7 @@ def test_the_first_append_of_an_empty_queue_is_alone() -> None:
     """Law: such a queue begins anywhere, so nothing may come before the first message."""
     seen: list[int] = []
     queue = Queue()
-    ends = appended(_CHUNKS, queue.begin, is_empty=True)
+    ends = appended(_CHUNKS, queue.append, is_empty=True)
 
     seen.append(next(ends))
 
@@ -77,7 +77,7 @@ def test_whatever_is_lost_a_queue_is_a_prefix(is_empty: bool) -> None:
         lost = frozenset(offset for offset, each in enumerate(kept) if not each)
         queue = Queue(lost, stored=[] if is_empty else [-1])
 
-        reported = list(_until_failure(appended(_CHUNKS, queue.begin, is_empty=is_empty)))
+        reported = list(_until_failure(appended(_CHUNKS, queue.append, is_empty=is_empty)))
 
         whole = [offset for offset in queue.stored if offset >= 0]
         assert whole == list(range(len(whole)))
@@ -85,11 +85,21 @@ def test_whatever_is_lost_a_queue_is_a_prefix(is_empty: bool) -> None:
         assert all(each.done() for each in queue.answers)
 
 
+def test_what_comes_late_begins_no_queue() -> None:
+    """Law: the topic may have been created again since the first append; a middle would be its beginning for good."""
+    queue = Queue(stored=[4])
+    ends = appended(_CHUNKS[5:], queue.append, is_empty=False)
+    queue.stored.clear()
+
+    assert list(ends) == []
+    assert queue.stored == []
+
+
 def test_where_the_queue_ends_elsewhere_nothing_more_is_begun() -> None:
     """Law: another mirror has gone on, and what is under way is given up."""
     queue = Queue(stored=[4])
 
-    assert list(appended(_CHUNKS, queue.begin, is_empty=False)) == []
+    assert list(appended(_CHUNKS, queue.append, is_empty=False)) == []
     assert len(queue.answers) == UNDER_WAY_MAX
     assert all(each.done() for each in queue.answers)
 

@@ -17,6 +17,8 @@ from tests.spark.topics import Topics
 # Commands that may take 120 s each on a slow machine.
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 
+_NUMBERS = count()
+
 TOPIC = """
 apiVersion: orderlymq.io/v1alpha1
 kind: Topic
@@ -54,7 +56,7 @@ class Sites:
     def consume(self, topic: str, messages: int) -> list[tuple[str | None, int]]:
         """Let a group of the target take so many messages more; return their keys and numbers."""
         with Consumer(
-            "auditors",
+            f"auditors-{topic}",
             topics=topic,
             ordered=True,
             consume_from="first",
@@ -93,68 +95,80 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         target.down()
 
 
-def test_a_source_that_grows_first_waits_for_its_target(sites: Sites, tmp_path: Path) -> None:
+@pytest.fixture
+def topic() -> str:
+    """Return the name of a topic that is not there yet: a second try must not find that of the first one."""
+    return f"orders-{next(_NUMBERS)}"
+
+
+def test_a_source_that_grows_first_waits_for_its_target(
+    sites: Sites, topic: str, tmp_path: Path
+) -> None:
     """All from before is copied and nothing from behind, until the target has grown alike."""
     for side in (sites.source, sites.target):
-        sites.declare(side, "orders", 2)
-    sites.send("orders", 30)
-    assert sites.mirror("orders", tmp_path) == 30
-    sites.send("orders", 20)
-    sites.declare(sites.source, "orders", 5)
-    sites.send("orders", 40)
+        sites.declare(side, topic, 2)
+    sites.send(topic, 30)
+    assert sites.mirror(topic, tmp_path) == 30
+    sites.send(topic, 20)
+    sites.declare(sites.source, topic, 5)
+    sites.send(topic, 40)
 
     for _ in range(2):
         with pytest.raises(QueueListChanged, match="let the target's topic grow to 5 queues"):
-            sites.mirror("orders", tmp_path)
-        assert sites.both.check_prefix("orders") == 50
+            sites.mirror(topic, tmp_path)
+        assert sites.both.check_prefix(topic) == 50
 
-    sites.declare(sites.target, "orders", 5)
-    assert sites.mirror("orders", tmp_path) == 40
-    assert stored(sites.both.target, "orders") == stored(sites.both.source, "orders")
+    sites.declare(sites.target, topic, 5)
+    assert sites.mirror(topic, tmp_path) == 40
+    assert stored(sites.both.target, topic) == stored(sites.both.source, topic)
 
 
-def test_the_targets_expansion_waits_for_its_groups(sites: Sites, tmp_path: Path) -> None:
+def test_the_targets_expansion_waits_for_its_groups(
+    sites: Sites, topic: str, tmp_path: Path
+) -> None:
     """A group that reads there has had everything from before the expansion, and then gets a key's messages in order, too."""
     for side in (sites.source, sites.target):
-        sites.declare(side, "fees", 2)
-    sites.send("fees", 30)
-    assert sites.mirror("fees", tmp_path) == 30
-    taken = sites.consume("fees", 10)
-    sites.send("fees", 20)
-    sites.declare(sites.source, "fees", 5)
-    sites.send("fees", 40)
+        sites.declare(side, topic, 2)
+    sites.send(topic, 30)
+    assert sites.mirror(topic, tmp_path) == 30
+    taken = sites.consume(topic, 10)
+    sites.send(topic, 20)
+    sites.declare(sites.source, topic, 5)
+    sites.send(topic, 40)
     with pytest.raises(QueueListChanged, match="let the target's topic grow to 5 queues"):
-        sites.mirror("fees", tmp_path)
+        sites.mirror(topic, tmp_path)
 
     with pytest.raises(AssertionError, match="auditors"):
-        sites.declare(sites.target, "fees", 5, timeout_s=10)
+        sites.declare(sites.target, topic, 5, timeout_s=30)
     with pytest.raises(QueueListChanged, match="let the target's topic grow to 5 queues"):
-        sites.mirror("fees", tmp_path)
-    taken += sites.consume("fees", 40)
-    sites.declare(sites.target, "fees", 5)
+        sites.mirror(topic, tmp_path)
+    taken += sites.consume(topic, 40)
+    sites.declare(sites.target, topic, 5)
 
-    assert sites.mirror("fees", tmp_path) == 40
-    taken += sites.consume("fees", 40)
+    assert sites.mirror(topic, tmp_path) == 40
+    taken += sites.consume(topic, 40)
     for key in {key for key, _ in taken}:
         numbers = [number for each, number in taken if each == key]
         assert numbers == sorted(numbers), key
     assert len(dict.fromkeys(taken)) == 90
 
 
-def test_a_target_that_has_grown_first_waits_for_its_source(sites: Sites, tmp_path: Path) -> None:
+def test_a_target_that_has_grown_first_waits_for_its_source(
+    sites: Sites, topic: str, tmp_path: Path
+) -> None:
     """Nothing is copied until the source has grown alike; then all of it."""
     for side in (sites.source, sites.target):
-        sites.declare(side, "bills", 2)
-    sites.send("bills", 20)
-    assert sites.mirror("bills", tmp_path) == 20
-    sites.send("bills", 10)
-    sites.declare(sites.target, "bills", 5)
+        sites.declare(side, topic, 2)
+    sites.send(topic, 20)
+    assert sites.mirror(topic, tmp_path) == 20
+    sites.send(topic, 10)
+    sites.declare(sites.target, topic, 5)
 
     with pytest.raises(QueueListChanged, match="let the source's topic grow alike"):
-        sites.mirror("bills", tmp_path)
-    assert sites.both.check_prefix("bills") == 20
+        sites.mirror(topic, tmp_path)
+    assert sites.both.check_prefix(topic) == 20
 
-    sites.declare(sites.source, "bills", 5)
-    sites.send("bills", 40)
-    assert sites.mirror("bills", tmp_path) == 50
-    assert stored(sites.both.target, "bills") == stored(sites.both.source, "bills")
+    sites.declare(sites.source, topic, 5)
+    sites.send(topic, 40)
+    assert sites.mirror(topic, tmp_path) == 50
+    assert stored(sites.both.target, topic) == stored(sites.both.source, topic)

@@ -4,12 +4,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 from pyiceberg.catalog import load_catalog
 
 from orderlymq.errors import TopicNotFound
@@ -310,6 +312,22 @@ def test_skew_is_measured_and_the_present_loads_are_simulated_exactly(
     assert "<svg" in (tmp_path / "report.html").read_text()
 
 
+def test_a_topic_without_a_queue_to_write_to_has_no_skew(
+    spark: "SparkSession", topics: Topics
+) -> None:
+    """Law: a report of it is refused with the reason, as is a number of queues that nothing can have."""
+    topic = topics.make(ordered=False)
+    topics.numbered(topic, 4)
+    topics.admin.create_topic(topic, queues=2, perm=4)
+    source = Source(bootstrap=topics.bootstrap, topic=topic)
+    spec = SkewSpec(type="skew-report", source=source, capacity_per_queue=0.5)
+
+    with pytest.raises(OptionError, match="is read-only"):
+        skew.run("s", spec, lambda: spark)
+    with pytest.raises(ValidationError):
+        SkewSpec(type="skew-report", source=source, capacity_per_queue=0.5, candidates=[0])
+
+
 # -- bad input and trouble
 
 
@@ -394,21 +412,24 @@ def test_a_stream_says_that_it_runs_before_the_first_message_comes(
     said: list[str] = []
 
     def watch() -> None:
-        while not spark.streams.active:
+        deadline = time.monotonic() + 120
+        while not spark.streams.active and time.monotonic() < deadline:
             time.sleep(0.05)
-        deadline = time.monotonic() + 30
-        while said[-1:] != ["Running"] and time.monotonic() < deadline:
-            said.append(json.loads(status.read_text())["phase"])
-            time.sleep(0.05)
-        for query in spark.streams.active:
-            query.stop()
+        try:
+            while said[-1:] != ["Running"] and time.monotonic() < deadline:
+                with suppress(FileNotFoundError):
+                    said.append(json.loads(status.read_text())["phase"])
+                time.sleep(0.05)
+        finally:
+            for query in spark.streams.active:
+                query.stop()
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     archive.run("idle", spec, lambda: spark)
     watcher.join()
 
-    assert said[-1] == "Running"
+    assert said[-1:] == ["Running"]
     assert json.loads(status.read_text())["phase"] == "Finished"
 
 

@@ -5,7 +5,8 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -20,9 +21,8 @@ from orderlymq_console.pages.letters import Letter
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.message.sysflag import COMPRESSED
-from orderlymq_protocol.names import former_redrive_key
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import CheckpointInUse, OptionError
 from orderlymq_spark.jobs import deadletters, redrive
 from orderlymq_spark.jobs.deadletters import (
     DeadLetter,
@@ -31,13 +31,14 @@ from orderlymq_spark.jobs.deadletters import (
     redriven_to,
     take_first_origins,
 )
-from orderlymq_spark.jobs.redrive import Plan, make_plan
+from orderlymq_spark.jobs.redrive import Plan, letters_of, make_plan
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
 from tests.broker.processors.requests import send_ext
 from tests.cluster.processes import Group
+from tests.spark.s3 import BUCKET, S3
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
@@ -157,17 +158,13 @@ def test_the_console_and_the_pipeline_know_of_each_others_redrives() -> None:
 
 
 @pytest.mark.cluster
-def test_what_a_console_of_before_redrove_is_known(topics: Topics) -> None:
-    """It knew a letter by its place alone; what was sent before the letter was stored is another one's copy."""
+def test_what_was_redriven_is_known(topics: Topics) -> None:
     topic = topics.make(queues=1)
-    letters = [letter(n, "a", n) for n in range(4)]
-    letters[1].message = replace(letters[1].message, store_timestamp=1 << 60)
-    keys = [former_redrive_key(QUEUE, 0), former_redrive_key(QUEUE, 1), letters[2].identity(topic)]
-    topics.fill(topic, [Message(topic=topic, body=b"x", key="a", unique_key=each) for each in keys])
+    letters = [letter(n, "a", n) for n in range(2)]
+    copy = letters[1].identity(topic)
+    topics.fill(topic, [Message(topic=topic, body=b"x", key="a", unique_key=copy)])
 
-    found = redriven_to(access_to(Connect(topics.bootstrap)), topic, letters)
-
-    assert found == {letters[0].identity(topic), letters[2].identity(topic)}
+    assert redriven_to(access_to(Connect(topics.bootstrap)), topic, letters) == {copy}
 
 
 def test_a_letter_that_was_redriven_is_left_out_and_holds_nothing() -> None:
@@ -215,6 +212,25 @@ def test_a_copy_whose_first_origin_has_aged_out_stands_where_it_is() -> None:
     take_first_origins([first, again])
 
     assert again.origin == (ORIGIN, 10)
+
+
+@pytest.mark.parametrize("gone", [1, 3])
+def test_copies_that_failed_again_go_in_the_order_of_their_first_letters(gone: int) -> None:
+    """Law: retention, which takes the first origins first, does not turn the order of a key around; clocks of consumers neither."""
+    firsts = [letter(number, "a", 499 + number) for number in range(3)]
+    again = [letter(3 + number, "a", 900 + number) for number in range(3)]
+    for number, (first, copy) in enumerate(zip(firsts, again, strict=True)):
+        copy.message.properties["UNIQ_KEY"] = first.identity("orders")
+        born_ms = 9_000 - number
+        first.message = replace(first.message, born_timestamp=born_ms)
+        copy.message = replace(copy.message, born_timestamp=born_ms)
+    for first in firsts[:gone]:
+        first.origin = None
+
+    take_first_origins([*firsts, *again])
+    ordered = deadletters.in_origin_order([*reversed(again), *firsts])
+
+    assert [each.message.queue_offset for each in ordered] == [0, 3, 1, 4, 2, 5]
 
 
 def test_a_consumed_copy_overtakes_what_came_behind_its_origin_and_nothing_else() -> None:
@@ -270,7 +286,7 @@ def test_a_letter_of_a_topic_that_never_grew_is_overtaken_in_its_own_queue_alone
     assert is_overtaken(mine, {(own, "a"): (901, 90)}, grown=False)
 
 
-def make_dead_letters(topics: Topics, topic: str, group: str, bad: set[str]) -> None:
+def make_dead_letters(topics: Topics, topic: str, group: str, bad: set[str | None]) -> None:
     """Consume a topic in order; messages with these keys are given up at their first failure."""
     done: list[str] = []
 
@@ -323,12 +339,14 @@ def carried_out(plan: Path, group: str, topics: Topics, written: object) -> Outc
     return redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
     topics: Topics, tmp_path: Path
 ) -> None:
     """Its topic is gone, or it names none: that stops its key and no other one."""
-    topic, group = topics.make(), "refused"
+    topic = topics.make()
+    group = f"refused-{topic}"
     topics.numbered(topic, 9, keys=3)
     make_dead_letters(topics, topic, group, {"key-0", "key-1", "key-2"})
     letters = deadletters.dead_letters(access_to(Connect(topics.bootstrap)), group)
@@ -351,10 +369,12 @@ def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
     assert outcome.text.count("key key-1") == outcome.text.count("it does not name its topic") == 3
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_letter_that_is_gone_stops_its_key_alone(topics: Topics, tmp_path: Path) -> None:
     """The letters behind it would pass it, and nobody would hear of it; another plan leaves it out."""
-    topic, group = topics.make(), "taken"
+    topic = topics.make()
+    group = f"taken-{topic}"
     topics.numbered(topic, 6, keys=2)
     make_dead_letters(topics, topic, group, {"key-0", "key-1"})
     letters = deadletters.dead_letters(access_to(Connect(topics.bootstrap)), group)
@@ -368,6 +388,37 @@ def test_a_letter_that_is_gone_stops_its_key_alone(topics: Topics, tmp_path: Pat
     counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
     assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
     assert f"{topic} key key-1: its dead letter g:" in outcome.text
+    few = made.items[1:3]
+    held = letters_of(access_to(Connect(topics.bootstrap)), group, few)
+    assert sorted(held) == sorted(item.place for item in few)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(120)
+def test_a_plan_is_that_of_the_driver_that_began_last(topics: Topics, s3: S3) -> None:
+    """Law: a driver that another one followed while it read writes no plan over the one that people have seen."""
+    topic = topics.make(queues=1)
+    group = f"planned-twice-{topic}"
+    topics.fill(topic, [Message(topic=topic, body=b"x")], queue=0)
+    make_dead_letters(topics, topic, group, {None})
+    spec = RedriveSpec(
+        type="redrive",
+        plan=f"s3a://{BUCKET}/{uuid4().hex}/plan.json",
+        bootstrap=topics.bootstrap,
+        group=group,
+    )
+    # Letters without keys are judged without Spark.
+    no_spark = cast("SparkSession", None)
+
+    def plan_beside() -> "SparkSession":
+        redrive.run("second", spec, lambda: no_spark)
+        return no_spark
+
+    with pytest.raises(CheckpointInUse, match="another driver has begun"):
+        redrive.run("first", spec, plan_beside)
+
+    plan = Plan.from_json(json.loads(spec.plan.read_text()))
+    assert (plan.plan_id.partition("-")[0], len(plan.items)) == ("second", 1)
 
 
 def send_damaged(topics: Topics, topic: str, key: str) -> None:
@@ -382,22 +433,23 @@ def send_damaged(topics: Topics, topic: str, key: str) -> None:
     access.wait(lambda: access.instance.call(address, code, ext, b"no zlib stream"))
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_letter_that_cannot_be_read_is_a_letter_and_stops_its_key_alone(
     topics: Topics, tmp_path: Path
 ) -> None:
     """It is reported as it is; a redrive would send something else, so it says why it does not."""
-    topic, group = topics.make(queues=1), "damaged"
+    topic = topics.make(queues=1)
+    group = f"damaged-{topic}"
     send_damaged(topics, topic, "key-0")
     topics.numbered(topic, 4, keys=2)
     make_dead_letters(topics, topic, group, {"key-0", "key-1"})
 
     letters = deadletters.dead_letters(access_to(Connect(topics.bootstrap)), group)
 
-    assert [
-        (each.message.key, each.message.body) for each in letters if each.message.unreadable
-    ] == [("key-0", b"no zlib stream")]
-    assert len(letters) == 5
+    assert [each.message.key for each in letters if each.message.unreadable] == ["key-0"]
+    # A plan needs no bodies, and there may be many.
+    assert [each.message.body for each in letters] == [b""] * 5
     made = make_plan("p", group, letters, target=None, on_overtaken="send", redrives_max=3)
 
     outcome = carried_out(tmp_path / "plan.json", group, topics, made.to_json())
@@ -420,6 +472,7 @@ class Late(ClusterAccess):
         return dict.fromkeys(lows, 0), highs
 
 
+@pytest.mark.cluster
 def test_letters_behind_what_retention_takes_are_read(tmp_path: Path) -> None:
     """Their readers learn where the queue begins now, and goes on there."""
     settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
@@ -466,7 +519,8 @@ def test_dead_letters_go_back_in_order_and_only_once(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
     """Report, dry run, run, and run again: two keys' messages come back in origin order, once."""
-    topic, group = topics.make(), "redriven"
+    topic = topics.make()
+    group = f"redriven-{topic}"
     topics.numbered(topic, 25, keys=5)
     make_dead_letters(topics, topic, group, {"key-1", "key-3"})
     where = {"bootstrap": topics.bootstrap, "group": group}

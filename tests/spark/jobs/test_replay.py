@@ -9,6 +9,7 @@ import pytest
 
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs import replay
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.specs import ReplaySpec, Source
 from tests.spark.topics import Topics
 
@@ -48,18 +49,40 @@ def test_no_topic_is_copied_into_itself(
 def test_a_replay_with_a_pace_has_small_batches(tmp_path: Path) -> None:
     """Of a batch of all that waits nothing would be sent before its last message is due."""
 
-    def limits(speed: float | None, **options: Any) -> tuple[str | None, str | None]:
+    def limits(speed: float | None, **options: Any) -> tuple[int | None, int | None]:
         source = Source(topic="orders", options=options)
         spec = ReplaySpec(
             type="replay", source=source, checkpoint=tmp_path, target="copy", speed=speed
         )
-        found = replay.read_options(spec)
-        return found.get("maxOffsetsPerTrigger"), found.get("maxBytesPerTrigger")
+        found = parse_source(spec.read_options())
+        return found.offsets_max, found.bytes_max
 
     assert limits(None) == (None, None)
-    assert limits(1) == ("1000", None)
-    assert limits(1, maxOffsetsPerTrigger=7) == ("7", None)
-    assert limits(1, maxBytesPerTrigger=9) == (None, "9")
+    assert limits(1) == (1000, None)
+    assert limits(1, maxOffsetsPerTrigger=7) == limits(1, maxoffsetspertrigger=7) == (7, None)
+    assert limits(1, maxBytesPerTrigger=9) == (None, 9)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_replay_with_a_pace_reads_each_message_once(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """It looks at the times of a batch before it sends it."""
+    topic, target = topics.make(queues=2), topics.make(queues=2)
+    topics.numbered(topic, 60)
+    spec = ReplaySpec(
+        type="replay",
+        source=Source(bootstrap=topics.bootstrap, topic=topic),
+        checkpoint=tmp_path / "checkpoint",
+        target=target,
+        speed=1e9,
+    )
+
+    outcome = replay.run("paced", spec, lambda: spark)
+
+    assert outcome.data["rows"] == 60
+    assert sum(map(len, topics.read(target).values())) == 60
 
 
 @pytest.mark.spark

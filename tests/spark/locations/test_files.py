@@ -1,7 +1,10 @@
 """A place keeps its promises alike on a file system and against a server of S3 that slows, refuses and loses answers."""
 
+import os
 import pickle
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +34,72 @@ def test_a_file_is_what_was_last_written(root: Location) -> None:
     place.delete()
     place.delete()
     assert not place.exists()
+
+
+def create(place: Location) -> None:
+    assert place.create("content")
+
+
+def write_again(place: Location) -> None:
+    place.write("before")
+    place.write("content")
+
+
+def move_here(place: Location) -> None:
+    other = place.parent.parent / "other"
+    other.write("content")
+    other.move(place)
+
+
+def create_what_a_dead_writer_has_left(place: Location) -> None:
+    (place.parent / "other").write("other")
+    Path(str(place)).write_text("content")
+    assert place.create("content")
+
+
+def move_what_a_dead_writer_has_moved(place: Location) -> None:
+    (place.parent / "other").write("other")
+    Path(str(place)).write_text("content")
+    (place.parent / "gone").move(place)
+
+
+def let_arrow_write(place: Location) -> None:
+    output = place.begin()
+    Path(output.target).write_text("content")
+    output.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        write_again,
+        create,
+        create_what_a_dead_writer_has_left,
+        move_here,
+        move_what_a_dead_writer_has_moved,
+        let_arrow_write,
+    ],
+)
+def test_a_name_is_on_the_disk_when_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Location], None]
+) -> None:
+    """Law: a power cut takes nothing back, so each folder is synced that got a new name, that of a new folder included."""
+    last: dict[str, dict[str, int]] = {}
+
+    def sync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if path.is_dir():
+            last[str(path)] = {each.name: each.stat().st_ino for each in path.iterdir()}
+
+    monkeypatch.setattr(os, "fsync", sync)
+    folders = [tmp_path, tmp_path / "new", tmp_path / "new" / "deeper"]
+    file = folders[-1] / "file"
+
+    make(location(file))
+
+    assert file.read_text() == "content"
+    for folder, made in zip(folders, [*folders[1:], file], strict=True):
+        assert last[str(folder)].get(made.name) == made.stat().st_ino
 
 
 def test_of_many_who_create_a_file_one_wins(root: Location) -> None:
@@ -94,6 +163,19 @@ def test_a_file_that_the_store_does_not_copy_moves_all_the_same(s3: S3) -> None:
     assert folder.names() == ["b"]
 
 
+def test_a_file_whose_copy_the_store_only_claims_moves_all_the_same(s3: S3) -> None:
+    """Law: what was committed is deleted nowhere before it is there elsewhere; S3's 200 may stand before an error."""
+    folder = location(f"s3a://{BUCKET}/claimed")
+    (folder / "a").write(b"content")
+    s3.decide = lambda request: "claimed" if request.copies else "served"
+
+    (folder / "a").move(folder / "b")
+    (folder / "a").move(folder / "b")
+
+    assert (folder / "b").read_bytes() == b"content"
+    assert folder.names() == ["b"]
+
+
 def test_a_move_that_comes_too_late_leaves_what_another_has_moved(s3: S3) -> None:
     """Two writers carry out one commit: the first one removes the part while the second one reads it."""
     folder = location(f"s3a://{BUCKET}/twice")
@@ -153,6 +235,17 @@ def test_a_commit_is_won_whatever_becomes_of_its_answer(s3: S3, fate: Fate) -> N
     """Also when the store carried it out and the answer said otherwise: the repeat finds its own content."""
     place = location(f"s3a://{BUCKET}/{fate}/commit".replace(" ", "-"))
     s3.decide = Once(fate, 1 if fate == "cut" else 3, conditional=True)
+
+    assert place.create("mine")
+
+    assert place.read_text() == "mine"
+    assert not place.create("another's")
+
+
+def test_a_commit_beside_one_that_failed_is_won(s3: S3) -> None:
+    """A conflict is no commit of another one: where nothing is there afterwards it is tried again."""
+    place = location(f"s3a://{BUCKET}/conflict/commit")
+    s3.decide = Once("conflict", 2, conditional=True)
 
     assert place.create("mine")
 

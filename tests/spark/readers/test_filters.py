@@ -1,7 +1,7 @@
 """A batch reader leaves rows out for Spark's filters; against real brokers."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,10 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.cluster.access import ClusterAccess
 from orderlymq_spark.frames import read_batch
+from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.readers.batch import FilteringReader
 from orderlymq_spark.readers.filters import Pushed
@@ -124,6 +127,30 @@ def test_queues_and_times_that_are_not_asked_for_are_not_read(topics: Topics, to
     assert ranges == 1
     _, ranges, _ = read(topics, topic, GreaterThan(("store_ts",), datetime(2100, 1, 1, tzinfo=UTC)))
     assert ranges == 0
+
+
+class OfRocketMQ(ClusterAccess):
+    """A queue of RocketMQ's, whose clock was set back twice; its brokers give topics no ids."""
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[tuple[str, str], int]:
+        return {}
+
+    def stored_at(self, queue: MessageQueue, offset: int) -> int | None:
+        return (5_000, 1_000, 2_000, 3_000, 9_000, 1_500)[offset]
+
+
+@pytest.mark.parametrize("compared", [GreaterThanOrEqual, LessThanOrEqual])
+def test_times_that_fall_leave_nothing_out(
+    topics: Topics, compared: type[GreaterThanOrEqual | LessThanOrEqual]
+) -> None:
+    """Law: what is left out does not pass. Halving finds one of the places where a time is reached."""
+    options = parse_source({"bootstrap": topics.bootstrap, "topic": "orders"})
+    reader = FilteringReader(options, message_schema(options))
+    moment = datetime.fromtimestamp(3 if compared is GreaterThanOrEqual else 1.5, UTC)
+    list(reader.pushFilters([compared(("store_ts",), moment)]))
+    whole = [QueueRange(MessageQueue("orders", "g", 0), 0, 6)]
+
+    assert reader._cut(OfRocketMQ(options.connect), whole) == whole
 
 
 @pytest.mark.spark

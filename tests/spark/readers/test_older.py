@@ -107,8 +107,9 @@ def test_a_topic_that_was_created_again_is_reported_when_the_batch_is_planned(
     assert count(reader(topics, topic, failOnDataLoss="false"), start, end) == 30
 
 
+@pytest.mark.parametrize("filled", [5, 8], ids=["as long", "longer"])
 def test_a_cluster_that_was_wiped_and_filled_again_is_reported_by_the_first_batch(
-    tmp_path: Path,
+    tmp_path: Path, filled: int
 ) -> None:
     """Its topics have the same ids; nothing of the cluster that is there now is passed over."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
@@ -119,12 +120,12 @@ def test_a_cluster_that_was_wiped_and_filled_again_is_reported_by_the_first_batc
 
         group.wipe()
         admin.create_topic(topic, queues=1, ordered=True)
-        topics.numbered(topic, 8)
+        topics.numbered(topic, filled)
 
         strict, lenient = reader(topics, topic), reader(topics, topic, failOnDataLoss="false")
         with pytest.raises(DataLost, match="was wiped or restored"):
             strict.partitions(start, strict.latestOffset())
-        assert count(lenient, start, lenient.latestOffset()) == 8
+        assert count(lenient, start, lenient.latestOffset()) == filled
 
 
 def test_a_run_waits_for_the_queues_that_the_stream_began_with(

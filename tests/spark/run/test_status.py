@@ -6,6 +6,7 @@ import pytest
 
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.locations.local import LocalLocation
+from orderlymq_spark.run.checkpoint import Claim
 from orderlymq_spark.run.status import Status, kept_status
 
 
@@ -24,7 +25,7 @@ def test_what_was_written_is_kept(tmp_path: Path) -> None:
     """Nothing before a first run."""
     place = LocalLocation(str(tmp_path))
     before = kept_status(place)
-    Status("n", "mirror", source={"orders": {}}).write(place)
+    Status("n", "mirror", source={"orders": {}}).write(Claim(place))
 
     assert before == {}
     assert kept_status(place)["source"] == {"orders": {}}

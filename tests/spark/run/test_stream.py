@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
+from uuid import uuid4
 
 import pytest
 from prometheus_client import REGISTRY
@@ -16,15 +17,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
-from orderlymq_spark.errors import CheckpointInUse
+from orderlymq_spark.errors import CheckpointInUse, StoreFailed
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import to_json
 from orderlymq_spark.options import START_FILE
 from orderlymq_spark.run import stream
-from orderlymq_spark.run.status import Status
+from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
+from orderlymq_spark.run.status import Status, kept_status
 from orderlymq_spark.run.stream import PipelineFailed, run_stream
-from orderlymq_spark.specs import ArchiveSpec, ReplaySpec, Source, StreamSpec
+from orderlymq_spark.specs import SPECS, ArchiveSpec, CdcSpec, Source, StreamSpec
 from tests.ports import free_ports
+from tests.spark.s3 import BUCKET, S3, Fate, Request
 from tests.spark.topics import Topics
 
 
@@ -120,6 +123,39 @@ def test_a_status_has_offsets_by_queue_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("ends", "rows"),
+    [
+        ([None, {"0": 40, "1": 3}], 13),
+        ([{"0": 30}, {"0": 12}], 12),
+        ([{"0": 30, "last": {"0": 1}}, {"0": 30, "last": {"0": 2}}], 30),
+        ([{"0": 30, "last": {"0": 1}}, {"0": 30, "last": {"0": 1}}], 0),
+    ],
+    ids=["first batch", "shorter", "as long", "at rest"],
+)
+def test_the_rows_of_a_batch_are_what_it_reads(
+    tmp_path: Path, ends: list[dict[str, Any] | None], rows: int
+) -> None:
+    """Spark does not say where the first batch began, so the start file does. Of a replaced queue a batch has all."""
+    begun = {"what was asked for": {}, "where it began": {"orders": {"g": {"0": 30, "1": 0}}}}
+    (tmp_path / START_FILE).write_text(json.dumps(begun))
+    start, end = (None if each is None else {"orders": {"g": each}} for each in ends)
+    source = {"startOffset": start, "endOffset": end}
+    progress = {"batchId": 0, "numInputRows": 1, "batchDuration": 9, "sources": [source]}
+
+    assert run_until_signal(tmp_path, "1s", progress)["rows"] == rows
+
+
+def test_a_batch_that_takes_a_topic_in_has_no_rows_of_it(tmp_path: Path) -> None:
+    """It writes down where the topic begins (Spark 4.2); what retention had taken before was never read."""
+    ends: list[dict[str, Any]] = [{"orders": {"g": {"0": 30}}}]
+    ends.append({"orders": {"g": {"0": 40}, "h": {"0": 5000}}, "bills": {"g": {"0": 900}}})
+    source = {"startOffset": ends[0], "endOffset": ends[1]}
+    progress = {"batchId": 3, "numInputRows": 1, "batchDuration": 9, "sources": [source]}
+
+    assert run_until_signal(tmp_path, "1s", progress)["rows"] == 10
+
+
+@pytest.mark.parametrize(
     ("raised", "told"),
     [
         (
@@ -179,6 +215,78 @@ def test_a_query_whose_python_started_late_begins_again(
 
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["phase"], status["last_error"] is None) == (phase, phase == "Finished")
+
+
+class Watched(Query):
+    """Reads on while *step* is called, and ends when that returns true."""
+
+    def __init__(self, step: Callable[[], bool]) -> None:
+        super().__init__([])
+        self._step = step
+        self.stopped = False
+
+    def awaitTermination(self, _seconds: int) -> bool:  # noqa: N802 - Spark's name
+        return self._step()
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.mark.parametrize("ends_by", ["looking", "its end", "an error"])
+def test_a_driver_leaves_the_status_to_the_one_after_it(s3: S3, ends_by: str) -> None:
+    """Law: the status is that of the driver that has the checkpoint; the others end with what the console and people are told of it."""
+    place = location(f"s3a://{BUCKET}/{uuid4().hex}")
+    source = Source(topic="orders", bootstrap="127.0.0.1:1")
+    spec = StreamSpec(type="archive", source=source, checkpoint=place)
+
+    def begin_another() -> bool:
+        with hold_checkpoint(place) as claim:
+            Status("orders-archive", "archive", phase="Running", rows=7).write(claim)
+        if ends_by == "an error":
+            raise StreamingQueryException("the other driver has committed the batch")
+        return ends_by == "its end"
+
+    query = Watched(begin_another)
+
+    with pytest.raises(CheckpointInUse, match="another driver has begun"):
+        run_stream("orders-archive", spec, lambda: cast("DataStreamWriter", Writer(query)))
+
+    kept = kept_status(place)
+    assert (kept["phase"], kept["rows"], kept["last_error"]) == ("Running", 7, None)
+    assert query.stopped
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_driver_whose_store_is_away_has_failed(s3: S3, after: int) -> None:
+    """Law: a query does not outlive its driver's hold on the checkpoint, and a status says Running of nothing that has ended."""
+    place = location(f"s3a://{BUCKET}/{uuid4().hex}")
+    source = Source(topic="orders", bootstrap="127.0.0.1:1")
+    spec = StreamSpec(type="archive", source=source, checkpoint=place)
+    refused = ("GET", "PUT")[after == 0]
+    left = [1]
+
+    def away(request: Request) -> Fate:
+        return "refused" if request.method == refused and left and left.pop() else "served"
+
+    def lose_the_store() -> bool:
+        s3.decide = away
+        return False
+
+    query = Watched(lose_the_store)
+
+    class Starting(Writer):
+        def start(self) -> Query:
+            if not after:
+                s3.decide = away
+            return query
+
+    with pytest.raises(StoreFailed):
+        run_stream("orders-archive", spec, lambda: cast("DataStreamWriter", Starting(query)))
+
+    kept = kept_status(place)
+    assert kept["phase"] == "Failed"
+    assert "the object store did not" in kept["last_error"]
+    assert query.stopped
 
 
 def test_a_lag_that_no_broker_reports_is_no_number(tmp_path: Path) -> None:
@@ -241,6 +349,9 @@ def test_the_lag_grows_while_a_batch_lasts(
     assert status.lag_seconds > 0
 
 
+CDC: Final = {"type": "cdc-apply", "path": "/a", "format": "debezium"}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "name"),
     [
@@ -259,6 +370,7 @@ def test_the_lag_grows_while_a_batch_lasts(
             {"format": "iceberg", "table": "lake.orders", "catalog": {"name": "two"}},
             "catalog",
         ),
+        (CDC | {"keys": ["id"]}, CDC | {"keys": ["tenant", "id"]}, "keys"),
     ],
 )
 def test_the_checkpoint_of_another_pipeline_is_refused(
@@ -269,9 +381,9 @@ def test_the_checkpoint_of_another_pipeline_is_refused(
     def run(values: dict[str, Any], called: str) -> Status:
         more = {"type": "archive", **values}
         source = Source(topic=more.pop("topic", "orders"), bootstrap="127.0.0.1:1")
-        model = ReplaySpec if more["type"] == "replay" else ArchiveSpec
         given = {"source": source, "checkpoint": str(tmp_path / "one"), **more}
-        spec: StreamSpec = model.model_validate(given)
+        spec = SPECS[more["type"]].model_validate(given)
+        assert isinstance(spec, StreamSpec)
         writer = cast("DataStreamWriter", Writer(Late(repeat(False))))
         return run_stream(called, spec, lambda: writer)
 
@@ -283,6 +395,17 @@ def test_the_checkpoint_of_another_pipeline_is_refused(
     ):
         run(new, "second")
     assert run(old, "first").phase == "Finished"
+
+
+def test_the_checkpoint_of_a_mirror_is_refused(tmp_path: Path) -> None:
+    """Its status says which source was copied; a mirror without it takes another one for the same."""
+    kept = Status("dr", "mirror", source={"orders": {"g": {"0": 9}}})
+    kept.write(Claim(location(tmp_path)))
+
+    with pytest.raises(CheckpointInUse, match=r"that of the mirror dr; give .* of its own"):
+        finish(tmp_path, "/a")
+
+    assert kept_status(location(tmp_path))["source"] == kept.source
 
 
 def plan_a_batch(checkpoint: Path) -> None:
@@ -332,6 +455,19 @@ def test_one_place_in_two_spellings_is_one_place(tmp_path: Path, old: str, new: 
         CheckpointInUse, match=r"of two mounts, write .* into about of \S+/status\.json"
     ):
         finish(one, "/mnt/orders")
+
+
+def test_a_checkpoint_of_before_says_nothing_of_keys(tmp_path: Path) -> None:
+    """Those of earlier versions have all but them: it goes on, and is bound to the present ones."""
+    given = CDC | {"source": {"topic": "changes"}, "checkpoint": str(tmp_path), "keys": ["id"]}
+    spec = CdcSpec.model_validate(given)
+    about = {name: value for name, value in spec.about.items() if name != "keys"}
+    kept = {"name": "customers", "type": "cdc-apply", "about": about}
+    (tmp_path / "status.json").write_text(json.dumps(kept))
+    plan_a_batch(tmp_path)
+    writer = cast("DataStreamWriter", Writer(Late(repeat(False))))
+
+    assert run_stream("customers", spec, lambda: writer).about == spec.about
 
 
 def test_a_checkpoint_of_before_says_nothing_of_its_pipeline(tmp_path: Path) -> None:

@@ -300,6 +300,17 @@ def test_a_message_that_says_something_else_this_time_is_still_the_same_one() ->
     assert identities([one], task=0) != identities([other], task=0)
 
 
+def test_a_row_without_a_key_is_the_same_message_whatever_queues_its_target_has_by_now() -> None:
+    """Law: a replay that is tried again after its target grew sends nothing twice."""
+    row = {"topic": "orders", "broker": "b", "queue_id": 5, "queue_offset": 17, "body": "x"}
+    before, after = ({**row, "sharding_key": None, "target_queue": 5 % n} for n in (4, 5))
+
+    assert identities([before]) == identities([after])
+    # Without a position the queue is all that distinguishes them.
+    plain = [{"sharding_key": None, "body": "x", "target_queue": n} for n in (0, 1)]
+    assert identities(plain[:1]) != identities(plain[1:])
+
+
 def test_rows_at_one_place_of_two_lives_of_a_topic_are_two_messages() -> None:
     """A topic that was created again has other messages at its offsets; a copy must not take them for repeats."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}

@@ -1,8 +1,9 @@
 """Beginnings and ends of reads by times, against a real broker, without Spark."""
 
 import json
-import time
+import threading
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -10,10 +11,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from orderlymq.blocking import AdminClient
 from orderlymq.message import Message
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import RequestCode
-from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.errors import OptionError, QueueListChanged
-from orderlymq_spark.offsets import to_json
+from orderlymq_protocol.message.record import StoredMessage
+from orderlymq_spark.cluster.access import Growth, access_to
+from orderlymq_spark.errors import OptionError, QueueListChanged, SourceUnavailable
+from orderlymq_spark.offsets import from_json, to_json
 from orderlymq_spark.options import Connect, parse_source
 from orderlymq_spark.readers.stream import OrderlyMQStreamReader
 from orderlymq_spark.source.bounds import (
@@ -21,10 +22,12 @@ from orderlymq_spark.source.bounds import (
     chosen_queues,
     first_offsets,
     has_two_lists,
+    kept_offsets,
     resolve,
 )
 from orderlymq_spark.source.queuereader import message_schema
 from tests.cluster.processes import Group
+from tests.spark.growing import Growing
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
@@ -32,21 +35,43 @@ pytestmark = [pytest.mark.cluster]
 OLD, NEW = MessageQueue("orders", "b", 0), MessageQueue("orders", "b", 8)
 
 
+def message(offset: int, stored_ms: int) -> StoredMessage:
+    """Return a message by its place and its time."""
+    host = ("192.0.2.1", 1)
+    return StoredMessage(
+        *("orders", 0, 0, offset, 0, 0, 0, host, stored_ms, host, 0, 0, b"", b"", 0)
+    )
+
+
+@pytest.mark.parametrize("barriers", [{}, {"b": {0: 7}}], ids=["by time", "by offset"])
 @pytest.mark.parametrize(
-    ("starts", "stored_ms", "refused"),
+    ("starts", "first", "refused"),
     [
-        ({OLD: 0}, {OLD: 1001, NEW: 1002}, True),
-        ({OLD: 0, NEW: 0}, {OLD: 999, NEW: 1002}, True),
-        ({OLD: 7, NEW: 0}, {OLD: 1001, NEW: 1000}, False),
+        ({OLD: 0}, {OLD: message(7, 1001), NEW: message(0, 1002)}, True),
+        ({OLD: 0, NEW: 0}, {OLD: message(6, 999), NEW: message(0, 1002)}, True),
+        ({OLD: 7, NEW: 0}, {OLD: message(7, 1001), NEW: message(0, 1000)}, False),
         ({OLD: 7, NEW: 0}, {OLD: None, NEW: None}, False),
     ],
     ids=["began before it grew", "reads what is older", "begins behind", "nothing there yet"],
 )
 def test_a_read_across_an_expansion_is_known(
-    starts: dict[MessageQueue, int], stored_ms: dict[MessageQueue, int | None], *, refused: bool
+    starts: dict[MessageQueue, int],
+    first: dict[MessageQueue, StoredMessage | None],
+    barriers: dict[str, dict[int, int]],
+    *,
+    refused: bool,
 ) -> None:
     """The list that grew at 1000 ms: offsets before and behind it have no order for a key that moved."""
-    assert has_two_lists(starts, stored_ms, 1000) is refused
+    assert has_two_lists(starts, first, Growth(1000, {"b": 9}, 9, barriers)) is refused
+
+
+def test_clocks_that_differ_move_no_barrier() -> None:
+    """A group whose clock is slow stores messages of the present list before the time that the others tell."""
+    growth = Growth(1000, {"b": 9}, 9, {"b": {0: 7}})
+
+    found = [growth.is_behind(message(*each), OLD) for each in ((6, 1001), (7, 999))]
+
+    assert found == [False, True]
 
 
 def test_a_topic_that_never_grew_is_read(topics: Topics, tmp_path: Path) -> None:
@@ -108,43 +133,33 @@ def test_two_streams_of_one_topic_do_not_share_a_start_file(topics: Topics, tmp_
         with pytest.raises(OptionError, match="a startPath of its own"):
             begin(path, another)
         assert begin(path, one) == begun
-        # As earlier versions have written it.
-        path.write_text(json.dumps(begun))
-        assert begin(path, one) == begin(path, another) == begun
 
 
-class Growing:
-    """The expansion of a topic, step by step, as an operator does it."""
+def test_a_queue_that_a_stream_has_been_reading_is_waited_for(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """Law: only what was given can be wrong. A name server that lost its disk learns of its brokers one after the other."""
+    topic = topics.make(queues=2, ordered=False)
+    given = {
+        "bootstrap": topics.bootstrap,
+        "queues": json.dumps({topic: {"g": [1]}}),
+        "startPath": str(tmp_path / "start"),
+    }
+    options = parse_source(given)
+    access = access_to(options.connect)
+    check_one_list(access, options)
+    topics.resize(topic, 1)
 
-    def __init__(self, topics: Topics, topic: str) -> None:
-        self.topic = topic
-        self._topics = topics
-        self._access = access_to(Connect(topics.bootstrap))
-
-    def call(self, address: str, code: RequestCode, **ext: str) -> None:
-        self._access.wait(lambda: self._access.instance.call(address, code, ext))
-
-    def step(self, action: str, **fields: int) -> None:
-        ext = {name: str(value) for name, value in fields.items()}
-        self._access.queues([self.topic])
-        address = self._access.instance.routes.address("g")
-        assert address is not None
-        code = RequestCode.ORDERLYMQ_CHANGE_QUEUES
-        self.call(address, code, action=action, topic=self.topic, operatorToken="1", **ext)
-
-    def declare(self, queues: int) -> None:
-        """Send the list to the name server."""
-        ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": self.topic, "value": f"g:{queues}"}
-        self.call(self._topics.bootstrap, RequestCode.PUT_KV_CONFIG, **ext)
-
-    def until(self, phase: str, readable: int) -> None:
-        """Wait until brokers and routes are so far."""
-        for _ in range(600):
-            there = len(self._access.queues([self.topic]))
-            if (self._topics.admin.expansion(self.topic)["g"]["phase"], there) == (phase, readable):
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"{self.topic} never was {phase} with {readable} queues")
+    impatient = parse_source({**given, "retryTimeout": "300ms"})
+    with pytest.raises(SourceUnavailable, match=r"which does not exist.*retryTimeout"):
+        check_one_list(access_to(impatient.connect), impatient)
+    fresh = parse_source({**given, "startPath": str(tmp_path / "another")})
+    with pytest.raises(OptionError, match="which does not exist"):
+        check_one_list(access, fresh)
+    back = threading.Timer(1, topics.admin.create_topic, [topic], {"queues": 2})
+    back.start()
+    check_one_list(access, options)
+    back.join()
 
 
 def test_a_stream_of_one_list_ends_at_an_expansion_and_a_later_one_that_is_given_up_refuses_nothing(
@@ -165,11 +180,7 @@ def test_a_stream_of_one_list_ends_at_an_expansion_and_a_later_one_that_is_given
     start = stream.initialOffset()
     first = stream.latestOffset(start, ReadAllAvailable())
     assert stream.partitions(start, first)
-    growing.step("fence", attempt=1, total=4, queues=4, limitMillis=60_000)
-    growing.step("switch", attempt=1, total=4, queues=4)
-    growing.declare(4)
-    growing.step("publish", total=4, settleMillis=1)
-    growing.until("open", 4)
+    growing.grow(4)
     end = stream.latestOffset(first, ReadAllAvailable())
     with pytest.raises(QueueListChanged, match="startingTimestamp"):
         stream.partitions(first, end)
@@ -190,11 +201,84 @@ def test_a_stream_of_one_list_ends_at_an_expansion_and_a_later_one_that_is_given
     check("behind")
 
 
+# A broker keeps little.
+PASSING: Final = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
+
+
+def test_a_stream_that_keeps_no_start_ends_at_an_expansion_when_nothing_older_is_left(
+    tmp_path: Path,
+) -> None:
+    """Retention has taken all that it read of the former list: the queues that it did not know then are what is left."""
+    with (
+        Group(tmp_path, 1, overrides=PASSING) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        topics = Topics(group.name_server_address, admin)
+        growing = Growing(topics, topics.make(queues=2))
+        given = {"bootstrap": topics.bootstrap, "topic": growing.topic, "failOnDataLoss": "false"}
+        options = parse_source({**given, "oneQueueList": "true"})
+
+        def begin() -> tuple[OrderlyMQStreamReader, dict[str, Any], dict[str, Any]]:
+            stream = OrderlyMQStreamReader(options, message_schema(options))
+            entered = stream.latestOffset({}, ReadAllAvailable())
+            return stream, entered, stream.latestOffset(entered, ReadAllAvailable())
+
+        topics.numbered(growing.topic, 8)
+        stream, entered, read = begin()
+        assert stream.partitions(entered, read)
+        growing.grow(4)
+        before = from_json(read)
+        for _ in range(60):
+            topics.fill(
+                growing.topic,
+                [Message(topic=growing.topic, body=b"x" * 2_000, key=str(n)) for n in range(20)],
+            )
+            lows, _ = access_to(options.connect).bounds(before)
+            if all(lows[queue] >= end for queue, end in before.items()):
+                break
+
+        assert all(lows[queue] >= end for queue, end in before.items())
+        with pytest.raises(QueueListChanged, match="startingTimestamp"):
+            stream.partitions(read, stream.latestOffset(read, ReadAllAvailable()))
+        behind, entered, read = begin()
+        assert behind.partitions(entered, read)
+
+
+def test_a_stream_may_begin_while_a_new_list_settles(topics: Topics, tmp_path: Path) -> None:
+    """Law: one that begins at the switch reads one list, all of it, when everybody may write as before that."""
+    growing = Growing(topics, topics.make(queues=2))
+    topics.numbered(growing.topic, 30, keys=40)
+    growing.step("fence", attempt=1, total=4, queues=4, limitMillis=60_000)
+    growing.step("switch", attempt=1, total=4, queues=4)
+    growing.declare(4)
+    access = access_to(Connect(topics.bootstrap))
+    growth = access.growth(growing.topic)
+    assert growth is not None
+    topics.numbered(growing.topic, 40, keys=40, start=30)
+    options = parse_source(
+        {
+            "bootstrap": topics.bootstrap,
+            "topic": growing.topic,
+            "startPath": str(tmp_path / "start"),
+            "startingTimestamp": str(growth.at_ms),
+            "startingTimestampStrategy": "latest",
+        }
+    )
+    check_one_list(access, options)
+    growing.step("publish", total=4, settleMillis=1)
+    growing.until("open", 4)
+
+    check_one_list(access, options)
+    assert access.growth(growing.topic) == growth
+    _, highs = access.bounds(access.queues([growing.topic]))
+    starts = from_json(kept_offsets(options))
+    assert sum(highs[queue] - start for queue, start in starts.items()) == 40
+
+
 def test_what_retention_takes_ends_no_look_at_times(tmp_path: Path) -> None:
     """The first message that is left counts, however old the offset is that somebody knows; behind the end there is none."""
-    settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
     with (
-        Group(tmp_path, 1, overrides=settings) as group,
+        Group(tmp_path, 1, overrides=PASSING) as group,
         AdminClient(group.name_server_address) as admin,
     ):
         topics = Topics(group.name_server_address, admin)

@@ -51,14 +51,6 @@ def some(topics: Topics, topic: str, count: int, queue: int) -> None:
     topics.fill(topic, [Message(topic=topic, body=b"x") for _ in range(count)], queue)
 
 
-def resize(topics: Topics, topic: str, queues: int) -> None:
-    """Change a topic's queues; name servers hear of it a little later."""
-    topics.admin.create_topic(topic, queues=queues)
-    end = time.monotonic() + 10
-    while len(topics.queues(topic)) != queues and time.monotonic() < end:
-        time.sleep(0.05)
-
-
 def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
     """A broker group that name servers forgot for a while comes back: nothing of it is read twice."""
     topic = topics.make(queues=3, ordered=False)
@@ -67,12 +59,12 @@ def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
     stream = reader(topics, topic, failOnDataLoss="false", retryTimeout="300ms")
     first = stream.latestOffset(beginning(topics, topic), EVERYTHING)
 
-    resize(topics, topic, 2)
+    topics.resize(topic, 2)
     some(topics, topic, 1, 0)
     second = stream.latestOffset(first, EVERYTHING)
     assert planned(stream, first, second) == [(0, 4, 5)]
     assert stream.latestOffset(second, EVERYTHING) == second
-    resize(topics, topic, 3)
+    topics.resize(topic, 3)
     some(topics, topic, 2, 2)
     third = stream.latestOffset(second, EVERYTHING)
 
@@ -85,7 +77,7 @@ def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> N
     stream = reader(topics, topic)
     some(topics, topic, 3, 0)
     start = stream.latestOffset(beginning(topics, topic), EVERYTHING)
-    resize(topics, topic, 2)
+    topics.resize(topic, 2)
     some(topics, topic, 5, 1)
 
     end = stream.latestOffset(start, EVERYTHING)
@@ -137,6 +129,46 @@ def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(
     stream = reader(passing, topic, dataLossPath=str(lost), **lenient)
     assert planned(stream, begun, end) == [(0, low, end[topic]["g"]["0"])]
     assert [path.name for path in lost.iterdir()] == [f"{topic}-g-0-0-{low}.json"]
+
+
+def test_a_stream_that_waits_reports_a_loss_once(
+    passing: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each look finds it again, until enough has come for a batch."""
+    topic = passing.make()
+    low, begun = age(passing, topic), {topic: {"g": {"1": 0}}}
+    lost = tmp_path / "lost"
+    given = {"failOnDataLoss": "false", "dataLossPath": str(lost)}
+    stream = reader(passing, topic, minOffsetsPerTrigger="1000", **given)
+
+    assert stream.latestOffset(begun, EVERYTHING) == begun
+    (lost / f"{topic}-g-0-0-{low}.json").unlink()
+    for _ in range(2):
+        assert stream.latestOffset(begun, EVERYTHING) == begun
+
+    assert list(lost.iterdir()) == []
+    assert [each.message for each in caplog.records if "data loss" in each.message] == [
+        f"data loss: {topic} g:0 [0, {low}) ({low} messages) is not there any more"
+    ]
+
+
+def test_a_stream_at_rest_looks_some_times_a_second(topics: Topics) -> None:
+    """Without a trigger Spark asks every 10 ms, and for the ends that its progress reports after each look."""
+    topic = topics.make(queues=2)
+    some(topics, topic, 3, 0)
+    stream = reader(topics, topic)
+    end = stream.latestOffset(beginning(topics, topic), EVERYTHING)
+    began_s = time.monotonic()
+    for _ in range(3):
+        assert stream.latestOffset(end, EVERYTHING) == end
+    lasted_s = time.monotonic() - began_s
+    some(topics, topic, 1, 0)
+
+    assert lasted_s >= 0.4
+    assert stream.reportLatestOffset() == to_json(from_json(end))
+    after = stream.latestOffset(end, EVERYTHING)
+    assert stream.reportLatestOffset() == to_json(from_json(after))
+    assert planned(stream, end, after) == [(0, 3, 4)]
 
 
 def test_a_mark_proves_nothing_when_retention_has_taken_its_message(passing: Topics) -> None:
@@ -226,7 +258,7 @@ def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
     strict = reader(topics, topic, retryTimeout="300ms")
     start = beginning(topics, topic)
     end = strict.latestOffset(start, EVERYTHING)
-    resize(topics, topic, 1)
+    topics.resize(topic, 1)
 
     with pytest.raises(DataLost, match=rf"the queue {topic} g:1 was removed"):
         strict.latestOffset(end, EVERYTHING)
@@ -263,7 +295,7 @@ def test_a_queue_that_is_back_in_time_is_no_loss(topics: Topics) -> None:
         lambda: strict.latestOffset(end, EVERYTHING),
         lambda: strict.partitions(start, end),
     ):
-        resize(topics, topic, 1)
+        topics.resize(topic, 1)
         back = threading.Timer(1, topics.admin.create_topic, [topic], {"queues": 2})
         back.start()
 
@@ -304,7 +336,7 @@ def again(topics: Topics, topic: str, count: int) -> None:
     some(topics, topic, count, 0)
 
 
-@pytest.mark.parametrize("count", [20, 40], ids=["shorter", "longer"])
+@pytest.mark.parametrize("count", [20, 30, 40], ids=["shorter", "as long", "longer"])
 def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     topics: Topics, tmp_path: Path, count: int
 ) -> None:
@@ -380,6 +412,44 @@ def test_a_cluster_that_was_wiped_and_filled_again_is_distinguished_from_the_one
             assert planned(repeated, first, second) == [(0, 0, 8)]
         with pytest.raises(DataLost, match=rf"{topic} g:0 .*was wiped or restored"):
             planned(reader(topics, topic), first, second)
+
+
+def test_a_cluster_that_was_filled_again_with_as_many_messages_is_read_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    """No offset shows it: a run looks at the last messages when it begins, and a place that was read before has another mark."""
+    with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
+        topics = Topics(group.name_server_address, admin)
+        topic = topics.make(queues=1)
+        some(topics, topic, 5, 0)
+        first = reader(topics, topic).latestOffset(beginning(topics, topic), EVERYTHING)
+
+        group.wipe()
+        admin.create_topic(topic, queues=1, ordered=True)
+        some(topics, topic, 5, 0)
+
+        strict = reader(topics, topic)
+        strict.prepareForTriggerAvailableNow()
+        with pytest.raises(DataLost, match=rf"{topic} g:0 .*was wiped or restored"):
+            strict.latestOffset(first, EVERYTHING)
+        lenient = {"failOnDataLoss": "false"}
+        least = {"minOffsetsPerTrigger": "1000", "maxTriggerDelay": "1ms"}
+        waiting = reader(topics, topic, **lenient, **least)
+        assert waiting.latestOffset(first, EVERYTHING) == first
+        second = waiting.latestOffset(first, EVERYTHING)
+        assert (from_json(second), second == first) == (from_json(first), False)
+        for repeated in (waiting, reader(topics, topic, **lenient)):
+            assert planned(repeated, first, second) == [(0, 0, 5)]
+        with pytest.raises(DataLost, match=rf"{topic} g:0 .*was wiped or restored"):
+            planned(reader(topics, topic), first, second)
+        some(topics, topic, 3, 0)
+        third = reader(topics, topic).latestOffset(second, EVERYTHING)
+        assert planned(reader(topics, topic), second, third) == [(0, 5, 8)]
+        # A batch whose limit ends it at the offset that was read before.
+        limited = reader(topics, topic, maxOffsetsPerTrigger="5", **lenient)
+        second = limited.latestOffset(first, limited.getDefaultReadLimit())
+        assert (from_json(second), second == first) == (from_json(first), False)
+        assert planned(limited, first, second) == [(0, 0, 5)]
 
 
 def test_a_batch_from_before_a_wipe_reads_nothing_of_a_cluster_that_is_shorter(

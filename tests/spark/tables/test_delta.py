@@ -179,6 +179,21 @@ def test_a_table_whose_log_was_cleaned_up_is_continued(root: Location, batch: in
 
 
 @pytest.mark.parametrize("root", ["local"], indirect=True)
+def test_another_pipeline_adds_nothing_twice_to_a_table_whose_log_was_cleaned_up(
+    root: Location,
+) -> None:
+    """Law: what the rows have is known, also where no commit says any more who brought it."""
+    append_files(root, "app", 0, [write(root, "a", 0, 5)])
+    clean_up(root)
+
+    with pytest.raises(SinkConflict):
+        append_files(root, "another", 0, [write(root, "b", 0, 5)])
+    append_files(root, "another", 0, [write(root, "c", 5, 9)])
+
+    assert sorted(offsets_in(root)) == list(range(9))
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
 @pytest.mark.parametrize(
     ("batch", "start", "end"),
     [(0, 0, 12), (1, 9, 12), (2, 4, 12), (2, 8, 9)],

@@ -13,8 +13,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse, Table
 
+from orderlymq.errors import OrderlyMQError
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.errors import OptionError, SinkConflict
+from orderlymq_spark.errors import CatalogUnavailable, OptionError, SinkConflict
 from orderlymq_spark.jobs import archive, compact
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.specs import ArchiveSpec, Catalog, CompactSpec, Source
@@ -425,18 +426,18 @@ def never() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("properties", "words"),
+    ("properties", "words", "kind"),
     [
-        ({"type": "cupboard"}, "'cupboard' is not a valid"),
-        ({}, "URI missing"),
-        ({"uri": "sqlite:////not/there.db"}, "unable to open database file"),
-        ({"uri": "http://127.0.0.1:1"}, "Connection refused"),
+        ({"type": "cupboard"}, "'cupboard' is not a valid", OptionError),
+        ({}, "URI missing", OptionError),
+        ({"uri": "sqlite:////not/there.db"}, "unable to open database file", CatalogUnavailable),
+        ({"uri": "http://127.0.0.1:1"}, "Connection refused", CatalogUnavailable),
     ],
 )
 def test_a_catalogue_that_gives_no_table_is_reported_before_anything_starts(
-    properties: dict[str, str | int | bool], words: str
+    properties: dict[str, str | int | bool], words: str, kind: type[OrderlyMQError]
 ) -> None:
-    """One sentence with what pyiceberg says of it."""
+    """One sentence with what pyiceberg says of it; another run is of use only where nothing that was given is wrong."""
     spec = ArchiveSpec(
         type="archive",
         source=Source(topic="orders"),
@@ -446,5 +447,5 @@ def test_a_catalogue_that_gives_no_table_is_reported_before_anything_starts(
         table=NAME,
     )
 
-    with pytest.raises(OptionError, match=f"(?s)lake does not give the Iceberg table .*{words}"):
+    with pytest.raises(kind, match=f"(?s)lake does not give the Iceberg table .*{words}"):
         archive.run("a", spec, never)

@@ -3,8 +3,8 @@ Pipeline mirror: topics of one cluster at another one, offset by offset, with th
 
 It starts no Spark: what it does is bound by requests of each queue in order, and a task of Spark would be tried again
 without knowing what became of the try before. The rules: the target's brokers store copies at the source's offsets or not at all, so whatever dies, and however many mirrors run by mistake, each queue is a prefix of its source; the target's
-end says where to go on; the last copy is compared with its original before others are put behind it, and the source's topic with
-what `status.json` says of it, because a copy may have aged out. Offsets of groups follow the messages, only forwards, and
+end says where to go on; the last copy is compared with its original before others are put behind it, again for each block that was
+read, and the source's topic with what `status.json` says of it, because a copy may have aged out. Offsets of groups follow the messages, only forwards, and
 only while the group has no members at the target.
 """
 
@@ -19,12 +19,15 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from orderlymq.errors import OrderlyMQError, TopicNotFound
+from prometheus_client import Gauge
+
+from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.process.ending import CLOSE_MAX_S
-from orderlymq_spark.cluster.access import ClusterAccess, Fetched, access_to
-from orderlymq_spark.errors import DataLost, OptionError, SinkConflict
+from orderlymq_spark.cluster.access import ClusterAccess, Fetched, Growth, access_to
+from orderlymq_spark.errors import CheckpointInUse, DataLost, OptionError, SinkConflict
 from orderlymq_spark.jobs.mirror.appends import appended
 from orderlymq_spark.jobs.mirror.plan import (
     Bounds,
@@ -47,7 +50,7 @@ from orderlymq_spark.offsets import (
     to_json,
 )
 from orderlymq_spark.options import parse_duration_ms, parse_source
-from orderlymq_spark.run.checkpoint import hold_checkpoint
+from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch
 from orderlymq_spark.run.lag import lag_behind
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.status import Status, gauges_at, kept_status, show
@@ -56,12 +59,14 @@ from orderlymq_spark.source.bounds import replaced_queues
 from orderlymq_spark.specs import MirrorSpec
 
 _QUEUES_AT_ONCE: Final = 8  # a broker syncs what comes from all of them together
+_LOOK_AGAIN_S: Final = 0.25  # where nothing could be copied yet
 
 
 def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
     """Copy until the trigger's end, or until a signal.
 
     Raises:
+        CheckpointInUse: As `hold_checkpoint`, another driver has begun, or the checkpoint is that of a stream.
         OptionError: A topic cannot be mirrored, or the target does not have it.
         DataLost, SinkConflict, QueueListChanged: The target would be no prefix of the source any more; nothing was changed.
         PipelineStopped: A signal ended a run that should have ended by itself.
@@ -69,44 +74,22 @@ def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
     mirror = mirror_of(spec)
     status, gauges = Status(name, spec.type, phase="Running"), gauges_at(spec.metrics_port)
     status.source = mirror.known
-    goal: Offsets | None = None
-    waiting: dict[str, str] = {}
     with hold_checkpoint(spec.checkpoint) as claim, stopped_by_signals() as stop:
-        while True:
-            began_s = time.monotonic()
-            try:
-                parts = mirror.look()
-                if not status.updated_at_ms:
-                    # The topic of the target may be a new one, of which what is written there does not hold.
-                    _note(status, mirror)
-                    status.write(spec.checkpoint)
-                goal = mirror.source_ends if goal is None or not spec.ends else goal
-                copied = mirror.copy(parts, stop)
-                waiting = mirror.move_groups(spec.groups)
-            except OrderlyMQError as error:
-                _failed(status, spec.checkpoint, str(error))
-                raise
-            status.rows += copied
-            if copied:
-                status.batches += 1
-                status.last_batch = status.batches - 1
-                seconds = max(0.001, time.monotonic() - began_s)
-                status.rows_per_second = round(copied / seconds, 1)
-            _note(status, mirror)
-            status.write(spec.checkpoint)
-            show(status, gauges)
-            claim.check()
-            if stop.is_set() or (spec.ends and mirror.has_reached(goal)):
-                break
-            if not spec.ends:
-                stop.wait(parse_duration_ms(spec.trigger, "trigger") / 1000)
+        _check_free(spec.checkpoint)
+        try:
+            waiting = _follow(mirror, spec, status, gauges, claim, stop)
+        except CheckpointInUse:
+            raise  # the status is that of the other driver
+        except Exception as error:
+            status.fail(claim, str(error))
+            raise
         if stop.is_set() and spec.ends:
-            _failed(status, spec.checkpoint, "stopped by a signal")
+            status.fail(claim, "stopped by a signal")
             raise PipelineStopped(
                 f"{name}: stopped by a signal before its end; run it again, the target says where to go on"
             )
         status.phase = "Finished"
-        status.write(spec.checkpoint)
+        status.write(claim)
     text = (
         f"{counted(status.rows, 'message')} of {', '.join(mirror.topics)} copied to "
         f"{spec.target_bootstrap}; {counted(mirror.moved, 'offset')} of groups moved"
@@ -114,6 +97,54 @@ def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
     text += "".join(f"\n  {group}: {reason}" for group, reason in waiting.items())
     data = {"rows": status.rows, "offsets": status.offsets, "groups": waiting}
     return Outcome(text, data | {"moved": mirror.moved})
+
+
+def _check_free(checkpoint: Location) -> None:
+    """Refuse the checkpoint of a stream that has read something: its status says of which pipeline that is.
+
+    Raises:
+        CheckpointInUse: It is one.
+    """
+    if last_batch(checkpoint / "spark", "offsets") >= 0:
+        name = kept_status(checkpoint).get("name", "")
+        raise CheckpointInUse(
+            f"the checkpoint {checkpoint} is that of the stream {name}; give this mirror a checkpoint of its own"
+        )
+
+
+def _follow(
+    mirror: "Mirror",
+    spec: MirrorSpec,
+    status: Status,
+    gauges: Mapping[str, Gauge],
+    claim: Claim,
+    stop: threading.Event,
+) -> dict[str, str]:
+    """Copy until the trigger's end, or until *stop* is set; return why offsets of groups were left as they are."""
+    goal: Offsets | None = None
+    while True:
+        began_s = time.monotonic()
+        parts = mirror.look()
+        if not status.updated_at_ms:
+            # The topic of the target may be a new one, of which what is written there does not hold.
+            _note(status, mirror, claim)
+        goal = mirror.source_ends() if goal is None or not spec.ends else goal
+        copied = mirror.copy(parts, stop)
+        waiting = mirror.move_groups(spec.groups)
+        status.rows += copied
+        if copied:
+            status.batches += 1
+            status.last_batch = status.batches - 1
+            seconds = max(0.001, time.monotonic() - began_s)
+            status.rows_per_second = round(copied / seconds, 1)
+        _note(status, mirror, claim)
+        show(status, gauges)
+        if stop.is_set() or (spec.ends and mirror.has_reached(goal)):
+            return waiting
+        if not spec.ends:
+            stop.wait(parse_duration_ms(spec.trigger, "trigger") / 1000)
+        elif not copied:
+            stop.wait(_LOOK_AGAIN_S)
 
 
 def mirror_of(spec: MirrorSpec) -> "Mirror":
@@ -142,7 +173,7 @@ class Mirror:
         source: where they are copied from.
         known: what was copied of it, as `to_json` has it: ends, with ids of topics and marks of messages.
         ends: of the target's queues, by the source's queue, as they were seen last.
-        source_ends: of the source's queues, likewise.
+        sources: bounds of the source's queues, likewise.
         moved: how many offsets of groups were written.
     """
 
@@ -158,12 +189,14 @@ class Mirror:
         self.known = known
         self._target = target
         self.ends: dict[MessageQueue, int] = {}
-        self.source_ends: dict[MessageQueue, int] = {}
+        self.sources: dict[MessageQueue, Bounds] = {}
         self.moved = 0
         self._ids: TopicIds = {}
         self._pairs: dict[MessageQueue, MessageQueue] = {}
         # Up to where a queue is known to be a copy.
         self._copied: dict[MessageQueue, int] = {}
+        # The last copies, by the source's queue; without those that have aged out.
+        self._last: dict[MessageQueue, StoredMessage] = {}
 
     def look(self) -> list[QueueRange]:
         """Look at both clusters; return what is to be copied now.
@@ -174,20 +207,17 @@ class Mirror:
         """
         ids = self.source.topic_ids(self.topics)
         found: list[QueueRange] = []
-        self._pairs, self.ends, self.source_ends = {}, {}, {}
+        self._pairs, self.ends, self.sources, self._last = {}, {}, {}, {}
         for topic in self.topics:
-            queues = self.source.queues([topic])
+            queues = self.source.listed(topic)
             pairs = pair(topic, queues, self._queues(topic))
             # The target first: what it holds the source had before.
             _, ends = self._target.bounds(pairs.values())
             lows, highs = self.source.bounds(queues)
             sources = {queue: Bounds(lows[queue], highs[queue]) for queue in queues}
             parts = due(pairs, sources, ends)
-            before = self._before_growth(topic, parts, sources, pairs)
-            if before is None:
-                check_list(topic, queues, pairs)
-            found += parts if before is None else before
-            self.source_ends |= highs
+            found += self._of_one_list(topic, parts, len(queues), pairs)
+            self.sources |= sources
             self._pairs |= pairs
             self.ends |= {queue: ends[copy] for queue, copy in pairs.items()}
             self._check_source(topic, ids, highs)
@@ -210,9 +240,17 @@ class Mirror:
         marks = {queue: mark for queue, mark in marks_in(self.known).items() if queue not in moved}
         self.known = to_json(self.ends, self._ids, marks | self.source.marks(moved))
 
+    def source_ends(self) -> dict[MessageQueue, int]:
+        """Return where the source's queues ended when they were seen last."""
+        return {queue: has.high for queue, has in self.sources.items()}
+
     def has_reached(self, goal: Offsets) -> bool:
-        """Return whether the target has everything before the goal, also what another mirror has copied."""
-        return all(self.ends.get(queue, 0) >= end for queue, end in goal.items())
+        """Return whether the target has what the source keeps from before the goal, also what another mirror has copied."""
+        sources = self.sources
+        return all(
+            queue in sources and sources[queue].next_after(self.ends.get(queue, 0)) >= end
+            for queue, end in goal.items()
+        )
 
     def move_groups(self, groups: list[str]) -> dict[str, str]:
         """Give groups at the target the offsets that they have at the source; return why some were left as they are."""
@@ -264,37 +302,53 @@ class Mirror:
 
     def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
         try:
-            return self._target.queues([topic])
+            return self._target.listed(topic)
         except TopicNotFound as error:
             raise OptionError(
                 f"the target has no topic {topic}; create it there with the queues that it has at the source, "
                 "ordered if it is so there, and read-only so that nobody else writes to it"
             ) from error
 
-    def _before_growth(
-        self,
-        topic: str,
-        parts: list[QueueRange],
-        sources: dict[MessageQueue, Bounds],
-        pairs: Pairs,
-    ) -> list[QueueRange] | None:
-        """Return what of *parts* was stored before the topic's queue list grew; None when that is copied.
+    def _of_one_list(
+        self, topic: str, parts: list[QueueRange], seen: int, pairs: Pairs
+    ) -> list[QueueRange]:
+        """Return what of *parts* is of the queue list before the first growth that is not copied; all of them without one.
 
         All of it comes before anything from behind, where keys have other queues.
+
+        Args:
+            topic: whose they are.
+            parts: of its queues, as they are now.
+            seen: how many queues the source had before that.
+            pairs: of these queues.
+
+        Raises:
+            QueueListChanged: As `check_list`.
         """
-        growth = self.source.growth(topic) if parts or len(pairs) < len(sources) else None
-        if growth is None:
-            return None
-        found = []
-        for part in parts:
-            stored_ms = self.source.stored_at(part.queue, part.start)
-            if stored_ms is None or stored_ms >= growth.at_ms:
-                continue
-            at = self.source.offset_at(part.queue, part.start, part.end, growth.at_ms)
-            end = part.end if at is None else at
-            if part.start < end:
-                found.append(QueueRange(part.queue, part.start, end))
-        return found or None
+        growths = self.source.growths(topic) if parts or len(pairs) < seen else []
+        for growth in growths:
+            found = [
+                QueueRange(part.queue, part.start, min(part.end, self._list_begins(growth, part)))
+                for part in parts
+            ]
+            before = [each for each in found if each.size > 0]
+            # The list may have grown since the queues were looked at, or name servers may not know all of them yet.
+            if before or seen < sum(growth.queues.values()):
+                return before
+            check_list(topic, growth.total, pairs)
+        check_list(topic, seen, pairs)
+        return parts
+
+    def _list_begins(self, growth: Growth, part: QueueRange) -> int:
+        """Return from which offset on the messages of a range are of the queue list that came by a growth."""
+        known = growth.begins_at(part.queue)
+        if known is not None:
+            return known
+        stored_ms = self.source.stored_at(part.queue, part.start)
+        if stored_ms is None or stored_ms >= growth.at_ms:
+            return part.start
+        at = self.source.offset_at(part.queue, part.start, part.end, growth.at_ms)
+        return part.end if at is None else at
 
     def _verify(self, queue: MessageQueue, copy: MessageQueue, has: Bounds, end: int) -> None:
         """Compare the target's last message with that of the source, which may be another cluster than a moment ago.
@@ -322,6 +376,8 @@ class Mirror:
                     "written to it, it is another topic's mirror, or the source was wiped or restored; delete the target's topic "
                     "and begin again"
                 )
+            if message is not None:
+                self._last[queue] = message
         self._copied[copy] = end
 
     def _is_known(self, queue: MessageQueue) -> bool:
@@ -329,21 +385,40 @@ class Mirror:
         has_id = (queue.topic, queue.broker_name) in ids_in(self.known)
         return has_id or queue in marks_in(self.known)
 
+    def _check_same(self, queue: MessageQueue, last: StoredMessage | None) -> None:
+        """Compare the last message before a block that was read with what the source has there now: a range takes hours.
+
+        Raises:
+            SinkConflict: It is another one.
+        """
+        found = None if last is None else self.source.first_from(queue, last.queue_offset)
+        if last is None or found is None or found.queue_offset != last.queue_offset:
+            return
+        if not is_copy(last, found):
+            raise SinkConflict(
+                f"offset {last.queue_offset} of the source's {queue} is not the message that was copied: the source was wiped or "
+                "restored meanwhile; delete the target's topic and begin again"
+            )
+
     def _copy(self, part: QueueRange, stop: threading.Event) -> int:
         """Copy a range, as far as the target's queue ends where it begins; return how many messages were copied."""
         copy, done = self._pairs[part.queue], part.start
         read: list[Fetched] = []
 
         def chunks() -> Iterator[bytes]:
+            last = self._last.get(part.queue)
             for block in self.source.read(part):
+                self._check_same(part.queue, last)
                 read[:] = [block]
+                for message in iter_records(block.chunks[-1] if block.chunks else b""):
+                    last = message
                 for chunk in block.chunks:
                     if stop.is_set():
                         return
                     yield chunk
 
-        begin = partial(self._target.append, copy)
-        for end in appended(chunks(), begin, is_empty=self.ends[part.queue] == 0):
+        append = partial(self._target.append, copy)
+        for end in appended(chunks(), append, is_empty=self.ends[part.queue] == 0):
             self._copied[copy] = self.ends[part.queue] = done = end
         for block in read:
             if block.moved_to is not None and block.next_offset == done:
@@ -354,17 +429,13 @@ class Mirror:
         return done - part.start
 
 
-def _note(status: Status, mirror: Mirror) -> None:
-    """Write down where the target stands, of which source, and what waits."""
+def _note(status: Status, mirror: Mirror, claim: Claim) -> None:
+    """Write down where the target stands, of which source, and what waits; errors as of `Status.write`."""
     mirror.note()
     status.offsets, status.source = to_json(mirror.ends), mirror.known
     lag = lag_behind(mirror.source.connect, mirror.ends)
     status.lag, status.lag_seconds = (lag.messages, lag.seconds) if lag else (None, None)
-
-
-def _failed(status: Status, checkpoint: Location, reason: str) -> None:
-    status.phase, status.last_error = "Failed", reason
-    status.write(checkpoint)
+    status.write(claim)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Rule: a message has the same offset at both clusters. So the target's end is whe
 otherwise; whatever would break that has a name of its own and changes nothing.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ class Bounds:
     low: int
     high: int
 
+    def next_after(self, end: int) -> int:
+        """Return where a copy that ends at *end* goes on: one that never had a message begins where this queue does."""
+        return end or self.low
+
 
 def check_topics(topics: Iterable[str]) -> None:
     """Refuse topics whose messages wait for something that only their cluster knows.
@@ -42,14 +47,18 @@ def check_topics(topics: Iterable[str]) -> None:
 
 
 def pair(topic: str, source: Sequence[MessageQueue], target: Sequence[MessageQueue]) -> Pairs:
-    """Return which queue is the copy of which: equal numbers, in broker groups of one name or else in their order.
+    """Return which queue is the copy of which: equal numbers, in broker groups of one name or else in the order of their names.
+
+    Numbers in names count as such, so that the eleventh group comes last, as a topic gets it.
 
     Queues that the target lacks are left out, because the source's topic may have grown.
 
     Raises:
         QueueListChanged: The target has queues that the source has not, so keys would have other queues there.
     """
-    mine, theirs = (sorted({queue.broker_name for queue in each}) for each in (source, target))
+    mine, theirs = (
+        sorted({queue.broker_name for queue in each}, key=_by_number) for each in (source, target)
+    )
     same = set(theirs) <= set(mine)
     names = {name: name for name in theirs} if same else dict(zip(mine, theirs, strict=False))
     wanted = {
@@ -66,16 +75,16 @@ def pair(topic: str, source: Sequence[MessageQueue], target: Sequence[MessageQue
     return {queue: copy for queue, copy in wanted.items() if copy in there}
 
 
-def check_list(topic: str, source: Sequence[MessageQueue], pairs: Pairs) -> None:
-    """Refuse to go on behind the growth of a topic whose copy has not grown; what is before is copied.
+def check_list(topic: str, total: int, pairs: Pairs) -> None:
+    """Refuse to go on behind the growth of a topic to *total* queues whose copy has not grown; what is before is copied.
 
     Raises:
         QueueListChanged: The target lacks queues.
     """
-    if len(pairs) < len(source):
+    if len(pairs) < total:
         raise QueueListChanged(
-            f"{topic} has {len(source)} queues at the source and {len(pairs)} at the target, which has everything from before "
-            f"the source's topic grew; let the target's topic grow to {len(source)} queues, and run the mirror again"
+            f"{topic} has grown to {total} queues at the source and has {len(pairs)} at the target, which has everything from "
+            f"before that; let the target's topic grow to {total} queues, and run the mirror again"
         )
 
 
@@ -94,8 +103,7 @@ def due(pairs: Pairs, sources: Mapping[MessageQueue, Bounds], ends: Offsets) -> 
                 f"the target's {copy} ends at {end}, the source's queue at {has.high}: the source was created again or "
                 "restored, or the target is no mirror of it; delete the target's topic and begin again"
             )
-        # A queue that never had a message begins where the source does.
-        start = end or has.low
+        start = has.next_after(end)
         if start < has.low:
             raise DataLost(
                 f"{QueueRange(queue, start, has.low)} ({has.low - start} messages) aged out at the source before it was copied, "
@@ -134,6 +142,13 @@ def _content(message: StoredMessage) -> tuple[object, ...]:
         message.born_timestamp,
         message.reconsume_times,
     )
+
+
+def _by_number(name: str) -> tuple[list[str | int], str]:
+    """Return what orders names as people count: demo-2 before demo-10."""
+    # Every second part is a number, so parts at one place compare.
+    parts = re.split("([0-9]+)", name)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
 
 
 def _list(queues: Sequence[MessageQueue]) -> str:

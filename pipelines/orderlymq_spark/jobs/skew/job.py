@@ -15,6 +15,7 @@ import numpy as np
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.jobs.skew.model import Advice, Loads, advise
 from orderlymq_spark.options import parse_source
@@ -63,6 +64,8 @@ def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
     queues = len(
         access_to(parse_source(spec.source.all_options()).connect).route(spec.source.topic).publish
     )
+    if not queues:
+        raise OptionError(f"topic {spec.source.topic} is read-only: no key has a queue there now")
     advice = advise(
         loads,
         spec.candidates,
