@@ -1,12 +1,14 @@
 """A cloud's balancers for a cluster of kind: an address for each Service of type LoadBalancer."""
 
+import json
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
+from e2e.machine import MachineError
 from e2e.space import Space
 
 _EVERY_S: Final = 1.0
@@ -51,15 +53,17 @@ def lead(what: str, places: IPv4Network, node: IPv4Address) -> None:
 
 
 def _give(space: Space, places: IPv4Network, ends: threading.Event) -> None:
-    free = places.hosts()
-    given: set[str] = set()
+    hosts = list(places.hosts())
+    given: list[str] = []
     while not ends.wait(_EVERY_S):
-        for service in space.items("services"):
-            name = str(service["metadata"]["name"])
-            if service["spec"]["type"] != "LoadBalancer" or name in given:
-                continue
-            given.add(name)
-            space.kubectl(
-                *("patch", "service", name, "--subresource=status", "--type=merge"),
-                *("-p", f'{{"status":{{"loadBalancer":{{"ingress":[{{"ip":"{next(free)}"}}]}}}}}}'),
-            )
+        # A starved API server may not answer now and then.
+        with suppress(MachineError):
+            for service in space.items("services"):
+                name = str(service["metadata"]["name"])
+                if service["spec"]["type"] != "LoadBalancer" or name in given:
+                    continue
+                ingress = {"ingress": [{"ip": str(hosts[len(given)])}]}
+                change = json.dumps({"status": {"loadBalancer": ingress}})
+                patch = ("patch", "service", name, "--subresource=status", "--type=merge")
+                space.kubectl(*patch, "-p", change)
+                given.append(name)

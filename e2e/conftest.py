@@ -141,7 +141,9 @@ def space(
 def sweep(space: Space) -> None:
     """Remove everything that a scenario has made, volumes included."""
     # By the category of all our kinds: what one attempt leaves of a kind, the next one would begin with.
-    space.kubectl("delete", "mq,deployments,statefulsets", "--all", "--wait=false", check=False)
+    space.kubectl(
+        "delete", "mq,deployments,statefulsets,jobs", "--all", "--wait=false", check=False
+    )
     space.kubectl("delete", "clusters.orderlymq.io", "--all", "--timeout=60s", check=False)
     space.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", check=False)
     space.kubectl("delete", "pvc,services", "--all", "--timeout=60s", check=False)

@@ -27,10 +27,8 @@ _ACCOUNTS = ("shop-admin", "shop-writer")
 def begins(space: Space) -> None:
     """Make what the guides take time for: a canary, a Backup, accounts."""
     space.patch("cluster/demo", {"canary": {"enabled": True}})
-    (backup,) = [each for each in manifests_of("backup") if each["kind"] == "Backup"]
-    backup["spec"]["destination"] = {"pvc": {"claimName": "backups", "path": "demo"}}
     accounts = [part("User", name, "demo", admin=name == "shop-admin") for name in _ACCOUNTS]
-    space.apply(_CLAIM, yaml.safe_dump(backup), *accounts)
+    space.apply(_CLAIM, yaml.safe_dump(_backup()), *accounts)
     space.ready(*(f"user/{name}" for name in _ACCOUNTS))
 
 
@@ -57,16 +55,16 @@ def changes_a_secret(space: Space, person: Person) -> None:
     """Have the operator make another Secret: brokers accept both for a time, and the former one is ended by hand."""
     before = space.must("secret/shop-writer-user")["data"]
     space.kubectl("create", "deployment", "shop", f"--image={space.image}", "--replicas=0")
-    person.types("howto/rotate-secrets", "kubectl delete secret")
-
-    def until_when() -> str:
-        return person.types("howto/rotate-secrets", "kubectl get user")
-
-    space.until(lambda: until_when() != "", "the former secret is accepted for a time", 90)
+    person.types(
+        "howto/rotate-secrets", "kubectl delete secret", "until kubectl get user", "kubectl wait"
+    )
     assert space.must("secret/shop-writer-user")["data"] != before
-    person.types("howto/rotate-secrets", "kubectl rollout restart")
-    person.types("howto/rotate-secrets", "kubectl patch user")
-    space.until(lambda: until_when() == "", "the former secret is accepted no more", 90)
+    person.types("howto/rotate-secrets", "kubectl rollout restart", "kubectl patch user")
+    space.until(
+        lambda: not space.must("user/shop-writer")["status"].get("formerSecretUntil"),
+        "the former secret is accepted no more",
+        90,
+    )
 
 
 def tries_changes(space: Space, person: Person) -> None:
@@ -78,11 +76,15 @@ def tries_changes(space: Space, person: Person) -> None:
     assert "spec.config.tailCacheSize: a change restarts brokers" in warned
     person.types("howto/plan", "kubectl annotate")
 
-    assert "STATUS: pending-upgrade" in person.types("howto/upgrade", "helm upgrade")
+    assert "STATUS: pending-upgrade" in person.types("howto/upgrade", "helm upgrade", TAG="new")
+    assert "demo-0-2" in person.types("howto/upgrade", "kubectl delete pods")
     assert "STATUS: pending-upgrade" in person.types("howto/pipelines", "helm upgrade")
     assert "STATUS: pending-install" in person.types("howto/pods", "helm install")
-    seen = person.types("howto/upgrade", "kubectl get cluster", code=_TIME_IS_UP)
-    assert "demo" in seen
+
+    def watched() -> bool:
+        return "demo" in person.types("howto/upgrade", "kubectl get cluster", code=_TIME_IS_UP)
+
+    space.until(watched, "the watch shows the Cluster", 60)
     person.types("howto/upgrade", "sed")
     assert "v1beta1" in (person.folder / "shop.yaml").read_text()
     assert person.types("howto/upgrade", "kubectl diff") == ""
@@ -101,6 +103,8 @@ def tries_changes(space: Space, person: Person) -> None:
 def ends(space: Space, person: Person) -> None:
     """See what was begun: the canary has verified the order, the Backup is complete."""
     person.types("howto/backup", "kubectl create secret")
+    (person.folder / "backup.yaml").write_text(yaml.safe_dump(_backup()))
+    assert "unchanged" in person.types("howto/backup", "kubectl apply")
     person.types("howto/backup", "kubectl wait")
     assert "before-upgrade" in person.types("howto/backup", "kubectl get backups")
 
@@ -116,18 +120,16 @@ def loses(space: Space, person: Person) -> None:
     before = space.uids(_BROKERS)
     person.types("howto/replace-node", "kubectl delete pvc", "kubectl delete pod")
     space.until(
-        lambda: before["demo-0-2"] != space.uids(_BROKERS).get("demo-0-2", before["demo-0-2"]),
-        "the replica is made again",
-        120,
+        lambda: space.is_replaced("demo-0-2", before["demo-0-2"]), "the replica is made again", 240
     )
     space.says("cluster/demo", "AllReplicasHealthy", "QuorumHealthy", timeout_s=240)
 
-    person.types("howto/lost-majority", "kubectl annotate", "kubectl scale")
-    space.until(lambda: not space.items("pods", _BROKERS), "no broker is left", 120)
+    person.types("howto/lost-majority", "kubectl annotate", "kubectl scale", "kubectl wait pod -l")
+    assert not space.items("pods", _BROKERS)
     (pod,) = [each for each in manifests_of("lost-majority") if each["kind"] == "Pod"]
-    space.apply(yaml.safe_dump(pod).replace("orderlymq:dev", space.image))
-    space.kubectl("wait", "pod/examine", "--for=condition=Ready", "--timeout=60s")
-    person.types("howto/lost-majority", "kubectl exec examine")
+    text = yaml.safe_dump(pod).replace("orderlymq:dev", space.image)
+    (person.folder / "examine.yaml").write_text(text)
+    person.types("howto/lost-majority", "kubectl apply", "kubectl wait pod/", "kubectl exec")
 
 
 def instead(space: Space, operator: Operator, node: str) -> dict[str, str]:
@@ -140,6 +142,7 @@ def instead(space: Space, operator: Operator, node: str) -> dict[str, str]:
             f"helm install orderlymq charts/orderlymq -n {space.name} --dry-run=server --take-ownership"
         ),
         "kubectl drain": "kubectl drain --dry-run=server",
+        "kubectl delete pods": "kubectl delete pods --dry-run=server",
         "kubectl taint": "kubectl taint --dry-run=server",
         "kubectl replace": "kubectl replace --dry-run=server",
         "kubectl patch crd": "kubectl patch --dry-run=server crd",
@@ -149,6 +152,13 @@ def instead(space: Space, operator: Operator, node: str) -> dict[str, str]:
         " NODE": f" {node}",
         " NAME": " demo",
     }
+
+
+def _backup() -> Json:
+    """Return the Backup of the page, with a claim in place of the bucket."""
+    (backup,) = [each for each in manifests_of("backup") if each["kind"] == "Backup"]
+    backup["spec"]["destination"] = {"pvc": {"claimName": "backups", "path": "demo"}}
+    return backup
 
 
 def _writes_manifests(space: Space, person: Person) -> None:

@@ -51,18 +51,23 @@ class Machine:
         """Run a program and return its output.
 
         Raises:
-            MachineError: it failed; the text holds what it wrote.
+            MachineError: it failed, or did not end in time; the text holds what it wrote.
         """
-        done = subprocess.run(
-            command,
-            env=self.environment,
-            cwd=ROOT,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                env=self.environment,
+                cwd=ROOT,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            if not check:
+                return ""
+            raise MachineError(f"{' '.join(command)[:300]}: no end in {timeout_s:g} s") from error
         if check and done.returncode != 0:
             raise MachineError(f"{' '.join(command)[:300]}: {done.stderr or done.stdout}")
         return done.stdout

@@ -55,7 +55,7 @@ class Person:
             variables: of the shell.
 
         Raises:
-            MachineError: one has another; the text has what it printed.
+            MachineError: one has another, or does not end; the text has what it printed.
         """
         known = set(commands(TREE / "docs" / f"{page}.md"))
         printed = ""
@@ -71,17 +71,20 @@ class Person:
         return line
 
     def _run(self, line: str, code: int = 0, variables: Mapping[str, str] = {}) -> str:
-        done = subprocess.run(
-            ["bash", "-c", f"set -o pipefail\n{line}"],
-            cwd=self.folder,
-            env={**self._environment, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_LINE_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                ["bash", "-c", f"set -o pipefail\n{line}"],
+                cwd=self.folder,
+                env={**self._environment, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_LINE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MachineError(f"{line}: no end in {_LINE_S:g} s") from error
         if done.returncode != code:
             raise MachineError(f"{line}: {done.returncode}\n{done.stdout}")
         return done.stdout

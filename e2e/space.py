@@ -7,6 +7,7 @@ Every wait is bounded and its error says what was seen last.
 import json
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -106,9 +107,15 @@ class Space:
             command, env=self.machine.environment, stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout is not None
-            line = process.stdout.readline()
             try:
-                yield int(re.findall(r"127\.0\.0\.1:(\d+) ->", line)[0])
+                line = process.stdout.readline()
+                local = re.search(r"127\.0\.0\.1:(\d+) ->", line)
+                if local is None:
+                    raise MachineError(f"{' '.join(command)} forwards nothing: {line!r}")
+                # It writes a line for each connection, and stands still where nobody reads them.
+                reader = threading.Thread(target=process.stdout.read, name="port-forward")
+                reader.start()
+                yield int(local[1])
             finally:
                 process.terminate()
 
@@ -185,6 +192,24 @@ class Space:
         at = time.monotonic()
         self.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
         return at
+
+    def lose_leader(self, cluster: str, group: int = 0) -> str:
+        """Kill the pod that leads a raft group; return its name.
+
+        Returns once its successor serves and every replica votes: what is killed next takes no majority.
+        """
+        pod = self.leader(cluster, group)
+        former = self.must(f"pod/{pod}")["metadata"]["uid"]
+        self.kill(pod)
+        self.until(lambda: self.is_replaced(pod, former), f"{pod} serves again")
+        # The condition stays for a moment what it was before.
+        self.says(f"cluster/{cluster}", "AllReplicasHealthy", "QuorumHealthy", timeout_s=READY_S)
+        return pod
+
+    def is_replaced(self, pod: str, former: str) -> bool:
+        """Return whether a pod is another one than that of a former UID, and ready."""
+        found = self.get(f"pod/{pod}")
+        return found is not None and found["metadata"]["uid"] != former and _is_ready(found)
 
     def node(self, pod: str) -> str:
         """Return the node of a pod, empty while it has none."""

@@ -93,9 +93,9 @@ def test_monitoring_is_made_for_prometheus_and_grafana(machine: Machine) -> None
     assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
     assert "authorization" not in endpoint
     (rule,) = [item for item in made if item["kind"] == "PrometheusRule"]
-    alarms = [alarm for group in rule["spec"]["groups"] for alarm in group["rules"]]
-    assert len(alarms) >= 10
-    assert all(alarm["annotations"]["runbook_url"].startswith(f"{page}#") for alarm in alarms)
+    alerts = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
+    assert len(alerts) >= 10
+    assert all(alert["annotations"]["runbook_url"].startswith(f"{page}#") for alert in alerts)
     (board,) = [item for item in made if item["metadata"]["name"].endswith("-dashboard")]
     assert json.loads(board["data"]["orderlymq.json"])["panels"]
 

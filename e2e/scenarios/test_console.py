@@ -236,9 +236,13 @@ def _finds_the_blocked_queue(space: Space, alice: Browser) -> None:
         ] and CAUSE in rows[0]["lastError"]
 
     space.until(blocked, "the blocked queue is named with its cause", BLOCKED_S)
-    (source,) = alice.json("/overview")["sources"][:1]
-    assert (source["name"], source["unknown"]) == ("demo-0", "")
-    assert 0 <= source["ageSeconds"] < 10
+
+    def read() -> bool:
+        (source,) = alice.json("/overview")["sources"][:1]
+        known = (source["name"], source["unknown"]) == ("demo-0", "")
+        return known and 0 <= source["ageSeconds"] < 10
+
+    space.until(read, "the broker group was read lately", 60)
     assert "data-events" in alice.get("/blocked")
 
 

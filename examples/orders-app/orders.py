@@ -43,7 +43,9 @@ class Options:
     pause_s: float = float(os.environ.get("ORDERS_PAUSE_MS", "50")) / 1000
     # Take the queues that the brokers name: what spec.assignment of the ConsumerGroup says.
     server_assignment: bool = bool(os.environ.get("ORDERS_SERVER_ASSIGNMENT"))
-    # Open once the consumer is a member of its group, for the readiness probe; 0 for none.
+    # How long the queues of a consumer stay its own when nobody proves that it ended.
+    lease_s: float = float(os.environ.get("ORDERS_LEASE_S", "15"))
+    # For the readiness probe: open once a send of the producer is acknowledged, once the consumer is a member of its group; 0 for none.
     ready_port: int = int(os.environ.get("ORDERS_READY_PORT", "0"))
     # A container that starts again is another process: its messages and its client have other names.
     process: str = f"{os.environ.get('HOSTNAME', 'orders')}-{int(time.time()) % 1_000_000}"
@@ -77,6 +79,8 @@ async def _lane(
             queue = f"{result.queue.broker_name}:{result.queue.queue_id}"
             await history.record("ack", queue=queue, offset=result.queue_offset, **facts)
             break
+        if lane == step == 0:
+            await _say_ready(options)
         await asyncio.sleep(options.pause_s)
 
 
@@ -108,12 +112,18 @@ async def consume(options: Options, history: History, stop: asyncio.Event) -> No
         listener=listener,
         ordered=True,
         consume_from="first",
-        settings=ConsumerSettings(server_assignment=options.server_assignment),
+        settings=ConsumerSettings(
+            server_assignment=options.server_assignment, lock_lease=options.lease_s
+        ),
         client_settings=ClientSettings(persist_consumer_offset_interval=0.5),
     ):
-        if options.ready_port:
-            await asyncio.start_server(_hang_up, port=options.ready_port)
+        await _say_ready(options)
         await stop.wait()
+
+
+async def _say_ready(options: Options) -> None:
+    if options.ready_port:
+        await asyncio.start_server(_hang_up, port=options.ready_port)
 
 
 async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

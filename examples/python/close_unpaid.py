@@ -1,4 +1,4 @@
-"""Close orders that were not paid in time: 30 minutes in a shop (delay=timedelta(minutes=30)), two seconds here."""
+"""Close orders that were not paid in time: 30 minutes in a shop (delay=timedelta(minutes=30)), five seconds here."""
 
 import queue
 from datetime import timedelta
@@ -6,7 +6,7 @@ from datetime import timedelta
 from orderlymq import Message
 from orderlymq.blocking import Consumer, Producer
 
-PATIENCE = timedelta(seconds=2)
+PATIENCE = timedelta(seconds=5)
 paid, verdicts = set(), queue.Queue()
 
 
@@ -27,6 +27,7 @@ with Producer("shop") as producer, consumer:
         producer.send("deadlines", "created", key=order)
         late = Message(topic="deadlines", body=b"deadline", key=order, delay=PATIENCE)
         producer.send(late)
-    producer.send("deadlines", "paid", key="order-1")
+        if order == "order-1":
+            producer.send("deadlines", "paid", key=order)
     for line in sorted(verdicts.get(timeout=20) for _ in range(2)):
         print(line)

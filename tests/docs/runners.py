@@ -128,6 +128,10 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
         "e2e/conftest.py::build_spark",
         "an image of 1.35 GB: `make e2e` builds and loads it, CI does not",
     ),
+    ("docs/howto/upgrade.md", "TAG=$(git rev-parse --short HEAD)"): Runner(
+        "e2e/scenarios/test_quickstart.py::test_the_quick_start_is_ready",
+        "the fixtures of the scenario build and load an image",
+    ),
     ("docs/howto/scale.md", "kubectl apply -f examples/scaling/keda.yaml"): Runner(
         "tests/cluster/test_scaling.py::test_consumers_scale_with_the_backlog",
         "it needs KEDA, which cannot be installed here; its trigger is what the test scales by",

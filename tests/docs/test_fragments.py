@@ -94,11 +94,11 @@ async def test_a_payment_whose_answer_is_late_is_stored_once(orderlymq_cluster: 
     orderlymq_cluster.create_topic("orders", queues=1)
     (program,) = programs(PYTHON, "Errors of a send")
     pay = (await carry_out(program))["pay"]
-    settings = ProducerSettings(send_message_timeout=0.3, retry_times_when_send_failed=0)
+    settings = ProducerSettings(send_message_timeout=2.0, retry_times_when_send_failed=0)
 
     async with Producer(settings=settings) as producer:
         await producer.send("orders", "created", key="order-4711", timeout=20)
-        orderlymq_cluster.delay("send", by=0.4)
+        orderlymq_cluster.delay("send", by=2.2)
         await pay(producer)
     async with AdminClient() as admin:
         stats = await admin.topic_stats("orders")

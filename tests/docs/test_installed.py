@@ -87,7 +87,7 @@ def test_every_extra_and_distribution_on_a_page_exists(page: Any) -> None:
     for _, text in code(page):
         for name, extra in re.findall(r"(orderlymq(?:-\w+)*)\[(\w+)\]", text):
             assert extra in of_wheels[name], f"{name}[{extra}]"
-        for extra in re.findall(r"pip install '?\.\[(\w+)\]", text):
+        for extra in re.findall(r"pip install -e '?\.\[(\w+)\]", text):
             assert extra in of_checkout
 
 

@@ -7,16 +7,28 @@ docs/reference/limits.md says the limits that the code has.
 from pathlib import Path
 from typing import Final
 
+from orderlymq_backup.manifest import BACKUP_FILES_MAX
 from orderlymq_broker.core.bodylimits import SUBSCRIPTIONS_MAX
+from orderlymq_broker.core.capacity import UNCOMMITTED_COUNT_MAX
 from orderlymq_broker.core.clientsessions import SAID_MAX, SAID_OF_CONNECTION_MAX, SAID_SMALL
 from orderlymq_broker.core.entrybuilder import NAMES_MAX
+from orderlymq_broker.core.listings import WAITING_MAX as LISTS_MAX
 from orderlymq_broker.core.pullpositions import POSITIONS_MAX
-from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_MAX
+from orderlymq_broker.processors.admin.accounts import (
+    ACCESS_KEY_LENGTH_MAX,
+    ACCOUNTS_MAX,
+    RESOURCES_MAX,
+)
 from orderlymq_broker.processors.fetch.pull import HELD_MAX
 from orderlymq_broker.processors.groups.locks import LOCKS_MAX
 from orderlymq_broker.processors.groups.members import MEMBER_SMALL, MEMBERS_SIZE_MAX
 from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
-from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX, OWED_MAX
+from orderlymq_broker.processors.lanes.planner import (
+    IN_HAND_MAX,
+    LANE_OFFSETS_MAX,
+    LANES_OF_GROUP_MAX,
+    OWED_MAX,
+)
 from orderlymq_broker.processors.observe.status import SERIES_MAX
 from orderlymq_broker.replication.transport.links import SLOW_BACKLOG
 from orderlymq_broker.server.router import WAITING_BYTES_MAX, WAITING_MAX
@@ -24,10 +36,12 @@ from orderlymq_broker.settings import RaftSettings, StorageSettings
 from orderlymq_broker.state.groups.parkedkeys import KEY_BYTES_MAX, PARKED_KEYS_MAX
 from orderlymq_broker.state.send.duplicates import UNIQUE_KEY_LENGTH_MAX
 from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX
+from orderlymq_broker.store.snapshot import FILES_MAX
 from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.topic import QUEUES_MAX
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.brokerkeys import BROKER_KEYS
+from orderlymq_protocol.frame.binaryheader import FIELDS_MAX
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, HEADER_SIZE_MAX
 from orderlymq_protocol.message.batch import BATCH_COUNT_MAX
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
@@ -106,8 +120,8 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "an older repeat is a new send",
         ),
         (
-            "frame of a request, header of a frame",
-            f"{_bytes(FRAME_SIZE_MAX)}, {_bytes(HEADER_SIZE_MAX)}",
+            "frame of a request, its header, the fields of that",
+            f"{_bytes(FRAME_SIZE_MAX)}, {_bytes(HEADER_SIZE_MAX)}, {FIELDS_MAX}",
             "",
             "the connection is closed",
         ),
@@ -127,6 +141,18 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "the manifest is refused",
         ),
         (
+            "files of a broker group's store that another replica or a backup gets",
+            f"{FILES_MAX:,}",
+            "",
+            "the copy is refused",
+        ),
+        (
+            "files of a backup, over all broker groups",
+            f"{BACKUP_FILES_MAX:,}",
+            "",
+            "the backup is refused before anything is read",
+        ),
+        (
             "topics of a broker group, retry topics included",
             f"{NAMES_MAX:,}",
             "",
@@ -139,8 +165,8 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "the request is refused with code 1",
         ),
         (
-            "accounts; rights of an account",
-            f"{ACCOUNTS_MAX:,}; {RESOURCES_MAX:,}",
+            "accounts; rights of an account; its name",
+            f"{ACCOUNTS_MAX:,}; {RESOURCES_MAX:,}; {ACCESS_KEY_LENGTH_MAX} characters",
             "",
             "the account is refused",
         ),
@@ -188,7 +214,13 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "offsets of all groups, in a broker group",
             f"{OFFSETS_MAX:,}",
             "",
-            "a group's first offset of a queue is refused with code 1",
+            "a group's first offset of a queue is refused with code 1, and so is an expansion that would give more",
+        ),
+        (
+            "offsets of all groups with which lanes of further queues begin, in a broker group",
+            f"{LANE_OFFSETS_MAX:,}",
+            "",
+            "no further queue begins; later it does as if the group came then",
         ),
         (
             "queue locks of all groups, in a broker group, free ones included",
@@ -224,6 +256,12 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
     ],
     "Producers": [
         (
+            "name of a producer group with transactions",
+            f"{GROUP_LENGTH_MAX} characters",
+            "",
+            "a half message is refused with code 13",
+        ),
+        (
             "transactions that have not ended",
             f"{OPEN_MAX:,}, of one producer group {OPEN_OF_GROUP_MAX:,}",
             "",
@@ -234,6 +272,30 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             _bytes(RaftSettings().uncommitted_size_max),
             "",
             "sends are refused with code 2",
+        ),
+        (
+            "changes that are proposed and not committed",
+            f"{UNCOMMITTED_COUNT_MAX:,}, {_bytes(2 * RaftSettings().uncommitted_size_max)}",
+            "",
+            "locks, offsets, new members, fetches and reports of lanes are refused with code 2",
+        ),
+        (
+            "messages of lanes whose hand-out is proposed and not committed",
+            _bytes(RaftSettings().uncommitted_size_max),
+            "",
+            "fetches of lanes are refused with code 2",
+        ),
+        (
+            "repeats that wait for a send or for the end of a transaction, a batch counted for each message, and these changes",
+            f"{UNCOMMITTED_COUNT_MAX:,}",
+            "",
+            "a further repeat is refused with code 2",
+        ),
+        (
+            "requests that wait for a topic or group to be made",
+            _bytes(RaftSettings().uncommitted_size_max),
+            "",
+            "a further one is refused with code 2",
         ),
     ],
     "Network": [
@@ -248,6 +310,12 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             f"{WAITING_MAX:,}, {_bytes(WAITING_BYTES_MAX)}",
             "",
             "the connection with most of them is closed",
+        ),
+        (
+            "lists of all topics, groups, offsets, locks or clients that wait to be written",
+            f"{LISTS_MAX}",
+            "",
+            "the newest of the account or address with most of them is refused with code 2",
         ),
         (
             "answers that wait to be sent to the replica that has the clients",

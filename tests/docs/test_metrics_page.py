@@ -29,7 +29,7 @@ from tests.cluster.processes import Group
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "reference" / "metrics.md"
-ALERTS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
+ALERTS: Final = ROOT / "charts" / "orderlymq" / "files" / "alerts.yaml"
 HEAD: Final = """\
 # Metrics
 
@@ -50,7 +50,7 @@ EVENTS: Final = {
     "commits_backwards": "Commits below the stored offset, which change nothing",
     "commits_out_of_range": "Commits of an offset that the queue does not have; refused",
     "commits_without_room": "Commits that were refused because the broker group keeps the largest number of offsets",
-    "dead_letters": "Messages that became dead letters",
+    "dead_letters": "Messages that were stored as dead letters",
     "dead_letters_not_held": "Dead letters of a group with HoldKey that a RocketMQ client handed over without parking the key",
     "delayed_delivered": "Messages with a delay level that were delivered",
     "delayed_dropped": "Messages with a delay level that were gone, or whose topic was, when they became due",

@@ -192,7 +192,7 @@ def test_the_tutorial_for_kubernetes_names_what_its_manifests_make() -> None:
     named = set(re.findall(r"\b(cluster|topic|consumergroup|deploy)/([\w-]+)", text))
 
     assert {f"{kind.replace('deploy', 'deployment')}/{name}" for kind, name in named} <= made
-    assert len(named) == 5
+    assert len(named) == 6
 
 
 def test_every_condition_on_a_page_exists() -> None:

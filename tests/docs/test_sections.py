@@ -7,7 +7,7 @@ import pytest
 from tests.docs.runners import SECTIONS, each
 from tests.docs.tutorial import UP, Reader
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize(("page", "section"), each(SECTIONS))

@@ -9,7 +9,7 @@ from tests.backup.s3server import NoServer, s3_server
 from tests.docs.runners import BUCKET, SHARED, TUTORIALS, each, places
 from tests.docs.tutorial import UP, Reader
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 # The state before the pages that share a cluster: a certificate, a second manifest, a message in a backup, an open transaction.
 _BEFORE: Final = """
@@ -46,7 +46,7 @@ def test_pages_that_share_a_cluster_do_what_they_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)  # the store is installed where it is missing
+@pytest.mark.timeout(600)  # the store is installed where it is missing
 def test_a_backup_goes_to_a_bucket_as_the_guide_says(tmp_path: Path) -> None:
     """The store is moto's, at the address that `AWS_ENDPOINT_URL` names."""
     try:

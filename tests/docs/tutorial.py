@@ -38,10 +38,10 @@ _BLOCK: Final = re.compile(
 )
 # Installed already where tests run.
 _INSTALLED: Final = (
-    "pip install '.[spark]'",
-    "pip install '.[s3]'",
-    ".venv/bin/pip install '.[faststream]'",
-    ".venv/bin/pip install '.[taskiq]'",
+    "pip install -e '.[spark]'",
+    "pip install -e '.[s3]'",
+    ".venv/bin/pip install -e '.[faststream]'",
+    ".venv/bin/pip install -e '.[taskiq]'",
     "git pull",
     "make .venv/.run",
 )
@@ -215,17 +215,11 @@ class Reader:
         ends = time.monotonic() + (_WAIT_S if self._beside and not said else 0)
         while True:
             found = said or (self._beside[-1][1].read_text() if self._beside else "")
-            missing = [line for line in lines if line.split()[0] and not occurs(line, found)]
+            missing = missed(lines, found, by_word=not said)
             if not missing or time.monotonic() > ends:
                 break
             time.sleep(0.2)
-        # The demo address of the page is that of the usual ports.
-        assert missing == [], f"{missing} is not in\n{found}"
-        places = [place(line, found) for line in lines]
-        keys = {line.split()[0] for line in lines}
-        for key in keys:
-            of_key = [at for at, line in zip(places, lines, strict=True) if line.split()[0] == key]
-            assert of_key == sorted(of_key), found
+        assert missing == "", f"{missing!r} is not in, or not behind the lines before it:\n{found}"
 
     def _runs_beside(self) -> None:
         """Wait until everything that runs beside the rest has said something; none of it may have ended."""
@@ -239,7 +233,11 @@ class Reader:
     def _end(self) -> None:
         for process, _ in self._beside:
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+        for process, _ in self._beside:
+            try:
+                process.wait(_WAIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
         for data in (
             ".orderlymq",
             *{path.parent.name for path in self.folder.glob("*/operator.secret")},
@@ -253,13 +251,20 @@ class Reader:
             )
 
 
-def place(line: str, found: str) -> int:
-    """Return where *line* stands in *found*, -1 where it does not; addresses may have other ports."""
-    pattern = re.sub(r"127\\\.0\\\.0\\\.1:\d+", r"127\\.0\\.0\\.1:\\d+", re.escape(line))
-    match = re.search(pattern, found)
-    return match.start() if match else -1
+def missed(lines: list[str], found: str, *, by_word: bool) -> str:
+    """Return the first line that does not stand in *found* behind the lines before it, empty without one.
 
-
-def occurs(line: str, found: str) -> bool:
-    """Return whether *line* stands in *found*."""
-    return place(line, found) >= 0
+    Args:
+        lines: addresses in them may have other ports there.
+        found: what was printed.
+        by_word: what runs side by side printed it: only lines with the same first word have an order.
+    """
+    ends: dict[str, int] = {}
+    for line in lines:
+        word = line.split()[0] if by_word else ""
+        pattern = re.sub(r"127\\\.0\\\.0\\\.1:\d+", r"127\\.0\\.0\\.1:\\d+", re.escape(line))
+        match = re.compile(pattern).search(found, ends.get(word, 0))
+        if match is None:
+            return line
+        ends[word] = match.end()
+    return ""

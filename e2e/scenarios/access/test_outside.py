@@ -73,7 +73,7 @@ def test_the_sdk_keeps_order_from_outside_while_leaders_are_killed(
     )
     record_property("new_address_s", str(round(took_s, 1)))
     assert space.uids("orderlymq.io/cluster=demo") == pods
-    assert _bootstrap(space).startswith(f"{other}:")
+    space.until(lambda: _bootstrap(space).startswith(f"{other}:"), "the status names it", 60)
 
 
 def test_the_sdk_keeps_order_through_a_gateway_while_leaders_are_killed(
@@ -170,22 +170,19 @@ class _Outside:
                 listener=self._listen,
                 client_settings=self._settings,
             ),
-            asyncio.TaskGroup() as tasks,
         ):
-            for key in KEYS:
-                tasks.create_task(self._produce(producer, key))
-            for _ in range(KILLS):
+            async with asyncio.TaskGroup() as tasks:
+                for key in KEYS:
+                    tasks.create_task(self._produce(producer, key))
+                for _ in range(KILLS):
+                    await asyncio.sleep(4)
+                    await asyncio.to_thread(self._space.lose_leader, "demo")
                 await asyncio.sleep(4)
-                await asyncio.to_thread(self._kill_leader)
-            await asyncio.sleep(4)
-            self._ends.set()
+                self._ends.set()
+            # Nothing is under way any more: what is acknowledged by now is all that must come.
             async with asyncio.timeout(90):
                 while not self._all_came():  # noqa: ASYNC110 - the listener may end before the last send
                     await asyncio.sleep(0.2)
-
-    def _kill_leader(self) -> None:
-        self._space.ready("cluster/demo")
-        self._space.kill(self._space.leader("demo"))
 
     def _all_came(self) -> bool:
         return all(set(self.acknowledged[key]) <= set(self.delivered[key]) for key in KEYS)
@@ -195,7 +192,7 @@ class _Outside:
         number, last = 0, loop.time()
         while not self._ends.is_set():
             text = f"{key}/{number}"
-            await producer.send("orders", text, key=key, timeout=30)
+            await producer.send("orders", text, key=key, timeout=120)
             self.acknowledged[key].append(text)
             self.longest_gap_s = max(self.longest_gap_s, loop.time() - last)
             number, last = number + 1, loop.time()

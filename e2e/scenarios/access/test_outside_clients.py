@@ -17,6 +17,7 @@ from tests.clients.programs import (
     build_node,
     missing,
     options,
+    survive,
 )
 
 from e2e.balancers import balanced
@@ -24,9 +25,9 @@ from e2e.manifests import made, part
 from e2e.space import Property, Space
 
 KINDS = ("java", "go", "node")
-COUNT, KEYS = 400, 8
-# More than ever comes: what a crash repeats counts, too. Consumers are stopped when they have everything.
-REPEATED = 10 * COUNT
+KEYS = 8
+# More than ever is sent or comes: all are stopped, the senders when sends have followed the kill.
+ENDLESS = 10**6
 LISTENERS = [
     {"name": "public", "type": "NodePort", "port": 9094},
     {"name": "balanced", "type": "LoadBalancer", "port": 9095},
@@ -99,17 +100,17 @@ def test_unmodified_clients_outside_survive_a_killed_leader(
         for kind in KINDS:
             where = {"ns": bootstraps[listener], "topic": f"{kind}-{listener}"}
             consumer = clients.start(
-                kind, "consume", **where, group=f"{kind}-{listener}", expected=REPEATED, seconds=300
+                kind, "consume", **where, group=f"{kind}-{listener}", expected=ENDLESS, seconds=300
             )
             consumers[kind] = running.enter_context(consumer)
             sender = clients.start(
-                kind, "send", **where, count=COUNT, keys=KEYS, pause=20, retry=True
+                kind, "send", **where, count=ENDLESS, keys=KEYS, pause=20, retry=True
             )
             senders[kind] = running.enter_context(sender)
+        survive(lambda: space.kill(space.leader("demo")), *senders.values())
         for program in senders.values():
-            program.heard("ack", COUNT // 4, timeout_s=60)
-        space.kill(space.leader("demo"))
-        sent = {kind: program.finish(timeout_s=120) for kind, program in senders.items()}
+            program.kill()
+        sent = {kind: program.events for kind, program in senders.items()}
         for kind, program in consumers.items():
             program.until(partial(_has_all, acknowledged(sent[kind])), timeout_s=120)
 
@@ -117,9 +118,11 @@ def test_unmodified_clients_outside_survive_a_killed_leader(
         acks = [event["at"] for event in sent[kind] if event["event"] == "ack"]
         longest_ns = max(later - sooner for sooner, later in pairwise(acks))
         record_property(f"{kind}_longest_gap_ms", str(longest_ns // 1_000_000))
-        assert len(acks) == COUNT, kind
         if kind != "node":  # ali-ons has no ordered consumer
-            assert delivered(program.events) == acknowledged(sent[kind]), kind
+            wanted, got = acknowledged(sent[kind]), delivered(program.events)
+            # The last one of a key may have come although its sender was killed before the answer.
+            came = {key: steps[: len(wanted[key])] for key, steps in got.items()}
+            assert came == wanted, kind
 
 
 def acknowledged(events: Iterable[Event]) -> dict[str, list[int]]:

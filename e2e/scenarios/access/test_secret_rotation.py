@@ -11,6 +11,7 @@ from e2e.space import Json, Space
 _SENDER = """
 import asyncio
 from orderlymq import Producer
+from orderlymq.errors import OrderlyMQError, SendRefused
 
 async def main():
     async with Producer(name_servers="accounts-nameserver:9876") as producer:
@@ -18,8 +19,10 @@ async def main():
             try:
                 await producer.send("orders", str(number), key="k")
                 print("sent", number, flush=True)
-            except Exception as error:
+            except SendRefused as error:
                 print("REFUSED", error, flush=True)
+            except OrderlyMQError as error:
+                print("unknown", error, flush=True)
             await asyncio.sleep(0.1)
 
 asyncio.run(main())

@@ -1,5 +1,7 @@
 package io.orderlymq.examples;
 
+import java.io.IOException;
+import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -28,6 +30,8 @@ public final class Orders {
     private static final String GROUP = environment("ORDERS_GROUP", "billing");
     private static final int AT_ONCE = Integer.parseInt(environment("ORDERS_AT_ONCE", "16"));
     private static final long PAUSE_MS = Long.parseLong(environment("ORDERS_PAUSE_MS", "50"));
+    // For the readiness probe: open once a send of the producer is acknowledged, once the consumer has started; 0 for none.
+    private static final int READY_PORT = Integer.parseInt(environment("ORDERS_READY_PORT", "0"));
     // A container that starts again is another process: its messages and its client have other names.
     private static final String PROCESS =
             environment("HOSTNAME", "orders") + "-" + System.currentTimeMillis() / 1000 % 1_000_000;
@@ -112,8 +116,31 @@ public final class Orders {
                     History.pause(20);
                 }
             }
+            if (step == 0 && key.equals(PROCESS + "-0")) {
+                sayReady();
+            }
             History.pause(PAUSE_MS);
         }
+    }
+
+    private static void sayReady() {
+        if (READY_PORT == 0) {
+            return;
+        }
+        Thread hangingUp =
+                new Thread(
+                        () -> {
+                            try (ServerSocket server = new ServerSocket(READY_PORT)) {
+                                while (true) {
+                                    server.accept().close();
+                                }
+                            } catch (IOException failed) {
+                                failed.printStackTrace();
+                            }
+                        },
+                        "ready");
+        hangingUp.setDaemon(true);
+        hangingUp.start();
     }
 
     private static void consume(History history) throws MQClientException {
@@ -129,6 +156,7 @@ public final class Orders {
                             return ConsumeOrderlyStatus.SUCCESS;
                         });
         consumer.start();
+        sayReady();
         Runtime.getRuntime()
                 .addShutdownHook(
                         new Thread(
