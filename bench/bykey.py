@@ -70,8 +70,10 @@ DRIVEN: Final = {
         " after 1 s, without an end, as by default. With a limit of tries it goes to the dead letters, and its key goes on without it"
     ),
     "kafka": (
-        f"Confluent's parallel consumer 0.5.3.3, `ordering` KEY, `maxConcurrency` {WORKERS}, the rest as by default: it commits every 5 s"
-        " and a failed record comes again after 1 s. One process has the whole partition"
+        f"Confluent's parallel consumer 0.5.3.3, `ordering` KEY, `maxConcurrency` {WORKERS}, `messageBufferSize` 10,000, the rest as by default:"
+        " it commits every 5 s and a failed record comes again after 1 s. It stops to poll when its buffer is full of records that are not done,"
+        f" those behind a poison record included. By default the buffer has {2 * WORKERS}, and this load with poison stands still."
+        " One process has the whole partition"
     ),
     "nats": (
         "a subject and a durable consumer per key (three replicas as the stream, `max_ack_pending: 1`, explicit acknowledgements), all"

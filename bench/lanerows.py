@@ -11,7 +11,6 @@ import msgspec
 from tests.broker.state.entries import WALL_MS, Replica, stored
 from tests.broker.store.memory import MemoryStore
 
-from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.lanes.planner import Fetch, Round, Turn
 from orderlymq_broker.processors.lanes.scan import SCAN_MAX
 from orderlymq_broker.state.lanes.lanerecords import (
@@ -22,7 +21,6 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Report,
     Said,
 )
-from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Append, GroupSet, MemberSeen, TopicSet
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_protocol.body.clients import CONSUME_FROM_FIRST_OFFSET
@@ -106,10 +104,10 @@ class OneQueue:
                 self.store,
                 state.groups.by_name[_GROUP],
                 state.topics.by_name[_TOPIC],
-                Now(WALL_MS, 0),
                 self._turn,
-                LaneQueue.due,
+                lambda queue: queue.due(WALL_MS),
                 SCAN_MAX,
+                1,
             )
             parts = this_round.plan(fetch).records()
             if not parts:

@@ -90,6 +90,7 @@ def _page(lines: Sequence[Line], pictures: set[str], folder: str) -> Iterator[st
         " same at each decade: 64 senders of 1 KiB at full speed, then 300 messages/s at a steady pace for p50 and p99,"
         " then a SIGKILL of the leader and its start. CPU per message is that of all replicas at full speed. The aim: a decade"
         f" costs at most {DECADE_MOST - 1:.0%} more. Memory also rises by what the works before have stored."
+        " One process of the Python SDK sends and has its share of the CPUs; [benchmarks](benchmarks.md) has the rates of Java's client."
     )
     yield ""
     yield (

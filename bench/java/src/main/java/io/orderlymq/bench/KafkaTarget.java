@@ -30,6 +30,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 /** Kafka through its own Java client. */
 final class KafkaTarget implements Target {
     private static final long TOPIC_KNOWN_NS = 30_000_000_000L;
+    private static final int BUFFERED_RECORDS = 10_000;
 
     private final String servers;
     private final KafkaProducer<byte[], byte[]> producer;
@@ -124,7 +125,10 @@ final class KafkaTarget implements Target {
         producer.send(new ProducerRecord<>(topic, key.getBytes(StandardCharsets.UTF_8), body)).get();
     }
 
-    /** Confluent's parallel consumer: it commits every 5 s and tries a failed record again after 1 s, by default. */
+    /**
+     * Confluent's parallel consumer: it commits every 5 s and tries a failed record again after 1 s, by default. By default it
+     * also stops to poll at twice maxConcurrency records that are not done, those of keys that fail included.
+     */
     @Override
     public AutoCloseable consumeByKey(KeyGroup group, Handler handler) {
         // Keys are compared by equals(), which arrays of bytes do not have.
@@ -132,7 +136,8 @@ final class KafkaTarget implements Target {
                 new StringDeserializer(), new ByteArrayDeserializer());
         ParallelStreamProcessor<String, byte[]> processor = ParallelStreamProcessor.createEosStreamProcessor(
                 ParallelConsumerOptions.<String, byte[]>builder().consumer(consumer)
-                        .ordering(ProcessingOrder.KEY).maxConcurrency(group.workers()).build());
+                        .ordering(ProcessingOrder.KEY).maxConcurrency(group.workers())
+                        .messageBufferSize(BUFFERED_RECORDS).build());
         processor.subscribe(List.of(group.topic()));
         processor.poll(context -> handler.handle(context.key(), context.value()));
         return processor::closeDontDrainFirst;
