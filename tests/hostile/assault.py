@@ -129,9 +129,15 @@ class Assault:
             return
         for line, command in exchange(lines, _ANSWER_TIMEOUT_S):
             self._check(line, command)
+        self._look_at(lines, cases)
+
+    def _look_at(self, lines: Sequence[Line], cases: Sequence[Case]) -> None:
+        """Note which connections ended, and how, now that all have answered or time is up."""
         lasting = {id(line) for each in self._lines.values() for line in each}
         closed: list[Line] = []
         for line in lines:
+            if line.unread:
+                self._note("no client can read an answer", "", line.unread, cases)
             if id(line) not in lasting:
                 line.close()
             elif not line.is_open:

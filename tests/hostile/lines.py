@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_protocol.frame.codec import FrameDecoder
+from orderlymq_protocol.frame.codec import ANSWER_HEADER_SIZE_MAX, FrameDecoder, FrameError
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import LINGER_RESET
 
@@ -27,6 +27,7 @@ class Line:
     Attributes:
         local_port: by which the log of a server names the connection.
         awaited: the opaque whose answer ends the wait for this connection; None: nothing is waited for.
+        unread: why an answer could not be read; empty: each could.
     """
 
     port: int
@@ -34,8 +35,11 @@ class Line:
     local_port: int = field(init=False)
     out: bytearray = field(default_factory=bytearray)
     awaited: int | None = None
+    unread: str = ""
     is_open: bool = True
-    _decoder: FrameDecoder = field(default_factory=FrameDecoder)
+    _decoder: FrameDecoder = field(
+        default_factory=lambda: FrameDecoder(header_size_max=ANSWER_HEADER_SIZE_MAX)
+    )
 
     def __post_init__(self) -> None:
         self.sock = socket.create_connection(("127.0.0.1", self.port), timeout=5.0)
@@ -70,7 +74,12 @@ class Line:
         if not data:
             self.close()
             return []
-        commands = self._decoder.receive_data(data)
+        try:
+            commands = self._decoder.receive_data(data)
+        except FrameError as error:
+            self.unread = str(error)
+            self.close()
+            commands = error.commands
         for command in commands:
             if command.is_response and command.opaque == self.awaited:
                 self.awaited = None
