@@ -72,7 +72,10 @@ class Supervisor:
         Failures are counted under *kind*; *name* distinguishes one of a kind from the others. Without the result
         of work that *is_vital* the process cannot go on.
         """
-        return self._start(self._watch(kind, name or kind, work, is_vital), name or kind)
+        task = self._start(self._watch(kind, name or kind, work, is_vital), name or kind)
+        # Where the task ends before its first step, nobody has awaited the work.
+        task.add_done_callback(lambda _: work.close())
+        return task
 
     def keep(
         self,

@@ -1,6 +1,7 @@
 """Law: no background task ends in silence; who owns it decides what its failure means."""
 
 import asyncio
+import inspect
 import logging
 import threading
 
@@ -29,6 +30,17 @@ async def test_work_that_is_done_once_gives_its_result() -> None:
 
     assert await supervisor.once("sum", give(3)) == 3
     assert not supervisor.failures
+
+
+async def test_work_that_never_begins_is_closed() -> None:
+    """The owner ends before the task's first step: nothing waits for the work any more."""
+    supervisor = Supervisor()
+    work = give(3)
+
+    supervisor.once("sum", work)
+    await supervisor.close()
+
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 async def test_a_failure_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
