@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -48,31 +49,7 @@ class Renderer:
     """Templates, filled."""
 
     def __init__(self, cluster: str, *, read_only: bool) -> None:
-        self._environment = Environment(
-            loader=PackageLoader("orderlymq_console"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.filters |= {
-            "number": number,
-            "size": size,
-            "moment": moment,
-            "span": span,
-            "age": age,
-            "isotime": isotime,
-        }
-        self._environment.globals |= {
-            name: getattr(links, name) for name in dir(links) if name.endswith("_link")
-        }
-        self._environment.globals |= {
-            "navigation": NAVIGATION,
-            "version": __version__,
-            "cluster": cluster,
-            "read_only": read_only,
-        }
-        self._environment.globals["ui"] = self._environment.get_template("parts.html").module
+        self._environment = _environment(cluster, read_only=read_only)
 
     def page(
         self, template: str, request: web.Request, who: Who, *, status: int = 200, **values: Any
@@ -87,6 +64,35 @@ class Renderer:
         found = self._environment.get_template(template)
         context = found.new_context({**_context(request, who), **values})
         return "".join(found.blocks["live"](context))
+
+
+@cache
+def _environment(cluster: str, *, read_only: bool) -> Environment:
+    """Return the templates; each is compiled once in a process."""
+    found = Environment(
+        loader=PackageLoader("orderlymq_console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "number": number,
+        "size": size,
+        "moment": moment,
+        "span": span,
+        "age": age,
+        "isotime": isotime,
+    }
+    found.globals |= {name: getattr(links, name) for name in dir(links) if name.endswith("_link")}
+    found.globals |= {
+        "navigation": NAVIGATION,
+        "version": __version__,
+        "cluster": cluster,
+        "read_only": read_only,
+    }
+    found.globals["ui"] = found.get_template("parts.html").module
+    return found
 
 
 def _context(request: web.Request, who: Who) -> dict[str, Any]:

@@ -9,6 +9,8 @@ refuses others; what a schema cannot say is said in CEL rules that stand beside 
 
 import argparse
 import sys
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -316,7 +318,8 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def files() -> dict[str, str]:
+@cache
+def files() -> Mapping[str, str]:
     """Return the text of every file, by name."""
     return {f"{_PLURALS[kind][0]}.yaml": _HEADER + _dump(definition(kind)) for kind in KINDS}
 
