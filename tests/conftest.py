@@ -90,22 +90,33 @@ REAL_TIME = (
     "tests/nameserver/test_app.py",
     "tests/operator/local/",
     "tests/runtime/",
+    "tests/operator/kube/test_watch.py",
+    "tests/operator/kube/takeover/",
+    "tests/console/test_events.py",
 )
+# The part of a run in which modules that wait begin: the end belongs to short pure tests.
+_EARLY = 0.85
 
 
 @pytest.hookimpl(trylast=True)  # behind the selection by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     turns.take(config, items, _unit)
-    waiting = set()
+    waiting: dict[str, None] = {}
+    others: dict[str, None] = {}
     for item in items:
         marked = any(item.get_closest_marker(name) for name in ("cluster", "spark"))
-        if marked or item.nodeid.startswith(REAL_TIME):
-            waiting.add(item)
         if marked and item.nodeid.startswith(WITH_OTHERS):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
-    # The longest modules begin, so that no worker is alone with one at the end. Those that wait for
-    # real processes follow: pure tests fill the CPUs beside them.
-    items.sort(key=lambda item: (_length(item.nodeid), item not in waiting))
+        unit = _unit(item)
+        if marked or unit.startswith(REAL_TIME):
+            waiting.setdefault(unit)
+        else:
+            others.setdefault(unit)
+    places = {unit: number / len(others) for number, unit in enumerate(others)}
+    places |= {unit: _EARLY * number / len(waiting) for number, unit in enumerate(waiting)}
+    # The longest modules begin, so that no worker is alone with one at the end. Among the rest those that wait for real
+    # processes and clocks are spread, so that there is always a pure test beside them that fills the CPUs.
+    items.sort(key=lambda item: (_length(item.nodeid), places[_unit(item)]))
 
 
 def _unit(item: pytest.Item) -> str:
@@ -115,10 +126,16 @@ def _unit(item: pytest.Item) -> str:
     return item.nodeid if alone else item.nodeid.partition("::")[0]
 
 
+def pytest_collection() -> None:
+    # Whatever is read and made now stays.
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     # The modules of all tests and their items live to the end. Each full collection would look through them again.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _length(test: str) -> int:

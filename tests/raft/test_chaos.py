@@ -9,6 +9,7 @@ SEEDS_PER_TEST = 20
 STEPS = 1500
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_safety_survives_faults_and_progress_follows_them(first: int) -> None:
     """Election safety, log matching, leader completeness, state machine safety, reads."""

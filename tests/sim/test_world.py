@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("ORDERLYMQ_SIM_SEEDS", "4"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     """Byte for byte: nothing depends on the order of a hash table, a clock or an address."""

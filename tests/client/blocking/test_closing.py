@@ -245,6 +245,7 @@ ENDS_WITHOUT_CLOSE = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ordered", "concurrent"])
 def test_a_message_that_comes_while_the_program_ends_spends_no_try(
     cluster: FakeCluster, kind: str

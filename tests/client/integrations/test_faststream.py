@@ -371,6 +371,7 @@ async def test_a_handler_in_a_thread_that_outlives_the_consume_timeout_is_alone_
     assert seen == ["long begins", "long ends", "next begins", "next ends"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ordered", [True, "key"])
 async def test_a_handler_in_a_thread_that_outlives_its_service_keeps_its_lock(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool

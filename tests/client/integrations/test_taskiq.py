@@ -193,6 +193,7 @@ async def test_a_task_whose_worker_stops_comes_again(orderlymq_cluster: Cluster)
     assert ended == ["first", "second"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ordered", [True, "key"])
 async def test_a_task_that_outlives_its_broker_keeps_its_lock(
     orderlymq_cluster: Cluster, ordered: Literal["key"] | bool

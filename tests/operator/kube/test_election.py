@@ -324,6 +324,7 @@ async def test_an_operator_of_another_release_that_serves_the_same_stands_by_and
     await _end(other)
 
 
+@pytest.mark.long
 async def test_the_first_release_acts_again_when_it_is_back(api: Api) -> None:
     """The second one withdraws before it does, and its token is the smaller one from then on."""
     first, led = _election(api, "a")
@@ -359,6 +360,7 @@ async def test_operators_of_different_namespaces_do_not_see_each_other(api: Api)
     await _end(task)
 
 
+@pytest.mark.long
 async def test_of_two_that_begin_together_one_acts(api: Api) -> None:
     """Whatever the interleaving of their requests, never both."""
     for _ in range(3):

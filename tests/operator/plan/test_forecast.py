@@ -184,6 +184,7 @@ def test_what_is_forecast_happens_and_nothing_else(seed: int) -> None:
         assert order == [each for each in said.targets("Restarts") if each.startswith(f"{name}/")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(CHANGES))
 def test_trouble_adds_nothing_that_was_not_forecast(seed: int) -> None:
     """Silence, crashes in the midst of a plan, slow replicas and elections: the change takes longer and does the same."""

@@ -91,6 +91,7 @@ def test_a_run_whose_sends_all_fail_says_why(orderlymq_cluster: Cluster) -> None
     assert "look at `orderlymq topic show orderlymq-bench-full`" in answer.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)
 def test_a_killed_leader_costs_time_and_no_message(orderlymq_cluster: Cluster) -> None:
     """Tries that fail are repeated with the same message."""

@@ -284,6 +284,7 @@ async def test_a_batch_has_messages_of_one_lane(orderlymq_cluster: Cluster) -> N
     assert all(len({text.split()[0] for text in batch}) == 1 for batch in batches)
 
 
+@pytest.mark.long
 async def test_a_slow_listener_keeps_its_lane(orderlymq_cluster: Cluster) -> None:
     """Its lease is renewed while it runs, three times its length here."""
     orderlymq_cluster.create_topic("orders", queues=1)

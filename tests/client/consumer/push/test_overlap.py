@@ -48,6 +48,7 @@ def consumer(
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("ordered", [True, "key"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["thread", "coroutine"])

@@ -174,6 +174,7 @@ _KNOWN: Final = [("sync", _SERVER), ("sync", _BROKER)]
 _TURNED: Final = [("edit", "Enforcing"), ("apply", ""), *_KNOWN, ("edit", "Disabled")]
 
 
+@pytest.mark.long
 @example("Disabled", [*_ABSENT, *_LATE, ("start", _BROKER)])
 @example("Permissive", [*_TURNED, ("apply", ""), *_LATE, ("stop", _BROKER), ("start", _BROKER)])
 @settings(deadline=None, max_examples=1_000)
