@@ -11,6 +11,7 @@ from tests.hostile.inprocess import BLOCK, InProcess
 _SAMPLE = 3 * BLOCK
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [11, 12])
 def test_no_request_breaks_a_core(seed: int) -> None:
     """Law: a core never raises, what it proposes can be applied anywhere, and everybody is answered."""

@@ -287,6 +287,7 @@ def flipped(value: bytes, position: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "family",
     [Family.MESSAGES, Family.CONSUME_QUEUE, Family.KEY_INDEX, Family.RAFT_LOG],

@@ -21,6 +21,9 @@ from orderlymq_testing.plugin import orderlymq_cluster
 
 __all__ = ["orderlymq_cluster"]
 
+# Seconds of load each.
+pytestmark = pytest.mark.long
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["bench", *arguments])
@@ -91,7 +94,6 @@ def test_a_run_whose_sends_all_fail_says_why(orderlymq_cluster: Cluster) -> None
     assert "look at `orderlymq topic show orderlymq-bench-full`" in answer.output
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)
 def test_a_killed_leader_costs_time_and_no_message(orderlymq_cluster: Cluster) -> None:
     """Tries that fail are repeated with the same message."""

@@ -150,6 +150,7 @@ _EDITS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edit", _EDITS, ids=str)
 async def test_an_operator_writes_nothing_that_the_forecast_did_not_say(
     small: SmallCluster, edit: dict[str, Any]
