@@ -52,3 +52,16 @@ def test_an_api_server_that_is_busy_for_a_moment_does_not_fail_the_installation(
     wait(busy, "shop", "release-selftest", ["clusters"])
 
     assert capsys.readouterr().out == "clusters/release-selftest is ready\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [([0, 1, 2], True), ([0, 1, 0, 1, 2], True), ([0, 2], False), ([1, 0], False)],
+)
+def test_a_message_that_comes_again_breaks_no_order(steps: list[int], kept: bool) -> None:
+    """Law: a step is in order when those before it were there, however often it comes."""
+    in_order = runpy.run_path(str(CHART / "files" / "selftest.py"))["in_order"]
+    seen: dict[str, int] = {}
+
+    assert all(in_order(seen, "a", step) for step in steps) is kept
+    assert in_order(seen, "b", 0)
