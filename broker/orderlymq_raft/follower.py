@@ -37,13 +37,19 @@ def handle_append(state: RaftState, message: Append) -> None:
 
     if entries:
         _merge(state, entries)
+    state.matched = max(state.matched, last)
     if log.commit_to(Index(min(message.commit, last))):
         membership.settle(state)
     state.after.append(AppendResponse(state.id, message.sender, state.term, last))
 
 
 def handle_heartbeat(state: RaftState, message: Heartbeat) -> None:
-    """Stick to the leader, and learn how far the group has committed."""
+    """
+    Stick to the leader, and learn how far the group has committed.
+
+    What this replica had acknowledged, where entries are not synced, may be gone with the power, and what a former leader
+    had sent be there again. So *commit* counts as far as an append has shown that the logs are equal.
+    """
     _follow(state, message.sender)
     log = state.log
     if message.commit > log.last_index:
@@ -59,7 +65,7 @@ def handle_heartbeat(state: RaftState, message: Heartbeat) -> None:
                 hint_term=log.last_term,
             )
         )
-    elif log.commit_to(message.commit):
+    elif log.commit_to(min(message.commit, state.matched)):
         membership.settle(state)
     state.after.append(HeartbeatResponse(state.id, message.sender, state.term, message.context))
 

@@ -89,7 +89,8 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
         progress.acked_round = message.context
         reads.settle(state)
 
-    if progress.match < state.log.last_index:
+    if progress.match < state.log.last_index or progress.state is ProgressState.PROBE:
+        # One whose connection broke may have begun again, and takes a commit index from an append first.
         state.append_wanted = True
         if _is_stuck(state, progress):
             _send_empty(state, message.sender, progress)
@@ -150,7 +151,9 @@ def _acknowledge(state: RaftState, peer: NodeId, progress: Progress, index: Inde
 def _meeting_point(state: RaftState, progress: Progress, message: AppendResponse) -> Index:
     """Return the highest index at which the peer's log can equal ours."""
     log = state.log
-    low = max(progress.match, Index(log.first_index() - 1))
+    # Nothing is certain of a peer that denies what it acknowledged: it may have another leader's entry there again.
+    certain = NO_INDEX if message.index == progress.match else progress.match
+    low = max(certain, Index(log.first_index() - 1))
     high = min(message.hint_index, log.last_index)
     if high <= low:
         return high

@@ -87,6 +87,8 @@ class RaftState:
         # Real elections lost in a row, which widens the draw of the next time-out.
         self.elections_lost = 0
         self.votes_asked = 0  # how often, in this candidacy
+        # Up to where an append of this term's leader has shown, since this process began, that the logs are equal.
+        self.matched = Index(0)
         # A shorter time-out while the leader is believed to be gone; over when it is heard.
         self.hurry_ticks = 0
         # Whether it may have lost its log: then its vote, for itself too, counts in a group that
@@ -174,6 +176,7 @@ class RaftState:
         if term > self.term:
             self.term = term
             self.vote = None
+            self.matched = Index(0)
         if self.role is not Role.FOLLOWER or leader is not None:
             # A mere higher term does not reset the timer: a candidate that cannot win, since
             # its log is behind, must not keep one that can from trying.
@@ -201,6 +204,7 @@ class RaftState:
         assert self.role is not Role.LEADER, "a leader has no reason to run"
         self.role = Role.CANDIDATE
         self.term = Term(self.term + 1)
+        self.matched = Index(0)
         self.vote = self.id
         self.leader = None
         self.votes.clear()

@@ -2,6 +2,7 @@
 
 from orderlymq_raft import (
     AppendResponse,
+    Heartbeat,
     HeartbeatResponse,
     Index,
     InstallSnapshot,
@@ -78,6 +79,7 @@ def test_a_refusal_names_the_last_index_that_can_be_equal() -> None:
 def test_a_heartbeat_commits_what_the_leader_knows_to_be_here() -> None:
     """And no more; one that names what is not here learns where the log ends."""
     replica = solo(1, 1, 1)
+    say(replica, append(1, (3, 1)))
 
     known = say(replica, heartbeat(1, 2))
     unknown = say(replica, heartbeat(1, 4, 2))
@@ -90,6 +92,30 @@ def test_a_heartbeat_commits_what_the_leader_knows_to_be_here() -> None:
         ),
         HeartbeatResponse(ME, PEER, Term(1), 2),
     ]
+
+
+def test_a_heartbeat_commits_nothing_that_this_process_has_not_compared() -> None:
+    """Law: what an earlier one acknowledged may be gone with the power, and a former leader's entries be there again."""
+    replica = solo(1, 1, 1, term=2)
+
+    say(replica, heartbeat(2, 3))
+    not_compared = replica.node.commit
+    say(replica, append(2, (1, 1)), heartbeat(2, 3, 2))
+    partly = replica.node.commit
+    say(replica, append(2, (1, 1), [entry(2, 2), entry(3, 2)]), heartbeat(2, 3, 3))
+
+    assert (not_compared, partly, replica.node.commit) == (0, 1, 3)
+    assert terms(replica) == [1, 2, 2]
+
+
+def test_what_was_compared_with_one_leader_says_nothing_of_the_next() -> None:
+    """Law: each compares for itself."""
+    replica = solo(1, 1, 1)
+    say(replica, append(1, (3, 1)))
+
+    say(replica, Heartbeat(OTHER, ME, Term(2), Index(3), 1))
+
+    assert replica.node.commit == 0
 
 
 def test_a_snapshot_at_the_commit_index_is_nothing_new() -> None:

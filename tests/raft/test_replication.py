@@ -157,6 +157,40 @@ def test_a_peer_that_has_everything_is_asked_nothing() -> None:
         assert not say(replica, answer(round_))
 
 
+def test_a_peer_whose_connection_broke_is_asked_though_nothing_is_missing() -> None:
+    """Law: it may have begun again, and takes a commit index from an append first."""
+    replica = leader()
+    replica.node.report_unreachable(PEER)
+    beat(replica)
+
+    asked = say(replica, answer(1))
+    say(replica, ack(replica, 5))
+    beat(replica)
+
+    assert asked == [Append(ME, PEER, Term(1), Index(5), Term(1), Index(5))]
+    assert not say(replica, answer(2))
+
+
+def test_a_peer_that_has_a_former_leaders_entries_again_gets_the_right_ones() -> None:
+    """Law: it acknowledged others in their place, and lost them with the power; that ends."""
+    replica = solo(1, 1)
+    lead(replica)
+    term = replica.node.term
+    say(replica, ack(replica, 3))
+    replica.node.report_unreachable(PEER)
+    beat(replica)
+    say(replica, HeartbeatResponse(PEER, ME, term, 1))
+
+    denial = AppendResponse(
+        PEER, ME, term, Index(3), reject=True, hint_index=Index(3), hint_term=Term(1)
+    )
+    sent = say(replica, denial)
+
+    assert [(each.prev_index, len(each.entries)) for each in sent if isinstance(each, Append)] == [
+        (2, 1)
+    ]
+
+
 def test_a_probe_goes_on_with_each_answer_to_a_heartbeat() -> None:
     """The append that it waited for may be lost."""
     replica = leader()

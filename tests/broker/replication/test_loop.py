@@ -415,6 +415,33 @@ def test_a_vote_is_synced_though_entries_are_not() -> None:
     assert follower.node.term == term + 1
 
 
+def test_entries_of_a_former_leader_that_a_loss_of_power_brings_back_are_not_applied() -> None:
+    """Law: with ASYNC_FLUSH one replica may forget what it stored last; it gets that again, and agrees with the others."""
+    group = SimulatedGroup(sync_writes=False)
+    former = group.elect()
+    group.cut = {former.id}
+    for number in range(5):
+        propose(former, f"overwritten-{number}")
+        group.pass_time(TICK_S)
+    group.pass_time(4 * ELECTION_S)
+    leader = group.elect()
+    group.cut = set()
+    group.pass_time(ELECTION_S)
+    propose(leader, "stored")
+    group.pass_time(ELECTION_S)
+    assert former.node.last_index == leader.node.last_index
+
+    back = group.restart(former.id)
+    assert back.node.last_index > leader.node.last_index
+    leader.loop.unreachable(back.id)
+    group.pass_time(ELECTION_S)
+
+    assert "stored" in back.state.topics.by_name
+    assert "overwritten-0" not in back.state.topics.by_name
+    assert (back.node.commit, back.node.last_index) == (leader.node.commit, leader.node.last_index)
+    group.check()
+
+
 def test_async_flush_syncs_no_entries() -> None:
     """The setting does what it says."""
     group = SimulatedGroup(sync_writes=False)
