@@ -191,6 +191,21 @@ def test_a_peer_that_has_a_former_leaders_entries_again_gets_the_right_ones() ->
     ]
 
 
+def test_who_has_put_a_state_in_place_hears_what_is_committed() -> None:
+    """Law: a replica that lost its log votes again, though nothing is written; it was asked about the state meanwhile."""
+    replica = sends_snapshot()
+    for round_ in (1, 2):
+        beat(replica)
+        say(replica, answer(round_, OTHER))
+    replica.node.report_snapshot(OTHER, ok=True)
+    say(replica, InstallSnapshotResponse(OTHER, ME, Term(1), Index(5)))
+    beat(replica)
+
+    sent = say(replica, answer(3, OTHER))
+
+    assert sent == [Append(ME, OTHER, Term(1), Index(5), Term(1), Index(5))]
+
+
 def test_a_probe_goes_on_with_each_answer_to_a_heartbeat() -> None:
     """The append that it waited for may be lost."""
     replica = leader()
