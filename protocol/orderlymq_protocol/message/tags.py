@@ -19,6 +19,8 @@ _SIGN: Final = 0x80000000
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 # A topic has tens of tags, not thousands; a miss costs a microsecond.
 _CACHE_SIZE: Final = 8192
+# Programs write words. A tag may take all of a message's properties, and then it is not kept: so many would be a gigabyte.
+_CACHED_LENGTH_MAX: Final = 64
 
 
 class TagExpressionError(ValueError):
@@ -39,10 +41,17 @@ def java_string_hash(text: str) -> int:
     return value - (_UINT32 + 1) if value & _SIGN else value
 
 
-@lru_cache(maxsize=_CACHE_SIZE)
 def tags_code(tag: str | None) -> int:
     """Return the number that stands for *tag* in a consume queue; 0 for no tag."""
-    return java_string_hash(tag) if tag else 0
+    if not tag:
+        return 0
+
+    return _known_hash(tag) if len(tag) <= _CACHED_LENGTH_MAX else java_string_hash(tag)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _known_hash(tag: str) -> int:
+    return java_string_hash(tag)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Tags: Java's hash and the expression of a subscription."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +66,19 @@ def test_codes_of_real_subscriptions_are_the_hashes_of_their_tags() -> None:
 def test_no_tag_has_code_0() -> None:
     """Both forms of absence."""
     assert [tags_code(None), tags_code(""), tags_code("TagA")] == [0, 0, 2_598_919]
+
+
+def test_long_tags_are_not_kept() -> None:
+    """Law: who may send cannot fill a leader's memory with tags. One has up to 32 KiB, four bytes a letter where one letter is wide."""
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            tags_code(f"{number}\U0001f600".ljust(4_000))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 100_000
 
 
 @pytest.mark.parametrize("expression", ["*", "", None])
