@@ -19,7 +19,7 @@ from orderlymq_broker.processors.admin.accounts import (
     ACCOUNTS_MAX,
     RESOURCES_MAX,
 )
-from orderlymq_broker.processors.fetch.pull import HELD_MAX
+from orderlymq_broker.processors.fetch.pull import HELD_BYTES_MAX, HELD_MAX
 from orderlymq_broker.processors.groups.locks import LOCKS_MAX
 from orderlymq_broker.processors.groups.members import MEMBER_SMALL, MEMBERS_SIZE_MAX
 from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
@@ -181,10 +181,10 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ),
         ("queues in one request for locks", f"{LOCK_QUEUES_MAX:,}", "", "the request is refused"),
         (
-            "pulls that wait at a broker",
-            f"{HELD_MAX:,}",
+            "pulls that wait at a broker; their texts and filters",
+            f"{HELD_MAX:,}; {_bytes(HELD_BYTES_MAX)}",
             "",
-            "further ones are answered without a wait",
+            "the connection with most of them gives some up",
         ),
         (
             "queues of groups whose pulls are shown as in flight",

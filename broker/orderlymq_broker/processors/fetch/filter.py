@@ -7,8 +7,11 @@ the queue; SQL92 decides by the properties of the stored message (``sql.py``). A
 is refused: RocketMQ itself gave them up.
 """
 
-from functools import lru_cache
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from sys import getsizeof
+from typing import Final, TypeAlias
 
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
@@ -25,11 +28,18 @@ CLASS_FILTER_REFUSED: Final = (
     "class filters are not served, RocketMQ gave them up with 4.3.0; subscribe by tags or SQL92"
 )
 _FAQ: Final = "start the consumer, or let it send its next heartbeat"
-# Each entry may be as large as an expression may be: together some 100 MB at most.
-_CACHE_SIZE: Final = 1_024
+# Filters that are kept for the next pulls. Programs' take some hundred bytes each, the largest of SQL92 four fifths of a megabyte.
+KEPT_BYTES_MAX: Final = 32 << 20
+# What one keeps beside its text, for each comparison or code, and what an entry keeps beside both; measured.
+_COMPARISON_BYTES: Final = 1_700
+_CODE_BYTES: Final = 32
+_ENTRY_BYTES: Final = 300
 # Programs name a handful; what is kept of each is some hundred bytes.
 TAGS_MAX: Final = 1_024
 TAGS_SIZE_MAX: Final = 16_384
+
+# Kind and expression, or the codes of tags.
+_Key: TypeAlias = tuple[str, str] | tuple[int, ...]
 
 
 def choose_filter(context: Context, header: PullMessageHeader, config: GroupSet) -> Matches | None:
@@ -91,17 +101,17 @@ def check_expression(context: Context, expression_type: str, expression: str | N
 
 
 def _matches(
-    context: Context, expression_type: str, expression: str | None, codes: tuple[int, ...] | None
+    context: Context, kind: str, expression: str | None, codes: tuple[int, ...] | None
 ) -> Matches | None:
     try:
-        match expression_type:
+        match kind:
             case "TAG":
                 if codes:
-                    return _matches_codes(codes)
+                    return _kept.get(codes, partial(_of_codes, codes))
                 check_tags(expression or "")
-                return _matches_expression(expression)
+                return _kept.get((kind, expression or ""), partial(_of_tags, expression))
             case "SQL92" if context.settings.enable_property_filter:
-                return _matches_sql(expression or "")
+                return _kept.get((kind, expression or ""), partial(_of_sql, expression or ""))
             case "SQL92":
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
     except (TagExpressionError, SqlError) as error:
@@ -111,7 +121,7 @@ def _matches(
         ) from error
     raise RequestRefused(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-        f"parse the consumer's subscription failed: expression type {expression_type!r} is unknown",
+        f"parse the consumer's subscription failed: expression type {kind!r} is unknown",
     )
 
 
@@ -144,20 +154,55 @@ def _registered(
     return subscription
 
 
-@lru_cache(maxsize=_CACHE_SIZE)
-def _matches_expression(expression: str | None) -> Matches | None:
+class FilterCache:
+    """Filters by what they say, the last used at the end; those that are used are not made again, and share their memory."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[_Key, tuple[Matches | None, int]] = OrderedDict()
+        self.size = 0
+
+    def get(self, key: _Key, make: Callable[[], Matches | None]) -> Matches | None:
+        """Return the filter that is kept by *key*, or the one that *make* returns."""
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found[0]
+        matches = make()
+        size = _ENTRY_BYTES + getsizeof(key) + sum(map(getsizeof, key)) + memory_of(matches)
+        self._kept[key] = matches, size
+        self.size += size
+        while self.size > KEPT_BYTES_MAX:
+            _, (_, gone) = self._kept.popitem(last=False)
+            self.size -= gone
+
+        return matches
+
+
+def memory_of(matches: Matches | None) -> int:
+    """Return about how many bytes a filter takes, beside what it says."""
+    if matches is None:
+        return 0
+    if isinstance(matches, PropertyTest):
+        return matches.cost * _COMPARISON_BYTES
+    codes: frozenset[int] = getattr(matches, "__self__", frozenset())
+
+    return getsizeof(codes) + _CODE_BYTES * len(codes)
+
+
+def _of_tags(expression: str | None) -> Matches | None:
     parsed = TagFilter.parse(expression)
 
     return None if parsed.matches_all else parsed.codes.__contains__
 
 
-@lru_cache(maxsize=_CACHE_SIZE)
-def _matches_sql(expression: str) -> Matches:
+def _of_sql(expression: str) -> Matches:
     compiled = compile_sql(expression)
 
     return PropertyTest(compiled.matches, compiled.cost)
 
 
-@lru_cache(maxsize=_CACHE_SIZE)
-def _matches_codes(codes: tuple[int, ...]) -> Matches:
+def _of_codes(codes: tuple[int, ...]) -> Matches:
     return frozenset(codes).__contains__
+
+
+_kept: Final = FilterCache()

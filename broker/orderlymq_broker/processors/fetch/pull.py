@@ -10,7 +10,7 @@ each of them then has a turn. One that is ahead of its client's heartbeat is hel
 Held pulls are answered in turns of some hundred. When no more can wait, the connection with most of them gives some up.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -26,8 +26,9 @@ from orderlymq_broker.core.requestcontext import (
     answer,
     unanswered,
 )
+from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.processors.fetch.checks import check_broker, readable_topic
-from orderlymq_broker.processors.fetch.filter import choose_filter
+from orderlymq_broker.processors.fetch.filter import choose_filter, memory_of
 from orderlymq_broker.processors.fetch.read import (
     BULK_SIZE_MAX,
     SCAN_WORK_MAX,
@@ -57,12 +58,12 @@ from orderlymq_protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIP
 
 # A client's own time-out is 30 s; a longer wait would be answered to nobody.
 SUSPEND_MS_MAX: Final = 30_000
-# A hundred thousand take some 100 MB without the texts that clients choose: id,
-# epoch and subscription, 200 bytes as a rule, but a header may have a megabyte.
+# A hundred thousand take some 100 MB without what clients choose: the texts of id, epoch and subscription, 200 bytes as a
+# rule, but a header may have half a megabyte; and filters, of which a large one has a hundred times the bytes of its text.
 HELD_MAX: Final = 100_000
-HELD_TEXT_BYTES_MAX: Final = 64 << 20
-# What a pull weighs beside its texts when the connection with most is sought.
-_HELD_WEIGHT: Final = HELD_TEXT_BYTES_MAX // HELD_MAX
+HELD_BYTES_MAX: Final = 64 << 20
+# What a pull weighs beside what its client chooses when the connection with most is sought.
+_HELD_WEIGHT: Final = HELD_BYTES_MAX // HELD_MAX
 # So many are given up together: looking for the connection takes 10 ms when a hundred thousand wait.
 _GIVEN_UP_COUNT: Final = 64
 
@@ -124,6 +125,9 @@ class HeldPull:
         self.done = False
 
 
+_NONE_HELD: Final[dict[int, HeldPull]] = {}
+
+
 class PullProcessor:
     """Serves pulls and keeps those that wait.
 
@@ -137,9 +141,12 @@ class PullProcessor:
         self._committer = committer
         self._held: dict[_QueueKey, dict[int, HeldPull]] = {}
         self._by_connection: dict[int, dict[int, HeldPull]] = {}
-        self._deadlines: list[tuple[int, int, HeldPull]] = []
+        # With number and connection: some stay for a while when their pulls are answered, and must keep nothing of these.
+        self._deadlines: list[tuple[int, int, int]] = []
         self.held_count = 0
-        self._text_bytes = 0
+        # Of texts and filters, and how many pulls wait with each filter, by its identity: they share it.
+        self._held_bytes = 0
+        self._filters: Counter[int] = Counter()
         self._number = 0
         # What filters that read messages have taken, in all.
         self._work = 0
@@ -269,9 +276,10 @@ class PullProcessor:
         """Answer the held pulls whose time is up."""
         return self._release_each(self._timed_out(now))
 
-    def _timed_out(self, now: Now) -> Iterator[HeldPull]:
+    def _timed_out(self, now: Now) -> Iterator[HeldPull | None]:
         while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
-            yield heappop(self._deadlines)[2]
+            _, number, connection = heappop(self._deadlines)
+            yield self._by_connection.get(connection, _NONE_HELD).get(number)
 
     def close(self, connection: int) -> None:
         """Forget the held pulls of a connection that is gone."""
@@ -399,7 +407,12 @@ class PullProcessor:
         size = sum(map(getsizeof, kept.ext.values()))
         size += getsizeof(header.subscription) + getsizeof(header.expression_type)
         crowded: list[Effect] = []
-        while self.held_count >= HELD_MAX or self._text_bytes + size > HELD_TEXT_BYTES_MAX:
+        filter_size = memory_of(matches)
+        while (
+            self.held_count >= HELD_MAX
+            or self._held_bytes + size + filter_size * (id(matches) not in self._filters)
+            > HELD_BYTES_MAX
+        ):
             if not self._by_connection:
                 return None
             most = max(self._by_connection.values(), key=_weight)
@@ -409,9 +422,12 @@ class PullProcessor:
         held = HeldPull(kept, peer, header, key, matches, deadline, self._number, size)
         self._held.setdefault(key, {})[held.number] = held
         self._by_connection.setdefault(peer.connection, {})[held.number] = held
-        heappush(self._deadlines, (deadline, held.number, held))
+        heappush(self._deadlines, (deadline, held.number, peer.connection))
         self.held_count += 1
-        self._text_bytes += size
+        self._held_bytes += size
+        self._filters[id(matches)] += 1
+        if self._filters[id(matches)] == 1:
+            self._held_bytes += filter_size
 
         return crowded
 
@@ -497,17 +513,28 @@ class PullProcessor:
     def _forget(self, held: HeldPull) -> None:
         held.done = True
         self.held_count -= 1
-        self._text_bytes -= held.size
-        # Entries of answered pulls stay in the heap until they are the larger part of it.
-        if len(self._deadlines) > 2 * self.held_count + _HEAP_SLACK:
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
-            heapify(self._deadlines)
+        self._held_bytes -= held.size
+        count_down(self._filters, (id(held.matches),))
+        if id(held.matches) not in self._filters:
+            self._held_bytes -= memory_of(held.matches)
         _remove(self._held, held.key, held.number)
         _remove(self._by_connection, held.peer.connection, held.number)
+        # Entries of answered pulls stay in the heap until they are the larger part of it.
+        if len(self._deadlines) > 2 * self.held_count + _HEAP_SLACK:
+            self._deadlines = [
+                entry
+                for entry in self._deadlines
+                if entry[1] in self._by_connection.get(entry[2], _NONE_HELD)
+            ]
+            heapify(self._deadlines)
 
 
 def _weight(pulls: dict[int, HeldPull]) -> int:
-    return sum(held.size for held in pulls.values()) + _HELD_WEIGHT * len(pulls)
+    filters = {id(held.matches): held.matches for held in pulls.values()}
+
+    return sum(held.size + _HELD_WEIGHT for held in pulls.values()) + sum(
+        map(memory_of, filters.values())
+    )
 
 
 def _remove(table: dict[_Key, dict[int, HeldPull]], key: _Key, number: int) -> None:

@@ -28,8 +28,6 @@ _SEARCHES_MAX: Final = 4
 _WORDS_PER_COMPARISON: Final = 4  # a = 1 AND
 # Evaluation recurses once per level, and Python's own stack is bounded.
 NESTING_MAX: Final = 100
-# As many groups as subscribe with SQL at the same time; each is a few KB.
-CACHE_SIZE: Final = 1_024
 
 _LONG_MAX: Final = 2**63 - 1
 # The largest number has 309 digits; a longer text is none.
@@ -55,7 +53,7 @@ class SqlError(ValueError):
 
 
 class SqlFilter:
-    """A compiled expression; equal expressions share one.
+    """A compiled expression.
 
     Attributes:
         cost: about how many comparisons a message takes.
@@ -80,9 +78,8 @@ class SqlFilter:
         return self._condition(decode_properties(properties).get) is True
 
 
-@lru_cache(maxsize=CACHE_SIZE)
 def compile_sql(expression: str) -> SqlFilter:
-    """Return the filter for an expression.
+    """Return the filter for an expression, made each time: ``filter.py`` keeps those that are used.
 
     Raises:
         SqlError: It does not parse, is too long or too deep, or compares what cannot be compared.

@@ -1,9 +1,11 @@
 """Subscriptions by SQL92: checks, pulls and held pulls."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
+from orderlymq_broker.processors.fetch.filter import memory_of
 from orderlymq_broker.processors.fetch.read import (
     SCAN_SIZE_MAX,
     SCAN_WORK_MAX,
@@ -131,6 +133,60 @@ def test_a_subscription_has_a_limited_number_of_tags(
 
     assert [code, beat.code, pulled.code] == ([0, 0, 19] if fits else [23] * 3)
     assert fits or "1024 and 16384 are allowed" in (remark or "")
+
+
+def test_equal_expressions_are_compiled_once(orders: Shell) -> None:
+    """A pull comes every few milliseconds."""
+    for queue in range(2):
+        orders.submit(
+            11,
+            pull_ext(
+                queue=queue, offset=10 * (queue == 0), sysFlag=6, subscription="a = 4711", **SQL
+            ),
+        )
+
+    first, second = (held for pulls in orders.core.pulls._held.values() for held in pulls.values())
+
+    assert first.matches is second.matches
+
+
+def test_what_is_kept_of_filters_has_a_limit_together(shell: Shell) -> None:
+    """Law: who may ask cannot fill a broker's memory with expressions, whatever letters and however many they have."""
+    tracemalloc.start()
+    for number in range(700):
+        assert ask(shell, "TAG", f"{number}\U0001f600".ljust(16_000)) == (0, None)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 36 << 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression"),
+    [
+        ("TAG", "||".join(map(str, range(1_024)))),
+        ("SQL92", " OR ".join(f"a{number} = {number}" for number in range(499))),
+        ("SQL92", " OR ".join(["NOT " * 45 + "a"] * 42)),
+        ("SQL92", " OR ".join(["- " * 90 + "a > 1"] * 20)),
+        ("SQL92", "a IN (" + ", ".join(f"'{number}'" for number in range(990)) + ")"),
+        ("SQL92", " OR ".join(["a IN ('1')"] * 330)),
+    ],
+)
+def test_the_memory_of_a_filter_is_not_underestimated(
+    shell: Shell, kind: str, expression: str
+) -> None:
+    """Those with the most closures, numbers or texts for their words; limits count what this says."""
+    create(shell, ORDERS, GroupSet("billing"))
+    ask(shell, "SQL92", "a IS NULL")  # the parser comes first
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    opaque = shell.submit(11, pull_ext(sysFlag=6, subscription=expression, expressionType=kind))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert shell.reply_to(opaque) is None
+    (held,) = shell.core.pulls._held[shell.state.topics.by_name["orders"].id, 0].values()
+    assert after - before < 1.2 * memory_of(held.matches) + 20_000
 
 
 @pytest.mark.parametrize("expression", [" ", "||"])

@@ -1,12 +1,13 @@
 """Pulls that wait: what wakes them, what ends them, what they may take."""
 
 import tracemalloc
+from sys import getsizeof
 
 import pytest
 
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.fetch.pull import (
-    HELD_TEXT_BYTES_MAX,
+    HELD_BYTES_MAX,
     RELEASE_WORK_MAX,
     WAKE_WORK_MAX,
 )
@@ -321,7 +322,7 @@ def test_pulls_that_wait_keep_what_their_answers_need(shell: Shell) -> None:
 def test_who_holds_most_gives_up_its_oldest_when_no_more_can_wait(shell: Shell) -> None:
     """One connection cannot keep others from waiting; the others keep what they hold."""
     create(shell, ORDERS, GroupSet("billing"))
-    long = pull_ext(sysFlag=6, queue=1, omqClientId="c" * (HELD_TEXT_BYTES_MAX // 4))
+    long = pull_ext(sysFlag=6, queue=1, omqClientId="c" * (HELD_BYTES_MAX // 4))
     short = [shell.submit(11, pull_ext(sysFlag=6), peer=BOB) for _ in range(100)]
     held = [shell.submit(11, long) for _ in range(3)]
     assert [shell.reply_to(each) for each in held] == [None] * 3
@@ -334,6 +335,50 @@ def test_who_holds_most_gives_up_its_oldest_when_no_more_can_wait(shell: Shell) 
     ] * 3
     assert [shell.reply_to(each) for each in [*short, last]] == [None] * 101
     assert shell.core.pulls.held_count == 101
+
+
+def test_filters_that_pulls_wait_with_have_a_limit_together(shell: Shell) -> None:
+    """Law: what waits takes bounded memory. A list of short tags takes twelve times the bytes of its text."""
+    create(shell, ORDERS, GroupSet("billing"))
+    tags = "||".join(f"{number:x}" for number in range(1_023))
+
+    for number in range(1_200):
+        shell.submit(11, pull_ext(sysFlag=6, subscription=f"{tags}||t{number}"))
+
+    pulls = shell.core.pulls._held[shell.state.topics.by_name["orders"].id, 0].values()
+    filters: dict[int, frozenset[int]] = {
+        id(held.matches): getattr(held.matches, "__self__", frozenset()) for held in pulls
+    }
+    assert len(filters) == shell.core.pulls.held_count
+    sizes = (getsizeof(codes) + sum(map(getsizeof, codes)) for codes in filters.values())
+    assert sum(sizes) <= HELD_BYTES_MAX
+
+
+def test_pulls_that_share_a_filter_wait_with_it_together(shell: Shell) -> None:
+    """Thousands of queues of one group do not crowd each other out; when the last is answered nothing is counted any more."""
+    create(shell, ORDERS, GroupSet("billing"))
+    tags = "||".join(f"{number:x}" for number in range(1_024))
+
+    opaques = [shell.submit(11, pull_ext(sysFlag=6, subscription=tags)) for _ in range(1_500)]
+
+    assert shell.core.pulls.held_count == 1_500
+    shell.pass_time(15_000)
+    assert None not in [shell.reply_to(opaque) for opaque in opaques]
+    assert shell.core.pulls._held_bytes == 0
+
+
+def test_answered_pulls_keep_nothing(shell: Shell) -> None:
+    """A header may have half a megabyte, and a thousand pulls may be answered before the first deadline passes."""
+    create(shell, ORDERS, GroupSet("billing"))
+    tracemalloc.start()
+    for offset in range(50):
+        shell.submit(11, pull_ext(sysFlag=6, offset=offset, omqClientId=f"{offset}".ljust(200_000)))
+        send(shell)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert shell.core.pulls.held_count == 0
+    assert kept < 2_000_000
 
 
 @pytest.mark.parametrize("event", ["message", "time", "leader", "deletion"])

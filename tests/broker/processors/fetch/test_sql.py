@@ -162,11 +162,6 @@ def test_depth_is_no_matter_of_length() -> None:
     assert compile_sql(brackets).matches(ORDER)
 
 
-def test_equal_expressions_are_compiled_once() -> None:
-    """A pull comes every few milliseconds."""
-    assert compile_sql("amount = 4711") is compile_sql("amount = 4711")
-
-
 def test_a_number_is_what_java_and_people_agree_on() -> None:
     """Python's own extras (1_000, inf, nan, other digits) are texts."""
     for text in ("1_000", "inf", "nan", "٤٢", " 42", "0x2A", ""):
