@@ -312,7 +312,7 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "the connection with most of them is closed",
         ),
         (
-            "lists of all topics, groups, offsets, locks or clients that wait to be written",
+            "lists of all topics, groups, offsets, locks, clients or accounts that wait to be written",
             f"{LISTS_MAX}",
             "",
             "the newest of the account or address with most of them is refused with code 2",

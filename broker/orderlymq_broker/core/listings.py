@@ -1,5 +1,5 @@
 """
-Lists of everything that a broker group has: topics, groups, offsets, locks, clients.
+Lists of everything that a broker group has: topics, groups, offsets, locks, clients, accounts.
 
 The rules: a list is written some milliseconds at a time, because there may be tens of thousands of rows, and others elect a leader
 that is silent for a fifth of a second; one list is written at a time, and of others that are not short some rows; one that

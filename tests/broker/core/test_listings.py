@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core import listings
-from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Refusal
+from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.listings import (
     BODY_SIZE_MAX,
     SHORT_WORK_MAX,
@@ -18,6 +18,7 @@ from orderlymq_broker.core.listings import (
     filled,
     table,
 )
+from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet
 from orderlymq_broker.state.groups.lockrecords import LocksRequested
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
 from orderlymq_protocol.body import fastjson
@@ -97,6 +98,29 @@ def test_long_lists_are_written_in_steps_and_whole() -> None:
         sizes[code] = (is_later, len(fastjson.loads(reply.body)[name]))
 
     assert sizes == {317: (True, count), 20501: (True, 8 * count), 43: (False, count)}
+
+
+def test_accounts_are_listed_in_steps_and_whole() -> None:
+    """The operator asks for them at each reconcile, and there may be ten thousand, each with a thousand rights."""
+    shell = Shell().lead()
+    rights = {f"topic-{number}": "PUB" for number in range(100)}
+    names = [f"account-{number:05}" for number in range(STEP_WORK_MAX // 10)]
+    for begin in range(0, len(names), 100):
+        some = names[begin : begin + 100]
+        create(shell, *(AccountSet(each, "secret", topic_perms=rights) for each in some))
+
+    opaque = shell.submit(52, {"orderlymq": "true"}, peer=TOOL)
+    is_later = bool(shell.later)
+    shell.run([Propose([AccountDeleted(names[-1])])])
+    shell.turn()
+    shell.settle()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert (is_later, reply.ext["brokerName"]) == (True, "broker-a")
+    body = fastjson.loads(reply.body)
+    assert [each["accessKey"] for each in body["accounts"]] == names[:-1]
+    assert body["globalWhiteAddrs"] == []
 
 
 @pytest.mark.parametrize(("code", "ext"), [(300, {"topic": "orders"}), (328, {})])

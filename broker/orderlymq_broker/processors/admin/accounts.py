@@ -7,14 +7,16 @@ before access control is switched on. Who may do this: ``access.py``.
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Final
 
 import msgspec
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
-from orderlymq_broker.core.responses import change, check_unchanging
+from orderlymq_broker.core.listings import filled
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
+from orderlymq_broker.core.responses import answer_list, change, check_unchanging
 from orderlymq_broker.processors.admin.access import PERMISSIONS
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.rotation import overlap_seconds, with_secret
@@ -40,6 +42,8 @@ RESOURCES_MAX: Final = 1_000
 # Each is compared with the sender of every request.
 ADDRESSES_MAX: Final = 100
 FINGERPRINT_LENGTH: Final = 16
+# Rights that are shown in the time of one row of a list.
+RIGHTS_IN_ONE: Final = 8
 # Fields of ours, the limits of a quota, and the most that each may be: no broker comes near it.
 _LIMITS: Final = (
     (EXT_REQUESTS, "requests_per_s", 10**9),
@@ -110,33 +114,29 @@ class AccessAdministration:
             "brokerAddr": context.address_for(peer),
             "clusterName": context.settings.cluster,
         }
-        body = b""
-        if request.ext.get("orderlymq") == "true":
-            body = fastjson.dumps(self._shown())
+        if request.ext.get("orderlymq") != "true":
+            return answer(request, peer, ext=ext)
+        kept, addresses = unanswered(request), list(context.state.access.white_addresses)
+        empty = fastjson.dumps({"accounts": [], "globalWhiteAddrs": addresses})
 
-        return answer(request, peer, ext=ext, body=body)
+        return answer_list(
+            context,
+            request,
+            peer,
+            filled(empty, b'"accounts":[', self._rows()),
+            then=lambda body: answer(kept, peer, ext=ext, body=body),
+        )
 
-    def _shown(self) -> dict[str, object]:
-        table = self._context.state.access
-        accounts = [
-            {
-                "accessKey": account.access_key,
-                "admin": account.admin,
-                "defaultTopicPerm": account.default_topic_perm,
-                "defaultGroupPerm": account.default_group_perm,
-                "topicPerms": account.topic_perms,
-                "groupPerms": account.group_perms,
-                "whiteRemoteAddress": account.white_address,
-                "fingerprint": _fingerprint(account),
-                "formerSecretUntil": account.former_until_ms,
-                "requestsPerSecond": account.quota.requests_per_s,
-                "bytesPerSecond": account.quota.bytes_per_s,
-                "connections": account.quota.connections,
-            }
-            for _, account in sorted(table.accounts.items())
-        ]
-
-        return {"accounts": accounts, "globalWhiteAddrs": list(table.white_addresses)}
+    def _rows(self) -> Iterator[dict[str, object] | None]:
+        """Yield the accounts as they are shown, and None for each so many rights: a digest and a thousand names are work."""
+        accounts = self._context.state.access.accounts
+        for key in sorted(accounts):
+            account = accounts.get(key)
+            if account is None:
+                continue
+            rights = len(account.topic_perms) + len(account.group_perms)
+            yield from repeat(None, rights // RIGHTS_IN_ONE)
+            yield _shown(account)
 
     def _read_account(self, ext: Mapping[str, str], now: Now) -> AccountSet:
         """Return the account as it shall be.
@@ -180,6 +180,23 @@ class AccessAdministration:
             changes["white_address"] = ext["whiteRemoteAddress"].strip()
 
         return msgspec.structs.replace(present, **changes)
+
+
+def _shown(account: AccountSet) -> dict[str, object]:
+    return {
+        "accessKey": account.access_key,
+        "admin": account.admin,
+        "defaultTopicPerm": account.default_topic_perm,
+        "defaultGroupPerm": account.default_group_perm,
+        "topicPerms": account.topic_perms,
+        "groupPerms": account.group_perms,
+        "whiteRemoteAddress": account.white_address,
+        "fingerprint": _fingerprint(account),
+        "formerSecretUntil": account.former_until_ms,
+        "requestsPerSecond": account.quota.requests_per_s,
+        "bytesPerSecond": account.quota.bytes_per_s,
+        "connections": account.quota.connections,
+    }
 
 
 def _fingerprint(account: AccountSet) -> str:
