@@ -10,7 +10,15 @@ from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE, BOB, Shell, settings
-from tests.broker.processors.requests import create, heartbeat, lock, pull, send, send_ext
+from tests.broker.processors.requests import (
+    create,
+    heartbeat,
+    lock,
+    properties,
+    pull,
+    send,
+    send_ext,
+)
 
 OPERATOR = ("operator", "operators")
 BUSY = 2
@@ -164,6 +172,34 @@ def test_messages_that_are_fetched_count() -> None:
     assert pull(shell).code == BUSY
     shell.pass_time(5_000)
     assert pull(shell).code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (33, {"offset": "0"}),
+        (
+            12,
+            {
+                "topic": "orders",
+                "key": "k",
+                "maxNum": "64",
+                "beginTimestamp": "0",
+                "endTimestamp": str(1 << 62),
+            },
+        ),
+    ],
+)
+def test_messages_that_are_looked_up_count(code: int, ext: dict[str, str]) -> None:
+    """Else who may read a topic reads all of it past the quota: a query is answered with 8 MiB."""
+    shell = limited(bytes_per_s=2_000)
+    send(shell, body=b"x" * 5_000, props=properties(KEYS="k"), peer=BOB)
+
+    codes = [shell.call(code, ext).code for _ in range(2)]
+    shell.pass_time(5_000)
+
+    assert codes == [0, BUSY]
+    assert shell.call(code, ext).code == 0
 
 
 def test_a_connection_beyond_the_quota_is_served_when_another_one_closes() -> None:

@@ -86,8 +86,10 @@ class QueryProcessor:
                 ext=ext,
                 remark="can not find message, maybe time range not correct",
             )
+        body = b"".join(found)
+        context.quotas.handed_out(peer, len(body))
 
-        return answer(request, peer, ext=ext, body=b"".join(found))
+        return answer(request, peer, ext=ext, body=body)
 
     def by_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 33: one message by its physical offset."""
@@ -97,6 +99,7 @@ class QueryProcessor:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
             )
+        self._context.quotas.handed_out(peer, len(stored))
 
         return answer(request, peer, body=stored)
 
