@@ -370,7 +370,8 @@ class BrokerProcess:
             settings = self._file.refresh(self.settings)
             if settings is not self.settings:
                 self.settings = settings
-                self.instance.core.context.follow(settings)
+                core = self.instance.core
+                self.instance.loop.decide(lambda: core.follow(settings))
         try:
             self._compaction.step()
         except StoreError as error:

@@ -364,6 +364,18 @@ class BrokerCore:
 
         return [*self.pulls.release_all(), *self.lanes.stop(), *self.calls.ended()]
 
+    def follow(self, manifest: BrokerSettings) -> list[Effect]:
+        """Take over what the manifest says now."""
+        self.context.follow(manifest)
+
+        return self._complete() if self.context.leading else []
+
+    def _complete(self) -> list[Effect]:
+        """Return what makes the topics that a broker with the present settings has from the beginning, where one is missing."""
+        missing = bootstrap_records(self.context.settings, self.context.state)
+
+        return [Propose(missing)] if missing else []
+
     def proposals_lost(self) -> None:
         """Drop the view: offsets given to records that may never be applied are worth nothing."""
         self.context.counters["views_dropped"] += 1
@@ -424,7 +436,7 @@ class BrokerCore:
                 return self.lanes.fetcher.moved(pairs, now)
             case SettingsChanged():
                 self.context.refresh_settings()
-                return []
+                return self._complete()
             case ExpansionMoved():
                 return self.expansions.moved(outcome)
             case AssignmentChanged(group, changed=True):

@@ -111,14 +111,24 @@ def test_the_operator_begins_auto_creation() -> None:
 
 
 def test_auto_creation_that_an_administrator_began_needs_no_operator() -> None:
-    """The manifest wants none, so the operator makes no template; the next leader does."""
+    """The manifest wants none, so the operator makes no template; the leader does, with the change."""
     access = AccessSettings(operator_key="operator", operator_secret_file=Path("operator.secret"))
     admin = AdminShell(settings(access=access, auto_create_topic=False))
     admin.lead()
+
     assert admin.tool(25, b"autoCreateTopicEnable=true\n").code == 0
 
-    admin.follow()
+    assert send(admin, "fresh").code == 0
+
+
+def test_auto_creation_begins_with_the_settings_file_that_wants_it() -> None:
+    """It is a live setting, and there may be no operator: nobody has to wait for the next leader."""
+    admin = AdminShell(settings(auto_create_topic=False))
     admin.lead()
+    assert send(admin, "fresh").code == 17
+
+    admin.run(admin.core.follow(settings(auto_create_topic=True)))
+    admin.settle()
 
     assert send(admin, "fresh").code == 0
 
