@@ -42,6 +42,7 @@ milliseconds; sizes as `4Mi` or as a number of bytes (in a Kubernetes manifest a
 *Live* keys change while the cluster runs. Brokers read them again from the manifest: within a second on a laptop, within two minutes on
 Kubernetes, whose kubelet copies the file. `mqadmin updateBrokerConfig -b BROKER -k KEY -v VALUE` (code 25) changes them immediately. Such a change goes
 through the raft log: it holds for the whole group, also after a fail-over, until the manifest says something new about the same key.
+A manifest that takes that back within ten minutes brings the change back, too; later it does not.
 Other keys need new replicas, which an apply starts one by one.
 """
 

@@ -3,8 +3,8 @@ Settings that may change while the broker runs: from RocketMQ's names and texts 
 
 The rules: a changed settings file counts when this replica has read it (``server/settingsreload.py``); what an
 administrator changed stands in the log (``state/admin/settings.py``) and holds for every leader after this one; it ends
-when the manifest says something new about the same key. Which keys there are, with units and ranges:
-``orderlymq_protocol.brokerkeys``. Tools see them through ``processors/admin/config.py``.
+when the manifest says something new about the same key, and ten minutes later for good. Which keys there are, with units and
+ranges: ``orderlymq_protocol.brokerkeys``. Tools see them through ``processors/admin/config.py``.
 """
 
 from collections.abc import Callable, Mapping

@@ -25,6 +25,7 @@ from orderlymq_broker.core.requestcontext import (
 )
 from orderlymq_broker.core.uncommitted import LeaderView, Waiter
 from orderlymq_broker.processors.admin.access import AccessControl, is_of_operator
+from orderlymq_broker.processors.admin.config import EndedOverrides
 from orderlymq_broker.processors.admin.processor import Administration
 from orderlymq_broker.processors.admin.rotation import SecretRotation
 from orderlymq_broker.processors.creations import Creations
@@ -99,6 +100,7 @@ class BrokerCore:
         state.tail.resize(settings.storage.tail_cache_size)
         self.access = AccessControl(self.context)
         self.rotation = SecretRotation(self.context)
+        self.overrides = EndedOverrides(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
         self.checks = CheckService(self.context, self.access.may_publish)
@@ -333,6 +335,7 @@ class BrokerCore:
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
         self.access.start(now.wall_ms)
+        self.overrides.start()
         self.context.ages.start(now)
         self.locks.start(now)
         self.delays.start(now)
@@ -498,6 +501,7 @@ class BrokerCore:
             *self.lanes.tick(now),
             *self.members.tick(now),
             *self.rotation.tick(now),
+            *self.overrides.tick(now),
             *self.rebalance.tick(now),
             *self.delays.tick(now),
             *self.timers.tick(now),

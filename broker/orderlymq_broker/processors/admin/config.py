@@ -9,7 +9,7 @@ refused by name with the reason, and then nothing is changed. Which keys there a
 
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_text
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change
@@ -26,6 +26,41 @@ _REMARK: Final = (
     "holds for the whole group, also after a fail-over, until the cluster's manifest sets another value; "
     "put it into the manifest to have it in new groups too"
 )
+
+# A replica has a changed manifest after two minutes at most. A leader that has had another one for so long has the newer one.
+MANIFEST_MS: Final = 10 * 60_000
+
+
+class EndedOverrides:
+    """Forgets what administrators changed once the manifest has said something new, which it may take back."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        # By name: since when (monotonic ms) this leader's manifest has had another value than the one that was replaced.
+        self._since_ms: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Begin to lead: another leader's manifest may be another one."""
+        self._since_ms.clear()
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose the end of what the manifest has ended."""
+        manifest, at_ms = self._context.manifest, now.monotonic_ms
+        ended = {
+            name: text
+            for name, (_, replaced) in self._context.state.overrides.values.items()
+            if name in LIVE and (text := text_of(manifest, name)) != replaced
+        }
+        self._since_ms = {name: self._since_ms.get(name, at_ms) for name in ended}
+        over = [
+            name for name, since_ms in self._since_ms.items() if at_ms - since_ms >= MANIFEST_MS
+        ]
+        if not over:
+            return []
+        # Asked for again only when this is lost and as much time has passed once more.
+        self._since_ms.update(dict.fromkeys(over, at_ms))
+
+        return [Propose([SettingsSet({name: (ended[name], ended[name]) for name in over})])]
 
 
 class ConfigAdministration:

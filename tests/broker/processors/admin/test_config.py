@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from orderlymq_broker.core.livesettings import LIVE, text_of
+from orderlymq_broker.processors.admin.config import MANIFEST_MS
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Kind, Use
 from orderlymq_protocol.names import TRACE_TOPIC
 from tests.broker.processors.adminshell import AdminShell, create_topic, golden
@@ -151,6 +152,37 @@ def test_a_value_of_the_manifest_ends_the_override(admin: AdminShell) -> None:
 
     assert admin.tool(25, b"fileReservedTime=72\n").code == 0
     assert admin.state.overrides.values == {}
+
+
+def test_what_the_manifest_has_ended_does_not_come_back_with_it(admin: AdminShell) -> None:
+    """Law: a change holds until the manifest says something new. Retention of an hour, ended long ago, would delete messages."""
+    admin.tool(25, b"fileReservedTime=1\ntransactionCheckMax=3\n")
+    storage = msgspec.structs.replace(admin.settings.storage, retention_ms=9 * 3_600_000)
+    admin.run(admin.core.follow(settings(storage=storage)))
+    admin.pass_time(MANIFEST_MS + 60_000, step=60_000)
+
+    admin.run(admin.core.follow(settings()))
+
+    assert shown(admin)["fileReservedTime"] == "72"
+    assert shown(admin)["transactionCheckMax"] == "3"
+    admin.replay()
+
+
+def test_a_leader_that_has_the_former_manifest_for_a_while_ends_nothing(admin: AdminShell) -> None:
+    """Kubelets copy a changed file to one replica minutes before the other."""
+    storage = msgspec.structs.replace(admin.settings.storage, retention_ms=9 * 3_600_000)
+    admin.run(admin.core.follow(settings(storage=storage)))
+    admin.tool(25, b"fileReservedTime=1\n")
+    admin.follow()
+    admin.run(admin.core.follow(settings()))
+    admin.lead()
+    admin.pass_time(3 * 60_000, step=60_000)
+    assert shown(admin)["fileReservedTime"] == "72"
+
+    admin.run(admin.core.follow(settings(storage=storage)))
+
+    admin.pass_time(MANIFEST_MS + 60_000, step=60_000)
+    assert shown(admin)["fileReservedTime"] == "1"
 
 
 @pytest.mark.parametrize("name", sorted(LIVE))
