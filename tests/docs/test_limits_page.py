@@ -26,6 +26,7 @@ from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
 from orderlymq_broker.processors.lanes.planner import (
     IN_HAND_MAX,
     LANE_OFFSETS_MAX,
+    LANES_MAX,
     LANES_OF_GROUP_MAX,
     OWED_MAX,
 )
@@ -240,6 +241,12 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             f"{LANES_OF_GROUP_MAX:,}",
             "",
             "no further key is handed out until one is done",
+        ),
+        (
+            "lanes of all groups, in a broker group",
+            f"{LANES_MAX:,}",
+            "",
+            "a group that has its share of these gets no further key",
         ),
         (
             "lanes of a topic in the hands of a member, in a broker group",

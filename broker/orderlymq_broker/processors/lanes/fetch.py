@@ -29,6 +29,7 @@ from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.planner import (
     BYTES_READ,
     LANE_OFFSETS_MAX,
+    LANES_MAX,
     Fetch,
     Plan,
     Round,
@@ -105,6 +106,8 @@ class LaneFetcher:
         self._room = PLANNED_MAX
         self._goes_on = False
         self._turns: dict[_Pair, Turn] = {}
+        # There were too many lanes when somebody was served: who waits gets more when there are fewer.
+        self._was_full = False
 
     def fetch(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20512."""
@@ -160,7 +163,10 @@ class LaneFetcher:
             if (pair := queue.place[:2]) in self._waiting and self._leases.due(queue, now.wall_ms)
         ]
 
-        return self.moved((*stuck, *over, *parked), now)
+        has_room = self._was_full and self._context.state.lanes.total < LANES_MAX
+        self._was_full &= not has_room
+
+        return self.moved((*stuck, *over, *parked, *(self._waiting if has_room else ())), now)
 
     def recheck_waiting(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
         """Judge the fetches of some groups or all again: what they wait for may be gone."""
@@ -298,6 +304,7 @@ class LaneFetcher:
 
     def _round(self, pair: _Pair, config: GroupSet, topic: Topic, now: Now) -> Round:
         context = self._context
+        self._was_full |= context.state.lanes.total >= LANES_MAX
 
         return Round(
             context.state,

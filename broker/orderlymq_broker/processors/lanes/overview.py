@@ -20,7 +20,7 @@ from orderlymq_broker.core.responses import (
     raise_unknown_group,
 )
 from orderlymq_broker.processors.groups.parkedkeys import expected_place
-from orderlymq_broker.processors.lanes.planner import why_limited
+from orderlymq_broker.processors.lanes.planner import lanes_max, why_limited
 from orderlymq_broker.processors.lanes.scan import lane_key, physical_at
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
@@ -91,9 +91,10 @@ class LaneOverview:
 
         def rows() -> Iterator[wire.QueueLanes | None]:
             nonlocal by_rank
-            count = self._context.state.lanes.count_of(group)
+            lanes = self._context.state.lanes
+            count, most = lanes.count_of(group), lanes_max(lanes)
             for queue in self._queues(group, header.topic):
-                yield self._queue(queue, count)
+                yield self._queue(queue, count, most)
                 for lane in _of_key(queue, key) if key else _in_trouble(queue):
                     by_rank.append((_rank(lane), lane.since_ms, self._shown(queue, lane)))
                     yield None
@@ -159,7 +160,7 @@ class LaneOverview:
             queues = lanes.queues_of(group, topic)
             yield from (queues[queue_id] for queue_id in sorted(queues))
 
-    def _queue(self, queue: LaneQueue, lanes: int) -> wire.QueueLanes:
+    def _queue(self, queue: LaneQueue, lanes: int, most: int) -> wire.QueueLanes:
         counts = {state: len(numbers) for state, numbers in queue.by_state.items()}
         _, topic, queue_id = queue.place
 
@@ -175,7 +176,7 @@ class LaneOverview:
             counts[LaneState.PARKED],
             counts[LaneState.HELD],
             counts[LaneState.DYING],
-            why_limited(queue, lanes),
+            why_limited(queue, lanes, most),
         )
 
     def _shown(self, queue: LaneQueue, lane: Lane) -> wire.LaneShown:

@@ -27,6 +27,7 @@ from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Found, HandOut, QueueFetch
 from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.lanes.table import LaneTable
 from orderlymq_broker.state.records import GroupSet
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.kv import Reader
@@ -35,6 +36,10 @@ from orderlymq_protocol.body.clients import CONSUME_FROM_LAST_OFFSET
 # Lanes of a group that are not idle: 10 MiB of memory, 80 MiB if all have long keys and a backlog. As with parked keys, so
 # many in trouble mean that not the messages are wrong.
 LANES_OF_GROUP_MAX: Final = 16_384
+# Lanes of all groups, from which on a group may have its share of them: who has the right to many groups must neither fill the
+# memory of every replica, again at each start, nor take the room of others. A group that comes later has a smaller share, so ten
+# thousand of them have nine times as many together at most.
+LANES_MAX: Final = 65_536
 # Messages of one queue of a group that wait behind busy lanes: some 100 MiB of index on disk.
 OWED_MAX: Final = 10_000_000
 # Lanes that one member has in hand of a topic: more than a process works on within a lease.
@@ -57,6 +62,10 @@ NEW_SHARE: Final = 4
 LANES_FULL: Final = (
     f"the group has {LANES_OF_GROUP_MAX} lanes in hand or in trouble, the most there may be: "
     "repair what fails and release it (orderlymq group release)"
+)
+LANES_SHARED: Final = (
+    f"all groups together have {LANES_MAX} lanes in hand or in trouble, and this group its share of these: "
+    "repair what fails and release it (orderlymq group release), in this group or in others"
 )
 OWED_FULL: Final = (
     f"{OWED_MAX} messages of a queue wait behind busy lanes, the most there may be: "
@@ -203,6 +212,7 @@ class Round:
         # Lanes, by queue and number, to which earlier plans add messages that the store does not have yet.
         self._added: set[tuple[int, int]] = set()
         self._lanes = state.lanes.count_of(config.name)
+        self._lanes_max = lanes_max(state.lanes)
         self._in_hand: dict[str, int] = {}
         # Members that have a suspect, as far as anybody has asked.
         self._suspects: dict[str, bool] = {}
@@ -355,7 +365,7 @@ class Round:
                 return
             if not self._has_begun(queue_id):
                 continue
-            limited = why_limited(self._queues.get(queue_id), self._lanes)
+            limited = why_limited(self._queues.get(queue_id), self._lanes, self._lanes_max)
             if limited:
                 plan.limited = limited
                 continue
@@ -425,8 +435,8 @@ class Round:
         if key and self._is_busy(queue_id, key):
             part.found[key] = ([offset], 0)
             return True
-        if self._lanes >= LANES_OF_GROUP_MAX:
-            plan.limited = LANES_FULL
+        if full := _why_full(self._lanes, self._lanes_max):
+            plan.limited = full
             return False
         if plan.lanes and plan.size + len(message) > fetch.size_max:
             plan.size = fetch.size_max
@@ -479,14 +489,31 @@ class Round:
         )
 
 
-def why_limited(queue: LaneQueue | None, lanes: int) -> str:
-    """Return why nobody looks further into a queue of a group with so many lanes; empty when nothing is in the way."""
+def lanes_max(lanes: LaneTable) -> int:
+    """Return how many lanes a group may have now."""
+    if lanes.total < LANES_MAX:
+        return LANES_OF_GROUP_MAX
+
+    return max(1, min(LANES_OF_GROUP_MAX, LANES_MAX // max(1, lanes.group_count)))
+
+
+def why_limited(queue: LaneQueue | None, lanes: int, most: int) -> str:
+    """Return why nobody looks further into a queue of a group with so many lanes; empty when nothing is in the way.
+
+    *most* is what `lanes_max` says.
+    """
     if queue is not None and queue.stopping:
         return STOPPED
     if queue is not None and queue.owed >= OWED_MAX:
         return OWED_FULL
 
-    return LANES_FULL if lanes >= LANES_OF_GROUP_MAX else ""
+    return _why_full(lanes, most)
+
+
+def _why_full(lanes: int, most: int) -> str:
+    if lanes < most:
+        return ""
+    return LANES_FULL if most == LANES_OF_GROUP_MAX else LANES_SHARED
 
 
 def _is_full(plan: Plan, fetch: Fetch) -> bool:

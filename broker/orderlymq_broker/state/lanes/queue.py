@@ -82,7 +82,7 @@ class LaneQueue:
         stopping: how many lanes stop the queue.
 
     It notes itself in *busy* while it has lanes, in *having* while it has some in a state that stands there, and counts its
-    lanes in *counts*, those of its group.
+    lanes in *counts*, those of its group, and in *totals*, those of all groups.
     """
 
     __slots__ = (
@@ -93,6 +93,7 @@ class LaneQueue:
         "_firsts",
         "_having",
         "_rows",
+        "_totals",
         "by_state",
         "lanes",
         "owed",
@@ -111,11 +112,13 @@ class LaneQueue:
         busy: Queues,
         having: Having,
         counts: dict[LaneState, int],
+        totals: dict[LaneState, int],
     ) -> None:
         self.place = place
         self._busy = busy
         self._having = having
         self._counts = counts
+        self._totals = totals
         self.scanned = scanned
         self.serial = serial
         self.owed = 0
@@ -509,12 +512,14 @@ class LaneQueue:
     def _enter(self, state: LaneState, number: int) -> None:
         self.by_state[state][number] = None
         self._counts[state] += 1
+        self._totals[state] += 1
         if state in self._having:
             self._having[state][self.place] = self
 
     def _leave(self, state: LaneState, number: int) -> None:
         del self.by_state[state][number]
         self._counts[state] -= 1
+        self._totals[state] -= 1
         if state in self._having and not self.by_state[state]:
             del self._having[state][self.place]
 

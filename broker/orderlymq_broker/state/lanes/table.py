@@ -82,6 +82,7 @@ class LaneTable:
         self._holders: dict[str, dict[str, dict[str, dict[tuple[int, int], None]]]] = {}
         # How many lanes each group has in each state: it may have looked at a hundred thousand queues.
         self._counts: dict[str, dict[LaneState, int]] = {}
+        self._totals = dict.fromkeys(LaneState, 0)
         self._floor = read_counter(reader, _FLOOR, int, 0)
         self.busy: Queues = {}
         self.having: Having = {LaneState.PARKED: {}, LaneState.DYING: {}}
@@ -128,6 +129,16 @@ class LaneTable:
     def count_of(self, group: str) -> int:
         """Return how many lanes of a group are not idle."""
         return sum(self._counts.get(group, _NO_COUNTS).values())
+
+    @property
+    def total(self) -> int:
+        """How many lanes of all groups are not idle."""
+        return sum(self._totals.values())
+
+    @property
+    def group_count(self) -> int:
+        """How many groups have looked at queues."""
+        return len(self._groups)
 
     def counts(self) -> dict[tuple[str, LaneState], int]:
         """Return how many lanes of each group are in each state, zeros left out."""
@@ -406,6 +417,9 @@ class LaneTable:
             assert having == found, f"the queues that have lanes {state.name} are others"
         assert self.busy == {queue.place: queue for queue in self.all() if queue.lanes}
         assert self._counts.keys() == self._groups.keys(), "lanes of another group are counted"
+        for state, total in self._totals.items():
+            lanes = sum(counts[state] for counts in self._counts.values())
+            assert total == lanes, f"{total} lanes of all groups are counted {state.name}"
         for group, counts in self._counts.items():
             for state, count in counts.items():
                 lanes = sum(len(queue.by_state[state]) for queue in self.of_group(group))
@@ -454,7 +468,15 @@ class LaneTable:
         group, topic, queue_id = place
         counts = self._counts.setdefault(group, dict.fromkeys(LaneState, 0))
         place = (intern(group), intern(topic), queue_id)
-        queue = LaneQueue(place, scanned, serial, busy=self.busy, having=self.having, counts=counts)
+        queue = LaneQueue(
+            place,
+            scanned,
+            serial,
+            busy=self.busy,
+            having=self.having,
+            counts=counts,
+            totals=self._totals,
+        )
         queues = self._groups.setdefault(group, {}).setdefault(topic, {})
         queues[queue_id] = queue
         self._topics.setdefault(topic, {})[group] = queues
@@ -473,6 +495,7 @@ class LaneTable:
                 continue
             for state, lanes in queue.by_state.items():
                 counts[state] -= len(lanes)
+                self._totals[state] -= len(lanes)
             for lane in queue.in_state(LaneState.IN_HAND):
                 self._forget(lane.holder, queue.place, lane.number)
             for queues_having in (self.busy, *self.having.values()):

@@ -9,8 +9,13 @@ from orderlymq_broker.settings import RaftSettings
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
 from orderlymq_broker.state.lanes.lanerecords import LanesFetched as Record
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
-from orderlymq_protocol.body.lanes import LANE_MESSAGES_MAX, LanesFetched
-from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.body.lanes import (
+    LANE_MESSAGES_MAX,
+    LaneReport,
+    LaneReports,
+    LanesFetched,
+)
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from tests.broker.processors.driver import Shell, settings
@@ -41,6 +46,43 @@ def limited(member: Member) -> str:
     """Fetch with a lane of every kind there may be; return why there are no more."""
     reply = member.ask(maxLanes=256)
     return LanesFetched.decode(reply.body)[0].limited if reply.code == 0 else reply.remark or ""
+
+
+def test_the_lanes_of_all_groups_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many groups there are: where there are too many lanes each group has its share, and no group is left without.
+
+    Who waits for that gets more as soon as another group makes room.
+    """
+    for module in (planner, fetch):
+        monkeypatch.setattr(module, "LANES_MAX", 12)
+    monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
+    shell = lead()
+    produce(shell, *[f"key-{number}" for number in range(20)])
+    groups = [f"group-{number}" for number in range(4)]
+    member = Member(shell)
+    given = []
+    for group in groups:
+        create(shell, GroupSet(group, concurrency="Key"))
+        shell.call(34, {}, heartbeat_body("a", group, (TOPIC,)), peer=peer_of("a"))
+        given.append(member.fetch(consumerGroup=group, maxLanes=256))
+
+    assert [len(each) for each in given] == [8, 8, 12 // 2, 12 // 3]
+    waiting = member.wait(consumerGroup="group-3")
+    assert table(shell, consumerGroup="group-3").queues[0].limited == planner.LANES_SHARED
+    assert shell.reply_to(waiting) is None
+    for group, some in zip(groups[:2], given, strict=False):
+        ended = tuple(
+            LaneReport(0, each.lane, each.attempt, "done", each.offsets[0]) for each in some
+        )
+        ext, body = member.ext(consumerGroup=group), LaneReports(ended).to_json()
+        shell.call(RequestCode.ORDERLYMQ_COMPLETE_LANES, ext, body, peer=member.peer)
+
+    shell.pass_time(200)
+
+    reply = shell.reply_to(waiting)
+    assert reply is not None
+    assert len(lanes(reply)) == 8 - len(given[3])
+    shell.replay()
 
 
 @pytest.mark.parametrize("trouble", ["inHand", "parked", "held"])

@@ -175,7 +175,9 @@ def test_a_lane_costs_no_more_memory_than_its_limit_counts_on(
 ) -> None:
     """Law: of as many as a group may have, with short keys and with the longest."""
     counts = dict.fromkeys(LaneState, 0)
-    queue = LaneQueue((GROUP, TOPIC, 0), 1 << 40, 1_024, busy={}, having={}, counts=counts)
+    queue = LaneQueue(
+        (GROUP, TOPIC, 0), 1 << 40, 1_024, busy={}, having={}, counts=counts, totals=dict(counts)
+    )
     tracemalloc.start()
     try:
         for number in range(1, 1_025):
@@ -221,8 +223,8 @@ def test_lanes_are_counted_without_a_walk_over_the_queues_of_a_group() -> None:
 
     assert lanes.counts() == {(GROUP, LaneState.READY): 1, (GROUP, LaneState.IN_HAND): 1}
     assert (lanes.count_of(GROUP), lanes.count_of("other")) == (2, 0)
-    assert lanes.count_in(LaneState.IN_HAND, GROUP) == 1
+    assert (lanes.count_in(LaneState.IN_HAND, GROUP), lanes.total) == (1, 2)
     lanes._groups[GROUP] = topics
     world.check()
     world.take(TopicDeleted(TOPIC))
-    assert (lanes.counts(), lanes.count_of(GROUP)) == ({}, 0)
+    assert (lanes.counts(), lanes.count_of(GROUP), lanes.total) == ({}, 0, 0)
