@@ -50,8 +50,10 @@ from orderlymq_protocol.header.lanes import FetchLanesHeader
 
 # A client's own time-out is 30 s; a longer wait would be answered to nobody.
 SUSPEND_MS_MAX: Final = 30_000
-# Fetches that wait, each some KB; beyond it they are answered immediately.
+# Fetches that wait, each some KB; for a further one the connection with most of them gives some up.
 WAITING_MAX: Final = 100_000
+# So many are given up together: looking for the connection takes some ms when there are 50,000.
+_GIVEN_UP_COUNT: Final = 64
 # Fetches that end in one turn.
 SERVED_COUNT_MAX: Final = 256
 # Lanes that one turn plans, and what else it looks at, counted in lanes: some 10 ms.
@@ -96,7 +98,7 @@ class LaneFetcher:
         self._waiting: dict[_Pair, dict[str, Waiting]] = {}
         self._by_topic: dict[str, dict[_Pair, None]] = {}
         self._deadlines: LeaseClocks[Waiting] = LeaseClocks()
-        self._by_connection: dict[int, set[Waiting]] = {}
+        self._by_connection: dict[int, dict[Waiting, None]] = {}
         self.waiting_count = 0
         # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
         self._stuck: dict[_Pair, None] = {}
@@ -118,19 +120,25 @@ class LaneFetcher:
         claim(context, header.client_id, peer, now)
         context.sessions.last_seen(header.consumer_group, header.client_id, peer.connection, now)
         wait_ms = min(max(0, header.suspend_timeout_millis), SUSPEND_MS_MAX)
-        if self.waiting_count >= WAITING_MAX:
-            wait_ms = 0
+        effects = self._make_room() if self.waiting_count >= WAITING_MAX else []
         pair = _pair(header)
         former = self._waiting.get(pair, {}).get(header.client_id)
-        effects = [] if former is None else self._end(former, "SUPERSEDED")
+        effects += [] if former is None else self._end(former, "SUPERSEDED")
         waiting = Waiting(unanswered(request), peer, header, now.monotonic_ms + wait_ms)
         self._waiting.setdefault(pair, {})[header.client_id] = waiting
         self._by_topic.setdefault(header.topic, {})[pair] = None
         self._deadlines.run(waiting, waiting.deadline_ms)
         self.waiting_count += 1
-        self._by_connection.setdefault(peer.connection, set()).add(waiting)
+        self._by_connection.setdefault(peer.connection, {})[waiting] = None
 
         return [*effects, *self.moved((pair,), now)]
+
+    def _make_room(self) -> list[Effect]:
+        """End the oldest fetches of the connection with most of them: its clients ask again."""
+        most = max(self._by_connection.values(), key=len)
+        given_up = [*islice(most, _GIVEN_UP_COUNT)]
+
+        return [effect for each in given_up for effect in self._end(each, "TOO_MANY_WAIT")]
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -460,7 +468,7 @@ class LaneFetcher:
                     del self._by_topic[header.topic]
         self._deadlines.stop(waiting)
         connection = waiting.peer.connection
-        self._by_connection[connection].discard(waiting)
+        del self._by_connection[connection][waiting]
         if not self._by_connection[connection]:
             del self._by_connection[connection]
 

@@ -353,3 +353,27 @@ def test_a_former_holder_completes_and_renews_nothing() -> None:
     assert table(shell).queues[0].committed == 0
     assert b.done(present) == b.done(present) == ["done"]
     assert [each.offsets for each in b.fetch()] == [(1,)]
+
+
+def test_no_connection_takes_the_places_of_all_fetches_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who has most of them asks again, its oldest first; the others wait as ever."""
+    monkeypatch.setattr(fetch, "WAITING_MAX", 4)
+    monkeypatch.setattr(fetch, "_GIVEN_UP_COUNT", 2)
+    shell = lead()
+    topics = tuple(f"topic-{number}" for number in range(4))
+    create(shell, *(TopicSet(each, 1, 1) for each in topics))
+    shell.call(34, {}, heartbeat_body("a", GROUP, topics), peer=peer_of("a"))
+    a, b = Member(shell), Member(shell, "b")
+    waiting = [a.wait(topic=each) for each in topics]
+
+    mine = b.wait()
+
+    replies = [shell.reply_to(each) for each in waiting]
+    assert [each and (each.code, each.remark) for each in replies] == [
+        *[(ResponseCode.PULL_RETRY_IMMEDIATELY, "TOO_MANY_WAIT")] * 2,
+        *[None] * 2,
+    ]
+    assert shell.reply_to(mine) is None
+    assert shell.core.lanes.fetcher.waiting_count == 3
