@@ -76,6 +76,10 @@ _RETRIES: Final = (
     "group[{group}] cannot change to concurrency Key while {messages} must be tried again, which no "
     "consumer by key gets: let its consumers finish first"
 )
+_UNREAD: Final = (
+    "group[{group}] cannot change to concurrency Key before the broker has looked at {messages} that wait for a time, for some "
+    "may have to be tried again: send it again in a moment"
+)
 _LETTERS: Final = (
     "group[{group}] cannot change to concurrency Queue while {letters} of its lanes must be stored: send it again in a moment, or "
     "reset the group's offsets if the broker cannot store them"
@@ -241,8 +245,10 @@ class GroupAdministration:
         self._check_held_keys(group, "change to concurrency Key")
         waiting = retries_left(self._context.state, group)
         waiting += sum(count for _, count in self._retries.waiting((group,)))
+        unread = self._retries.unread
         if waiting:
-            text = _RETRIES.format(group=group, messages=counted(waiting, "message"))
+            text, count = (_UNREAD, unread) if waiting == unread else (_RETRIES, waiting - unread)
+            text = text.format(group=group, messages=counted(count, "message"))
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_letters(self, present: GroupSet, wanted: GroupSet) -> None:

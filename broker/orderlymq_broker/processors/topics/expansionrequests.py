@@ -263,6 +263,7 @@ class ExpansionProcessor:
 
     def tick(self, now: Now) -> list[Effect]:
         """Abort fences that did not go on in time; end settlings that have lasted long enough."""
+        self._retries.tick(now)
         effects: list[Effect] = []
         expansions = self._context.state.expansions
         by_topic = expansions.by_topic

@@ -4,13 +4,15 @@ Which groups have messages in the delay levels that will be tried again.
 A message that an ordered group handed back waits in the schedule topic until it is due and only then stands in
 the group's retry topic. Its target is written in the message alone, so the waiting ones are read once,
 by the leader, in steps that hold nobody up, and remembered until they have been handed on. The rules:
-what was not looked at yet counts as waiting, for every group; what was proposed and is not applied counts, too.
+what was not looked at yet counts as waiting, for every group; what was proposed and is not applied counts, too. Once somebody has
+asked, each tick reads on: who asks again a moment later has an answer, however many messages wait and come meanwhile.
 """
 
 from collections import Counter, deque
 from collections.abc import Collection
 from typing import Final
 
+from orderlymq_broker.core.effects import Now
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.consumequeue import read_entries, read_messages
@@ -23,12 +25,17 @@ from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, retry_topic
 # ones so many bytes of a level, which is as much as it hands on together.
 STEP_MAX: Final = 512
 SIZE_MAX: Final = 4 << 20
+# For so long after a question each tick takes a step: who was refused tries again every few minutes.
+ATTENTION_MS: Final = 10 * 60_000
 
 
 class RetryWatch:
     """Knows what waits in the delay levels, as far as it has looked.
 
     Life cycle: `start` at each begin of leadership; nothing is read before somebody asks.
+
+    Attributes:
+        unread: how many messages were not looked at yet when somebody asked last.
     """
 
     def __init__(self, context: Context) -> None:
@@ -37,24 +44,37 @@ class RetryWatch:
         # Per level: (offset, group) of the messages that go to a retry topic.
         self._waiting: dict[int, deque[tuple[int, str]]] = {}
         self._counts: Counter[str] = Counter()
+        self.unread = 0
+        self._is_asked = False
+        # Monotonic time until which each tick reads on.
+        self._until_ms = 0
 
     def start(self) -> None:
         """Forget everything."""
+        self._is_asked, self._until_ms = False, 0
         self._seen.clear()
         self._waiting.clear()
         self._counts.clear()
 
     def waiting(self, groups: Collection[str]) -> list[tuple[str, int]]:
         """Return (group, messages) for those of *groups* that wait for a retry, the most first."""
-        unread = self._read()
+        self._is_asked = True
+        self.unread = self._read()
         under_way = self._context.view.retrying
         counts = (
-            (group, self._counts[group] + under_way[retry_topic(group)] + unread)
+            (group, self._counts[group] + under_way[retry_topic(group)] + self.unread)
             for group in dict.fromkeys(groups)
         )
         found = [(group, count) for group, count in counts if count]
 
         return sorted(found, key=lambda each: (-each[1], each[0]))
+
+    def tick(self, now: Now) -> None:
+        """Read on while somebody waits for an answer."""
+        if self._is_asked:
+            self._is_asked, self._until_ms = False, now.monotonic_ms + ATTENTION_MS
+        if now.monotonic_ms < self._until_ms:
+            self._read()
 
     def _read(self) -> int:
         """Look at a few more messages; return how many are still to be looked at."""

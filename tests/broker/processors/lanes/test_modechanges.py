@@ -2,6 +2,7 @@
 
 import pytest
 
+from orderlymq_broker.processors.topics import pendingretries
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.lanes import LaneReport, LaneReports
@@ -83,6 +84,27 @@ def test_a_retry_that_is_lost_keeps_no_change_waiting(way: str) -> None:
     retry(shell, way)
     shell.lose_proposals()
 
+    assert change(shell, concurrency="Key").code == 0
+
+
+def test_no_delayed_messages_of_others_keep_a_change_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: however many wait and come; who asks again a moment later finds that the broker has looked at them meanwhile."""
+    monkeypatch.setattr(pendingretries, "STEP_MAX", 2)
+    shell = by_queue()
+
+    def delay(count: int) -> None:
+        for _ in range(count):
+            send(shell, TOPIC, props=properties(DELAY="18"))
+
+    delay(12)
+    refused = change(shell, concurrency="Key")
+    shell.pass_time(1_000)
+    delay(12)
+    shell.pass_time(1_000)
+
+    assert (refused.code, "looked at 10 messages" in (refused.remark or "")) == (1, True)
     assert change(shell, concurrency="Key").code == 0
 
 
