@@ -16,7 +16,7 @@ from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
 from tests.broker.calls import calls_in
 from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import BOB, Shell
-from tests.broker.processors.lanes.member import Member, lead, produce
+from tests.broker.processors.lanes.member import Member, lead, produce, table
 from tests.broker.processors.requests import create, heartbeat, lock, send, unlock
 
 
@@ -186,6 +186,21 @@ def test_a_group_that_has_consumed_all_has_a_backlog_of_zero(held: AdminShell) -
     assert backlog(held) == {("billing",): 0, ("audit",): 0}
     held.follow()
     assert backlog(held) == {}
+
+
+def test_the_backlog_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
+    """A lane that is held keeps the committed offset, and an autoscaler must start nobody for what was consumed behind it."""
+    shell = lead(on_dead_letter="HoldKey", retry_max_times=1)
+    produce(shell, "x", "x", *"abcd")
+    member = Member(shell)
+    x, *others = member.fetch(maxLanes=3)
+    member.say("retry", x)
+    member.done(*others)
+    assert table(shell).queues[0].committed == 0
+
+    shell.pass_time(LOOK_MS + 1_000, step=1_000)
+
+    assert backlog(shell) == {("billing",): 4}
 
 
 def test_a_group_that_broadcasts_has_no_backlog(held: AdminShell) -> None:

@@ -27,6 +27,7 @@ from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneFreed, LanesMoved
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Outcome
+from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body import lanes as wire
 from orderlymq_protocol.codes import ResponseCode
@@ -72,6 +73,16 @@ def lane_stand(state: BrokerState, group: str, topic: str, queue_id: int) -> Sta
     ready = (lane.first for lane in queue.in_state(LaneState.READY))
 
     return Stand(min(ready, default=queue.scanned), queue.serial)
+
+
+def lane_backlog(state: BrokerState, group: str, topic: str, queue: Queue) -> int | None:
+    """Return how many messages of a queue a group by key has not consumed, None where its committed offset says that."""
+    config = state.groups.get(group)
+    lanes = state.lanes.queues_of(group, topic).get(queue.queue_id)
+    if config is None or not config.by_key or lanes is None:
+        return None
+
+    return lanes.owed + queue.next_offset - max(lanes.scanned, queue.min_offset)
 
 
 class LaneOverview:

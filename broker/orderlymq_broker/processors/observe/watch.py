@@ -19,7 +19,13 @@ from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
-from orderlymq_broker.processors.lanes.overview import NAMES, WAITING, Stand, lane_stand
+from orderlymq_broker.processors.lanes.overview import (
+    NAMES,
+    WAITING,
+    Stand,
+    lane_backlog,
+    lane_stand,
+)
 from orderlymq_broker.processors.observe.lags import Lag, Place, Readings, WorstLags
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
@@ -346,7 +352,9 @@ class Watch:
                 known.since_wall_ms = now.wall_ms
             self._progress[place] = known
             age_s = self._age_s(place, known, queue, committed, now)
-            worst.add(group, topic_name, queue.next_offset - committed, age_s)
+            left = lane_backlog(self._context.state, group, topic_name, queue)
+            messages = queue.next_offset - committed if left is None else left
+            worst.add(group, topic_name, messages, age_s)
             still_ms = now.monotonic_ms - known.since_ms
             if stand.offset >= queue.next_offset or not self._context.state.members.of_group(group):
                 continue
