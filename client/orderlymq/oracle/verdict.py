@@ -480,6 +480,14 @@ class _Queues:
         if newest is not None and 0 <= event.epoch < newest.epoch:
             why = f"epoch {event.epoch} delivers after epoch {newest.epoch} has begun"
             self._add(Defect.OVERLAPPED, event, why, newest)
+        elif (
+            newest is not None
+            and 0 <= event.epoch == newest.epoch
+            and event.client != newest.client
+            and newest.client not in line.open  # who works still is told above
+        ):
+            why = f"epoch {event.epoch} was given to {newest.client}"
+            self._add(Defect.OVERLAPPED, event, why, newest)
         if newest is None or event.epoch >= newest.epoch:
             line.newest = event
 

@@ -179,6 +179,10 @@ PLANTED = {
         ],
         (Defect.OVERLAPPED, "b", "g0:0", [0, 2]),
     ),
+    "an epoch is given twice": (
+        [deliver("a", 0), done("a", 0), deliver("b", 1, client="c2"), done("b", 1, client="c2")],
+        (Defect.OVERLAPPED, "b", "g0:0", [0, 2]),
+    ),
     "an offset is jumped over": (
         [ack("b", 1), deliver("a", 0), done("a", 0), deliver("c", 2), done("c", 2)],
         (Defect.SKIPPED, "c", "g0:0", [0, 3]),
