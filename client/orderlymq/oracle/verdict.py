@@ -178,6 +178,17 @@ class _Facts:
         resets = self.resets.get((drained.group, drained.topic, queue), ())
         return next((each for each in reversed(resets) if each.at < drained.at), None)
 
+    def judged_since(self, group: str, ack: Event, turn: Event) -> int | None:
+        """Return since when a group should not have passed over a message that had its turn; None where nobody knows.
+
+        A reset before that turn may have led back to it, and what was delivered before the reset did not overtake it.
+        """
+        resets = self.resets.get((group, ack.topic, ack.queue), ())
+        back = [each for each in resets if each.at < turn.at and each.offset <= ack.offset]
+        if any(each.offset < 0 for each in back):
+            return None
+        return max((each.at for each in back), default=-1)
+
     def is_missing(self, ack: Event, drained: Event) -> bool:
         """Return whether a group has drained a topic without this message, as far as can be known.
 
@@ -371,17 +382,19 @@ def _overtaken(
     """Yield each message of a key that a group got after one that was sent when it was acknowledged."""
     # Nobody could wait for a group that came after the key had moved.
     expansions = [grown.at for grown in facts.expansions[topic] if grown.at < since]
-    # By queue the last turn; by queue and expansions before the send the last end of work.
-    turns: dict[str, Event] = {}
-    ends: dict[tuple[str, int], Event] = {}
+    # By queue the last turn; by queue and expansions before the send the last end of work; each since a reset.
+    turns: dict[tuple[str, int], Event] = {}
+    ends: dict[tuple[str, int, int], Event] = {}
     found: set[str] = set()
     for after, before in _steps(facts, sends):
         for send in before:
-            turn = firsts.get((group, send.message))
-            if turn is not None:
-                queue = facts.acks[send.message].queue
-                turns[queue] = max(turns.get(queue, turn), turn, key=_time)
-                place = queue, bisect_left(expansions, send.at)
+            turn, sent = firsts.get((group, send.message)), facts.acks[send.message]
+            judged = None if turn is None else facts.judged_since(group, sent, turn)
+            if turn is not None and judged is not None:
+                turns[sent.queue, judged] = max(
+                    turns.get((sent.queue, judged), turn), turn, key=_time
+                )
+                place = sent.queue, bisect_left(expansions, send.at), judged
                 end = facts.dones.get((group, send.message), turn)
                 ends[place] = max(ends.get(place, end), end, key=_time)
         second = firsts.get((group, after.message))
@@ -389,9 +402,13 @@ def _overtaken(
             continue
         ack = facts.acks[after.message]
         grown = bisect_right(expansions, ack.at)
-        others = [turn for queue, turn in turns.items() if queue == ack.queue]
+        others = [t for (queue, s), t in turns.items() if queue == ack.queue and s <= second.at]
         # In two queues nothing but the end of the first one's work keeps the order.
-        others += [e for (queue, n), e in ends.items() if queue != ack.queue and n == grown]
+        others += [
+            end
+            for (queue, n, s), end in ends.items()
+            if queue != ack.queue and n == grown and s <= second.at
+        ]
         first = max(others, key=_time, default=second)
         if second.at < first.at and first.message not in found:
             found.add(first.message)

@@ -421,6 +421,29 @@ def test_what_is_lost_after_a_reset_is_what_stands_behind_its_offset(
     assert "".join(each.message for each in found if each.defect is Defect.LOST) == lost
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_what_a_reset_leads_back_to_was_not_overtaken_before(place: int) -> None:
+    """Law: a group that began behind a message, and is led back to it, has it late by what an administrator did."""
+    begun = [*CLEAN[:4], deliver("b", 1), done("b", 1)]
+    reset = replace(commit(place), kind=Kind.RESET)
+    again = [deliver("a", 0), done("a", 0), deliver("b", 1), done("b", 1)]
+
+    assert defects([*begun, reset, *again]) == []
+    assert defects([*begun, *again]) == [Defect.REORDERED]
+    assert defects([*begun, replace(reset, queue="g0:1"), *again]) == [Defect.REORDERED]
+    assert defects([*begun, replace(reset, group="audit"), *again]) == [Defect.REORDERED]
+
+
+def test_what_a_reset_leads_back_to_comes_in_order() -> None:
+    """Law: it excuses what was delivered before it, and nothing behind."""
+    reset = replace(commit(0), kind=Kind.RESET)
+    begun = [*CLEAN[:4], send("c"), ack("c", 2), deliver("c", 2), done("c", 2)]
+    again = [deliver("b", 1), done("b", 1), deliver("a", 0), done("a", 0)]
+
+    assert Defect.REORDERED in defects([*begun, reset, *again])
+    assert Defect.REORDERED in defects([*begun, replace(reset, offset=1), *again])
+
+
 def test_what_a_reset_wants_again_is_to_be_done_again() -> None:
     """Law: a message that comes again behind a reset is owed like a new one; who had it before the reset may still be done."""
     begun = [*CLEAN[:10], replace(commit(0), kind=Kind.RESET)]
