@@ -17,13 +17,19 @@ from typing import Final
 
 from orderlymq import __version__
 from orderlymq_backup import catalogue
-from orderlymq_backup.errors import BackupError, GroupsDiffer, PlaceBusy, TargetRefused
+from orderlymq_backup.errors import (
+    BackupDamaged,
+    BackupError,
+    GroupsDiffer,
+    PlaceBusy,
+    TargetRefused,
+)
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
-from orderlymq_backup.restore import NONSENSE
+from orderlymq_backup.restore import NONSENSE, verify_part
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.doctor.log import reading_copy
 from orderlymq_broker.replication.recovery import Recovery
-from orderlymq_broker.server.backups import copy_files
+from orderlymq_broker.server.backups import CopiedFile, copy_files
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.store.entry import split_entry
@@ -175,29 +181,25 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
                 manifest, files = copy_files(store, folder / "copy")
             finally:
                 store.close()
-        except NONSENSE as error:
+            part = Part(
+                cluster=identity.cluster,
+                group=identity.group,
+                node=identity.node_id,
+                index=manifest.index,
+                term=manifest.term,
+                physical_end=manifest.physical_end,
+                taken_ms=machine_ms(),
+                files=tuple(_described(folder / "copy", file) for file in files),
+            )
+            # As a restore would: a damaged value is in the way of no entry, and nobody could restore it.
+            verify_part(folder / "copy", part)
+        except (BackupDamaged, *NONSENSE) as error:
             raise BackupError(
                 f"{survivor.data_dir} is damaged ({error}); run `orderlymq doctor` on it, and name another survivor"
             ) from error
-        stored = [
-            BackupFile(
-                name=file.name,
-                size=file.size,
-                sha256=_put(storage, folder / "copy" / file.name),
-                tail=file.tail,
-            )
-            for file in files
-        ]
-    return Part(
-        cluster=identity.cluster,
-        group=identity.group,
-        node=identity.node_id,
-        index=manifest.index,
-        term=manifest.term,
-        physical_end=manifest.physical_end,
-        taken_ms=machine_ms(),
-        files=tuple(stored),
-    )
+        for stored in part.files:
+            storage.put(blob_key(stored.sha256), folder / "copy" / stored.name)
+    return part
 
 
 def _apply_all(store: RocksStore) -> None:
@@ -217,8 +219,7 @@ def _apply_all(store: RocksStore) -> None:
         store.write(batch, sync=True)
 
 
-def _put(storage: Storage, path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    storage.put(blob_key(digest), path)
-    return digest
+def _described(directory: Path, file: CopiedFile) -> BackupFile:
+    with (directory / file.name).open("rb") as data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+    return BackupFile(name=file.name, size=file.size, sha256=digest, tail=file.tail)

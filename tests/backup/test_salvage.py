@@ -66,6 +66,31 @@ async def test_what_the_newest_survivor_has_goes_on(tmp_path: Path, seed: int) -
     assert all(each.offset < ends[each.queue] for each in acknowledged)
 
 
+async def test_a_damaged_survivor_is_named_and_another_one_is_taken(tmp_path: Path) -> None:
+    """Law: a damaged value is in no entry's way, but nobody could restore it: so a salvaged backup is read before it counts."""
+    storage, body = Folder(tmp_path / "backups"), random.Random(0).randbytes(5_000)
+    with Cluster(tmp_path / "former", replicas=3) as former:
+        former.create_topic(TOPIC)
+        async with Producer("shop", former.name_server) as producer:
+            await producer.send(TOPIC, body, key="k")
+    disks = [tmp_path / "former" / f"replica-{node}" for node in (1, 2, 3)]
+    newest = max(disks, key=lambda disk: (look(disk).term, look(disk).last))
+    store = RocksStore(store_path(newest))
+    store.flush()
+    store.close()
+    (table,) = (
+        path for path in store_path(newest).glob("*.sst") if body[1_000:1_100] in path.read_bytes()
+    )
+    table.write_bytes(table.read_bytes().replace(body[1_000:1_100], body[1_000:1_100][::-1]))
+
+    with pytest.raises(BackupError, match=f"{newest} is damaged.*name another survivor"):
+        salvage(storage, disks, lambda _: None)
+    assert catalogue.ids(storage) == []
+
+    disks.remove(newest)
+    verify(storage, salvage(storage, disks, lambda _: None), tmp_path)
+
+
 async def test_a_replica_that_runs_or_is_none_is_refused(tmp_path: Path) -> None:
     """Law: nothing is made of a directory in use, and none of an empty one."""
     storage = Folder(tmp_path / "backups")
