@@ -8,10 +8,10 @@ Pure: connections are numbers, time is given. Rules kept here:
   registers an older one;
 - an ordered topic keeps its queues and addresses when its group is gone: a key is mapped to a queue by
   the number of queues, so that a shorter list would move keys and break their order. Only a deletion,
-  or a registration with a higher version that lacks the topic, takes it out. Deletions themselves are
-  not remembered beyond the group's loss: a replica that lags and registers first may bring a deleted
-  topic back until one that knows better registers. Remembering would be worse: a cluster that was made
-  again under the same name starts at low versions.
+  a registration with a higher version that lacks the topic, or the first one of a group that comes from a
+  backup takes it out. Deletions themselves are not remembered beyond the group's loss: a replica that lags
+  and registers first may bring a deleted topic back until one that knows better registers. Remembering
+  would be worse: a cluster that was made again under the same name starts at low versions.
 `answers` has the questions, `processor` reads and answers requests.
 """
 
@@ -421,12 +421,15 @@ class RouteRegistry(Answers):
 
 
 def _is_other(broker: Broker, version: DataVersion, *, is_restored: bool) -> bool:
-    """Return whether what a former life of this name server kept of a name is of another group than the one that registers.
+    """Return whether what is kept of a name without addresses is of another group than the one that registers.
 
-    Counter and time of one group rise together, so that a later time is that of a change which the keeper has not seen, or of a
-    group that was made again and counts from the beginning. One that comes from a backup may be older in both.
+    Counter and time of one group rise together, so that a later time than that of a former life of this name server is that of
+    a change which the keeper has not seen, or of a group that was made again and counts from the beginning. One that comes from
+    a backup may be older in both.
     """
-    return broker.kept is not None and (is_restored or version.timestamp > broker.kept.timestamp)
+    if is_restored and broker.version is None:
+        return True
+    return broker.kept is not None and version.timestamp > broker.kept.timestamp
 
 
 def _published(broker: Broker) -> tuple[object, ...]:

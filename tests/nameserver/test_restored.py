@@ -54,6 +54,24 @@ def test_an_ordered_topic_has_no_route_until_all_restored_groups_have_registered
     assert queues(server, "orders") == {"group-a": 4, "group-b": 4}
 
 
+def test_what_comes_from_a_backup_is_believed_by_a_name_server_that_knew_more() -> None:
+    """Law: it outlived the cluster, and what came there after the backup is nowhere now; a replica that lags changes nothing."""
+    server = core()
+    later = registration(9, topic("orders", 8, order=True), topic("bills", order=True), timestamp=9)
+    grown = registration(2, topic("orders", 6, order=True), timestamp=10)
+    register(server, GROUP_A, later)
+    server.routes.connection_closed(1)
+    assert queues(server, "orders") == {"group-a": 8}
+
+    register(server, GROUP_A, TOPICS, connection=2, restored="group-a")
+    assert queues(server, "orders") == {"group-a": 4}
+    assert route(server, "bills") is None
+
+    register(server, GROUP_A, grown, connection=3, restored="group-a")
+    register(server, GROUP_A, TOPICS, connection=4, restored="group-a")
+    assert queues(server, "orders") == {"group-a": 6}
+
+
 def test_a_group_that_has_registered_once_is_not_awaited_again() -> None:
     """Law: what was heard of all groups stays; one that is gone, or is removed on purpose, keeps no route away."""
     server = core()

@@ -180,7 +180,7 @@ def test_an_ordered_topic_keeps_id_0_while_only_a_follower_lives() -> None:
 
 
 def test_an_ordered_topic_goes_when_it_is_deleted_or_a_higher_version_lacks_it() -> None:
-    """Law: these two, and nothing else, take an ordered topic out of the route."""
+    """Law: nothing else takes an ordered topic out of the route, unless its group comes from a backup."""
     server = core()
     register(server, GROUP_A, registration(5, topic("x", order=True), topic("y", order=True)))
     server.routes.connection_closed(1)
