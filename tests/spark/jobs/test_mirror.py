@@ -20,7 +20,13 @@ from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import Message
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_spark.cluster.access import BLOCK_ROWS, Fetched, access_to
-from orderlymq_spark.errors import CheckpointInUse, OptionError, QueueListChanged, SinkConflict
+from orderlymq_spark.errors import (
+    CheckpointInUse,
+    DataLost,
+    OptionError,
+    QueueListChanged,
+    SinkConflict,
+)
 from orderlymq_spark.explain.explanation import explain
 from orderlymq_spark.jobs.mirror import job
 from orderlymq_spark.locations.addresses import location
@@ -314,6 +320,28 @@ def test_a_queue_of_which_all_has_aged_out_ends_the_run(
 
     passing.numbered(topic, 3, start=7)
     assert mirror(both, topic, tmp_path).data["rows"] == 3
+
+
+def test_a_queue_that_ages_before_its_first_copy_begins_later(
+    clusters: Clusters, passing: Topics, tmp_path: Path
+) -> None:
+    """Law: a queue waits for its turn as long as others are copied; what goes meanwhile leaves no hole where there is nothing."""
+    both = Clusters(passing, clusters.target)
+    topic = both.make(next(_NAMES), queues=1)
+    passing.numbered(topic, 7)
+    running = job.mirror_of(spec(both, topic, tmp_path))
+    parts = running.look()
+    age(passing, topic)
+
+    assert running.copy(parts, Event()) == 0
+    passing.numbered(topic, 3, start=7)
+    assert running.copy(running.look(), Event()) == both.check_prefix(topic) == 3
+
+    passing.numbered(topic, 3, start=10)
+    parts = running.look()
+    age(passing, topic)
+    with pytest.raises(DataLost, match=r"\[10, 13\) aged out"):
+        running.copy(parts, Event())
 
 
 @pytest.mark.parametrize("wiped", [False, True])

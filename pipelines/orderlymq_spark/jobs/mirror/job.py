@@ -421,7 +421,8 @@ class Mirror:
         for end in appended(chunks(), append, is_empty=self.ends[part.queue] == 0):
             self._copied[copy] = self.ends[part.queue] = done = end
         for block in read:
-            if block.moved_to is not None and block.next_offset == done:
+            # A target that never had a message begins where the source does when it is looked at again.
+            if block.moved_to is not None and block.next_offset == done and self.ends[part.queue]:
                 raise DataLost(
                     f"{QueueRange(part.queue, done, block.moved_to)} aged out at the source before it was copied; delete the "
                     "target's topic and begin again"
