@@ -93,6 +93,22 @@ def test_a_group_that_the_source_gets_moves_no_pair() -> None:
     assert pair("orders", queues(*mine), queues(*theirs)).items() >= ten.items()
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (["demo-9", "demo-10"], ["dr-0", "dr-1"]),
+        ([f"b-{number}" for number in range(1, 11)], [f"dr-{number}" for number in range(10)]),
+        (["a", "b"], ["x-9", "x-10"]),
+    ],
+)
+def test_groups_that_clients_put_in_another_order_make_no_pairs(
+    mine: list[str], theirs: list[str]
+) -> None:
+    """Law: clients hash keys over groups in the order of their names as text; a key would have another queue at the target."""
+    with pytest.raises(QueueListChanged, match="the same queue at both"):
+        pair("orders", queues(*mine), queues(*theirs))
+
+
 def test_a_topic_that_grew_is_copied_up_to_there() -> None:
     """Its old queues have copies; what lacks them is reported when all from before is copied."""
     mine = queues("a", "b", count=4)

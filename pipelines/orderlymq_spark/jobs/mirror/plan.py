@@ -54,13 +54,21 @@ def pair(topic: str, source: Sequence[MessageQueue], target: Sequence[MessageQue
     Queues that the target lacks are left out, because the source's topic may have grown.
 
     Raises:
-        QueueListChanged: The target has queues that the source has not, so keys would have other queues there.
+        QueueListChanged: The target has queues that the source has not, or clients put them in another order, so keys would
+            have other queues there.
     """
     mine, theirs = (
         sorted({queue.broker_name for queue in each}, key=_by_number) for each in (source, target)
     )
     same = set(theirs) <= set(mine)
     names = {name: name for name in theirs} if same else dict(zip(mine, theirs, strict=False))
+    copies = [names[name] for name in sorted(names)]
+    if copies != sorted(copies):
+        raise QueueListChanged(
+            f"{topic} has {_list(source)} at the source and {_list(target)} at the target; a key must have the same queue at "
+            "both, and clients count the queues by the names of broker groups as texts, in which demo-10 comes before demo-9: "
+            "name the target's broker groups so that each has the place of its source there"
+        )
     wanted = {
         queue: MessageQueue(topic, names[queue.broker_name], queue.queue_id)
         for queue in source
