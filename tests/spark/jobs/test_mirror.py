@@ -433,7 +433,7 @@ def test_topics_must_fit(clusters: Clusters, tmp_path: Path) -> None:
         mirror(clusters, larger, tmp_path)
 
     smaller = clusters.make(next(_NAMES), queues=1, source_queues=2)
-    with pytest.raises(QueueListChanged, match="2 queues at the source and 1 at the target"):
+    with pytest.raises(QueueListChanged, match="2 queues at the source and has 1 at the target"):
         mirror(clusters, smaller, tmp_path)
 
     with pytest.raises(OptionError, match="does not copy %RETRY%"):
