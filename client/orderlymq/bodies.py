@@ -27,6 +27,10 @@ T = TypeVar("T")
 AvroSchema: TypeAlias = str | dict[str, Any] | list[Any]
 _AVRO_MARKER: Final = b"\xc3\x01"
 _AVRO_HEAD_BYTES: Final = len(_AVRO_MARKER) + 8
+# The logical type of decimals as bodies are read by; fastavro's own has no limit.
+_BOUNDED: Final = "orderlymq-decimal"
+# A byte holds two digits, and some writers fill up with leading ones. Time grows with the square of the length.
+_DECIMAL_SPARE_BYTES: Final = 16
 # What Avro's logical types are in Python.
 _AVRO_TYPES: Final = (bytes, datetime, date, time, Decimal, UUID)
 
@@ -138,19 +142,21 @@ class Avro(Generic[T]):
         older: schemas that bodies may also be written by.
 
     Raises:
-        SettingError: A schema is none, or has an array whose items take no bytes: a short body could hold any number.
+        SettingError: A schema is none, or a body by it has no bound: an array's items take no bytes, so that a short body could
+            hold any number, or a type holds values of itself, which could nest deeper than the process bears.
     """
 
     def __init__(self, kind: type[T], schema: AvroSchema, *older: AvroSchema) -> None:
         try:
-            from fastavro import schemaless_reader, schemaless_writer  # noqa: PLC0415 - as above
+            from fastavro import read, schemaless_reader, schemaless_writer  # noqa: PLC0415 - as above
         except ImportError as error:
             raise ImportError(f"{error}; install it with: pip install 'orderlymq[avro]'") from error
         self._kind = kind
         self._read, self._write = schemaless_reader, schemaless_writer
+        read.LOGICAL_READERS[f"bytes-{_BOUNDED}"] = _bounded_decimal
         known = [_parsed(each) for each in (schema, *older)]
-        self._head, self._schema = known[0]
-        self._schemas = dict(reversed(known))
+        self._head, self._schema, self._wanted = known[0]
+        self._schemas = {head: bounded for head, _, bounded in reversed(known)}
 
     def encode(self, value: T) -> bytes:
         """Return the body of a value.
@@ -184,7 +190,7 @@ class Avro(Generic[T]):
                 message, self._kind, f"its schema {number} is not known; pass it as an older one"
             )
         try:
-            record = self._read(body, written, self._schema)
+            record = self._read(body, written, self._wanted)
         except Exception as error:  # whatever a foreign reader raises; its text may show the body
             why = f"it cannot be read by its schema ({type(error).__name__})"
             raise _invalid(message, self._kind, why) from None
@@ -196,34 +202,62 @@ class Avro(Generic[T]):
             raise _invalid(message, self._kind, _fault(error)) from None
 
 
-def _parsed(schema: AvroSchema) -> tuple[bytes, Any]:
-    """Return the head of bodies that are written by a schema, and the schema as fastavro wants it."""
+def _parsed(schema: AvroSchema) -> tuple[bytes, Any, Any]:
+    """Return the head of bodies that are written by a schema, and the schema as fastavro wants it to write and to read by."""
     from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form  # noqa: PLC0415
 
     try:
-        found = parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
+        given = json.loads(schema) if isinstance(schema, str) else schema
+        found, bounded = parse_schema(given), parse_schema(_bounded(given))
         number = fingerprint(to_parsing_canonical_form(found), "CRC-64-AVRO")
     except Exception as error:  # whatever fastavro raises of a schema that is none
         raise SettingError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
-    for kind in _avro_types(found):
+    for kind, around in _avro_types(found):
         if isinstance(kind, dict) and kind["type"] == "array" and not _takes_bytes(kind["items"]):
             raise SettingError(
                 f"items of the array {kind} take no bytes; give them a type that does"
             )
-    return _AVRO_MARKER + bytes.fromhex(number), found
+        if isinstance(kind, str) and kind in around:
+            raise SettingError(
+                f"{kind} holds values of itself, which a body could nest too deep to be read; take Json or Msgpack for it"
+            )
+    return _AVRO_MARKER + bytes.fromhex(number), found, bounded
 
 
-def _avro_types(schema: Any) -> Iterator[Any]:
-    """Yield a schema that fastavro has parsed, and every type in it; names of types stand for themselves."""
-    yield schema
+def _avro_types(
+    schema: Any, around: frozenset[str] = frozenset()
+) -> Iterator[tuple[Any, frozenset[str]]]:
+    """Yield a schema that fastavro has parsed, and every type in it, with the names of those *around*; names of types stand for themselves."""
+    yield schema, around
     inner: list[Any] = []
     if isinstance(schema, list):
         inner = schema
     elif isinstance(schema, dict):
         inner = [each["type"] for each in schema.get("fields", ())]
         inner += [schema[key] for key in ("type", "items", "values") if key in schema]
+        around |= {schema["name"]} if "name" in schema else set()
     for each in inner:
-        yield from _avro_types(each)
+        yield from _avro_types(each, around)
+
+
+def _bounded(schema: Any) -> Any:
+    """Return a schema by which decimals are read that have no more digits than they may."""
+    if isinstance(schema, list):
+        return [_bounded(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _bounded(value) for key, value in schema.items()}
+    if (found.get("type"), found.get("logicalType")) == ("bytes", "decimal"):
+        found["logicalType"] = _BOUNDED
+    return found
+
+
+def _bounded_decimal(data: bytes, writer: Any = None, reader: Any = None) -> Any:
+    from fastavro.read import LOGICAL_READERS  # noqa: PLC0415 - loaded already
+
+    if len(data) > writer["precision"] + _DECIMAL_SPARE_BYTES:
+        raise ValueError("the decimal has more digits than its precision")
+    return LOGICAL_READERS["bytes-decimal"](data, writer, reader)
 
 
 def _takes_bytes(schema: Any) -> bool:

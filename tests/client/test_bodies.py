@@ -6,10 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from io import BytesIO
 from typing import Any, Literal
 
 import msgspec
 import pytest
+from fastavro import schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -280,6 +282,56 @@ def test_a_short_body_cannot_hold_any_number_of_items(items: Any, refused: bool)
             Avro(dict[str, Any], avro_record(ID), avro_record(field))
     else:
         Avro(dict[str, Any], avro_record(ID, field))
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+@pytest.mark.parametrize(
+    "inner", [NODE, {"type": "array", "items": NODE}, {**NODE, "namespace": "shop"}]
+)
+def test_a_body_cannot_nest_without_an_end(inner: Any) -> None:
+    """Law: no bytes end a process. 20 KB of a list that is linked ended that of every consumer, one after the other."""
+    field = {"name": "chain", "type": ["null", inner]}
+    with pytest.raises(SettingError, match="Node holds values of itself"):
+        Avro(dict[str, Any], avro_record(ID, field))
+    with pytest.raises(SettingError, match="Node holds values of itself"):
+        Avro(dict[str, Any], avro_record(ID), avro_record(field))
+
+
+NET = {"name": "net", "type": {"type": "record", "name": "Price", "fields": [PRICE]}}
+BILLED = avro_record(NET, {"name": "gross", "type": "Price"})
+
+
+def test_a_type_may_be_named_again_beside_itself() -> None:
+    """A name alone is no nesting."""
+    bills: Avro[dict[str, Any]] = Avro(dict[str, Any], BILLED)
+    value = {each: {"price": Decimal("9.50")} for each in ("net", "gross")}
+
+    assert bills.decode(replace(message(0), body=bills.encode(value))) == value
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("count", "is_read"), [(9 + 16, True), (9 + 17, False), (2**20, False)])
+def test_a_decimal_has_no_more_digits_than_its_schema_says(
+    place: int, count: int, is_read: bool
+) -> None:
+    """Law: a body takes no time that its size does not explain. 100 KB of one number took ten seconds, and ten times as much a
+    hundred times as long; the process did nothing else.
+    """
+    bills: Avro[dict[str, Any]] = Avro(dict[str, Any], BILLED)
+    value = {each: {"price": Decimal("0.00")} for each in ("net", "gross")}
+    body = BytesIO()
+    body.write(bills.encode(value)[:10])
+    for at in range(2):
+        schemaless_writer(body, "bytes", bytes(count if at == place else 1))
+    received = replace(message(0), body=body.getvalue())
+
+    if is_read:
+        assert bills.decode(received) == value
+    else:
+        with pytest.raises(BodyInvalid, match=r"cannot be read by its schema \(ValueError\)"):
+            bills.decode(received)
 
 
 async def test_a_body_that_does_not_decode_goes_the_way_of_any_failure(
