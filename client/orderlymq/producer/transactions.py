@@ -296,11 +296,31 @@ class TransactionProducer(Producer):
 async def _called(
     function: Callable[[T], TransactionState | Awaitable[TransactionState]], argument: T
 ) -> object:
-    """Call a user's function: a plain one in a thread, where it may block."""
-    if inspect.iscoroutinefunction(function):
-        return await function(argument)
-    found: object = await asyncio.to_thread(function, argument)
-    return await found if inspect.isawaitable(found) else found
+    """Call a user's function: a plain one in a thread, where it may block.
+
+    Raises:
+        Exception: Whatever it raises, `SystemExit` and `KeyboardInterrupt` aside; its own `CancelledError` becomes another error.
+    """
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(argument)
+        found, error = await asyncio.to_thread(_in_thread, function, argument)
+        if error is not None:
+            raise error  # a StopIteration leaves a coroutine as a RuntimeError
+        return await found if inspect.isawaitable(found) else found
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("it was cancelled by something that it waited for") from error
+
+
+def _in_thread(function: Callable[[T], object], argument: T) -> tuple[object, BaseException | None]:
+    """Call a function; a future cannot carry everything that it may raise: who waits for a StopIteration waits for ever."""
+    try:
+        return function(argument), None
+    except BaseException as error:
+        return None, error
 
 
 def _as_state(found: object) -> TransactionState:

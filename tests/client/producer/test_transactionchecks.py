@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+from concurrent.futures import CancelledError
 
 import pytest
 
-from orderlymq import ReceivedMessage, TransactionProducer, TransactionState
+from orderlymq import Message, ReceivedMessage, TransactionProducer, TransactionState
 from orderlymq.connection.instance import ClientInstance
+from orderlymq.producer.transactions import Execute
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import CheckTransactionStateHeader
@@ -77,3 +79,73 @@ async def test_a_check_that_goes_on_though_it_is_cancelled_does_not_keep_its_pro
         async with asyncio.timeout(10):
             await producer.close()
         finish.set()
+
+
+async def test_a_check_that_raises_what_no_future_carries_leaves_the_next_one_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: no check is waited for after its end. Of 16 that `next` had nothing for, each kept its place for ever, and the broker got
+    no answer any more.
+    """
+    monkeypatch.setattr("orderlymq.producer.transactions.CHECKS_RUNNING_MAX", 1)
+    rows = iter([TransactionState.COMMIT])
+    asked: list[str] = []
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        asked.append(message.text)
+        return next(rows) if message.text == "known" else next(iter(()))
+
+    async with running(topics={"T": 1}) as cluster:
+        cluster.faults[RequestCode.END_TRANSACTION] = [lambda command, _: command.reply()]
+        async with TransactionProducer("tx", cluster.address, check=check) as producer:
+            await producer.send("T", "hello")
+            await until(lambda: bool(cluster.heartbeats))
+            for text in (b"unknown", b"known"):
+                cluster.append("T", 0, text, encode_properties({PGROUP: "tx"}))
+                ask(cluster)
+            await until(lambda: RequestCode.END_TRANSACTION in cluster.codes())
+
+    assert asked == ["unknown", "known"]
+
+
+def nothing_left(_message: Message) -> TransactionState:
+    return next(iter(()))
+
+
+def cancelled_elsewhere(_message: Message) -> TransactionState:
+    raise CancelledError
+
+
+async def cancelled_within(_message: Message) -> TransactionState:
+    other = asyncio.create_task(asyncio.sleep(60))
+    other.cancel()
+    await other
+    return TransactionState.COMMIT
+
+
+@pytest.mark.parametrize(
+    ("execute", "error"),
+    [
+        (nothing_left, RuntimeError),
+        (cancelled_elsewhere, CancelledError),
+        (cancelled_within, RuntimeError),
+    ],
+)
+async def test_whatever_a_local_transaction_raises_is_returned(
+    execute: Execute, error: type[Exception]
+) -> None:
+    """Law: the half message is stored, so its sender is told so, and what went wrong. One waited for ever, or was told of a
+    cancellation that nobody had asked for.
+    """
+    async with running(topics={"T": 1}) as cluster:
+        cluster.faults[RequestCode.END_TRANSACTION] = [lambda command, _: command.reply()]
+        async with (
+            TransactionProducer(
+                "tx", cluster.address, check=lambda _: TransactionState.UNKNOWN
+            ) as producer,
+            asyncio.timeout(10),
+        ):
+            result = await producer.send_in_transaction("T", "half", execute=execute)
+
+    assert (result.state, result.reported) == (TransactionState.UNKNOWN, True)
+    assert isinstance(result.error, error)
