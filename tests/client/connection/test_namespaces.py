@@ -1,5 +1,7 @@
 """Names inside namespaces, as NamespaceUtil of RocketMQ's clients makes them."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +152,42 @@ async def test_pull_consumers_of_a_namespace_take_bare_and_whole_names() -> None
     assert first.topic == "shop%T"
     found = [*fetched.messages, *by_hand.messages, *polled]
     assert [(each.topic, each.text) for each in found] == [("T", "x")] * 3
+    assert not {"T", "G", "L"} & said
+
+
+async def test_a_queue_that_is_made_by_hand_is_the_same_whatever_is_asked_about_it() -> None:
+    """Law: a bare topic is that of the namespace. Only a pull took it so: offsets were asked of the topic T of somebody else, and
+    committed there.
+    """
+    by_hand = MessageQueue("T", BROKER, 0)
+    async with running(topics=dict(WHOLE)) as cluster:
+        for topic, count in (("T", 3), ("shop%T", 5)):
+            for _ in range(count):
+                cluster.append(topic, 0, b"x")
+        async with PullConsumer("G", cluster.address, client_settings=SHOP) as reader:
+            await reader.fetch_queues("T")
+            range_ = await reader.min_offset(by_hand), await reader.max_offset(by_hand)
+            at = await reader.offset_for_timestamp(by_hand, 2**62)
+            await reader.commit(by_hand, 2)
+            committed = await reader.committed(by_hand)
+            reader.update_offset(by_hand, 4)
+        lite = LitePullConsumer("L", cluster.address, consume_from="first", client_settings=SHOP)
+        lite.assign([by_hand])
+        async with lite, asyncio.timeout(10):
+            lite.pause([by_hand])
+            lite.seek(by_hand, 1)
+            await lite.seek_to_begin(by_hand)
+            lite.resume([by_hand])
+            polled: list[ReceivedMessage] = []
+            while len(polled) < 5:
+                polled += await lite.poll(1)
+            await lite.commit()
+            assigned = lite.assignment
+        said = names_said(cluster)
+
+    assert (range_, at, committed) == ((0, 5), 5, 2)
+    assert assigned == (MessageQueue("shop%T", BROKER, 0),)
+    assert cluster.offsets == {("shop%G", "shop%T", 0): 4, ("shop%L", "shop%T", 0): 5}
     assert not {"T", "G", "L"} & said
 
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from orderlymq.consumer.group.calls import hand_back
-from orderlymq.consumer.group.queuereader import check_place
 from orderlymq.consumer.group.requests import PullResult, is_sent_away
 from orderlymq.consumer.pull.groupreader import SUSPEND_MS, SUSPENDED_TIMEOUT_S, GroupReader
 from orderlymq.consumer.settings import RECONSUME_CONCURRENT_MAX
@@ -92,11 +91,11 @@ class PullConsumer(GroupReader):
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset the next message will get."""
-        return await self._reader.max_offset(queue)
+        return await self._reader.max_offset(self._place(queue))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the oldest offset that is still there."""
-        return await self._reader.min_offset(queue)
+        return await self._reader.min_offset(self._place(queue))
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """Remember an offset for `commit` and for `close`.
@@ -104,7 +103,7 @@ class PullConsumer(GroupReader):
         Raises:
             SettingError: It is no queue, or no offset.
         """
-        check_place(queue, offset)
+        queue = self._place(queue, offset)
         self._reader.offsets.update(queue, offset, epoch=None, increase_only=False)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
@@ -115,7 +114,7 @@ class PullConsumer(GroupReader):
             BrokerError: The broker refused it, while another member holds the queue for example.
         """
         self.update_offset(queue, offset)
-        await self._reader.offsets.commit(queue)
+        await self._reader.offsets.commit(self._place(queue))
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Have a message delivered again later by the group's retry topic; -1 is the dead-letter queue.

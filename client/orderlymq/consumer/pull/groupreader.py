@@ -105,13 +105,21 @@ class GroupReader(Lifecycle):
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset nearest to a store time in milliseconds."""
-        return await self._reader.offset_at(queue, timestamp_ms)
+        return await self._reader.offset_at(self._place(queue), timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None when it has none."""
-        check_place(queue)
-        offset = await self._reader.offsets.fetch(queue)
+        offset = await self._reader.offsets.fetch(self._place(queue))
         return None if offset == NOT_FOUND else offset
+
+    def _place(self, queue: MessageQueue, offset: int = 0) -> MessageQueue:
+        """Return a queue under the name that brokers know: one that a program has made itself may have the bare topic.
+
+        Raises:
+            SettingError: It is no queue, or no offset.
+        """
+        check_place(queue, offset)
+        return self._instance.whole_queue(queue)
 
     # -- as the instance sees it
 

@@ -18,7 +18,6 @@ from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
 from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
-from orderlymq.consumer.group.queuereader import check_place
 from orderlymq.consumer.group.rebalance import Rebalance
 from orderlymq.consumer.group.requests import PullStatus, is_sent_away
 from orderlymq.consumer.group.subscriptions import Subscription, make_subscription
@@ -192,11 +191,9 @@ class LitePullConsumer(GroupReader):
         """
         if self._subscriptions:
             raise StateError("assign cannot be used together with subscribe")
-        wanted = list(queues)
-        for queue in wanted:
-            check_place(queue)
+        wanted = {self._place(queue) for queue in queues}
         self._assigned = True
-        self._take(set(wanted))
+        self._take(wanted)
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -265,9 +262,8 @@ class LitePullConsumer(GroupReader):
 
     def take_back(self, messages: Sequence[ReceivedMessage]) -> None:
         """Return these again by the next `poll`: they were returned by the last one, and nobody has seen them."""
-        whole = {self._instance.whole_queue(queue): it for queue, it in self._positions.items()}
         for message in reversed(messages):
-            position = whole.get(self._instance.whole_queue(message.queue))
+            position = self._positions.get(message.queue)
             if position is not None:
                 position.buffer.appendleft(message)
                 position.handed = position.done
@@ -315,8 +311,7 @@ class LitePullConsumer(GroupReader):
         Raises:
             SettingError: The queue is not assigned, or the offset is negative.
         """
-        check_place(queue, offset)
-        position = self._positions.get(queue)
+        position = self._positions.get(self._place(queue, offset))
         if position is None:
             raise SettingError(f"{queue} is not assigned to this consumer; assign it first")
         if offset < 0:
@@ -329,24 +324,25 @@ class LitePullConsumer(GroupReader):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the oldest message."""
-        self.seek(queue, await self._reader.min_offset(queue))
+        self.seek(queue, await self._reader.min_offset(self._place(queue)))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on at the next message that will be stored."""
-        self.seek(queue, await self._reader.max_offset(queue))
+        self.seek(queue, await self._reader.max_offset(self._place(queue)))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing of these queues out until `resume`."""
-        for queue in queues:
-            if queue in self._positions:
-                self._positions[queue].is_paused = True
+        self._pause(queues, is_paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Go on with paused queues."""
-        for queue in queues:
-            if queue in self._positions:
-                self._positions[queue].is_paused = False
+        self._pause(queues, is_paused=False)
         self._arrived.set()
+
+    def _pause(self, queues: Iterable[MessageQueue], *, is_paused: bool) -> None:
+        for queue in queues:
+            if position := self._positions.get(self._place(queue)):
+                position.is_paused = is_paused
 
     # -- pulling
 
