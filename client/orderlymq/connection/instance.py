@@ -97,7 +97,7 @@ def no_leader(broker_name: str) -> BrokerUnreachable:
 class ClientInstance:
     """Everything that producers and consumers with one client id share.
 
-    Life cycle: `start` once, then `close` once; users of a shared instance are counted by `start`.
+    Life cycle: `start` and `close` by each user; it runs from the first start to the last close, any number of times.
 
     Args:
         before_request, after_response: what RocketMQ calls an RPC hook: see every request before it is
@@ -145,11 +145,8 @@ class ClientInstance:
         self.heartbeats = Heartbeats(self, self._tasks)
         self._before_request = before_request
         self._after_response = after_response
-        self._remoting = RemotingClient(
-            self._on_request,
-            on_connection_lost=self.heartbeats.greet,
-            tls=tls,
-        )
+        self._tls = tls
+        self._remoting = self._make_remoting()
         self._users = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._name_server = 0
@@ -166,6 +163,13 @@ class ClientInstance:
         self._process = os.getpid()
         self.client_id = make_client_id(self.ip, self._instance_name, self.settings.unit_name)
         self.unique_keys = make_unique_keys(self.ip)
+
+    def _make_remoting(self) -> RemotingClient:
+        return RemotingClient(
+            self._on_request,
+            on_connection_lost=self.heartbeats.greet,
+            tls=self._tls,
+        )
 
     def check_caller(self) -> None:
         """Refuse a call to which no answer would come.
@@ -221,6 +225,8 @@ class ClientInstance:
         if self._users == 1:
             if os.getpid() != self._process:
                 self._take_identity()  # children that share what was made before they forked are different clients
+            if self._remoting.is_closed:
+                self._remoting = self._make_remoting()
             self._tasks.keep(self._poll_routes, "route poll")
             self.heartbeats.start()
 
@@ -237,7 +243,8 @@ class ClientInstance:
             for call in list(self._route_calls.values()):
                 call.cancel()
             await self._tasks.cancel()
-            await self._remoting.close()
+            if self._users == 0:  # nobody has begun it again meanwhile
+                await self._remoting.close()
 
     def serve(self, code: RequestCode, servant: Servant) -> Callable[[], None]:
         """Offer brokers' requests of *code* to *servant*; return what takes the offer back."""

@@ -105,6 +105,11 @@ class RemotingClient:
         return self._tls is not None and self._tls() is not None
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called: it makes no call any more."""
+        return self._closed
+
+    @property
     def is_idle(self) -> bool:
         """Whether it has no connection, and opens none now."""
         return not self._links

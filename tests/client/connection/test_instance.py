@@ -12,6 +12,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AveragelyByCircle
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.pull.consumer import PullConsumer
+from orderlymq.consumer.pull.litepull import LitePullConsumer
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import BrokerError, BrokerUnreachable, NameServersUnreachable, StateError
@@ -67,6 +68,46 @@ async def test_an_rpc_hook_sees_every_request_and_every_answer(cluster: FakeClus
     assert sorted(asked) == sorted(cluster.codes())
     assert all(each.ext["tenant"] == "blue" for each in cluster.seen)
     assert {105, 34, 38, 41, 14, 310, 11, 42, 35} <= {code for code, _ in answered}
+
+
+# -- users one after the other -----------------------------------------------------------------------------
+
+
+async def test_an_instance_serves_users_one_after_the_other(cluster: FakeCluster) -> None:
+    """Law: who shares connections need not know of the others. When no user was left for a moment, it never called anybody again: no
+    name server answered, whatever was up.
+    """
+    instance = ClientInstance(cluster.address)
+    for text in ("first", "second"):
+        async with Producer("P", instance=instance) as producer:
+            await producer.send("T", text, queue=0)
+    lite = LitePullConsumer("G", consume_from="first", instance=instance)
+    lite.subscribe("T")
+    async with lite, asyncio.timeout(10):
+        found: list[str] = []
+        while len(found) < 2:
+            found += [message.text for message in await lite.poll(1)]
+
+    assert found == ["first", "second"]
+    assert not cluster.connections
+
+
+async def test_who_begins_while_the_last_user_ends_is_served(cluster: FakeCluster) -> None:
+    """Its connections are not closed with those of the one before."""
+    instance = ClientInstance(cluster.address)
+    admin, producer = AdminClient(instance=instance), Producer("P", instance=instance)
+    await admin.start()
+    await admin.route("T")
+    closing = asyncio.create_task(admin.close())
+    for _ in range(10):
+        if instance._users:
+            await asyncio.sleep(0)
+    async with producer:
+        await closing
+        await producer.send("T", "x", queue=0)
+
+    async with admin:
+        assert await admin.topics() == ["T"]
 
 
 # -- forks -------------------------------------------------------------------------------------------------
