@@ -111,6 +111,62 @@ async def test_a_publisher_without_a_subscriber_is_seen_by_its_mock() -> None:
         answers.mock.assert_called_once_with(None)
 
 
+async def test_the_test_broker_gives_handlers_what_their_tags_select() -> None:
+    """Law: a test sees what the service will see. All handlers of a topic got all of its messages, so that one whose tags select
+    nothing that is sent was called in the test, and never in the service.
+    """
+    broker = make()
+    answers = broker.publisher("orders")
+    got: list[str] = []
+
+    @broker.subscriber("orders", group="billing", tags="paid || shipped")
+    async def bill(text: str) -> None:
+        got.append(f"bill {text}")
+
+    @broker.subscriber("orders", group="archive")
+    async def keep(text: str) -> None:
+        got.append(f"keep {text}")
+
+    async with TestOrderlyMQBroker(broker) as test:
+        await test.publish("one", "orders", tags="paid")
+        await test.publish("two", "orders", tags="created")
+        await answers.publish("three")
+
+    assert sorted(got) == ["bill one", "keep one", "keep three", "keep two"]
+
+
+async def test_the_mock_of_a_publisher_sees_what_no_handler_wants() -> None:
+    """What a publisher sends has no tag, and a handler that wants some gets nothing of it."""
+    broker = make()
+    answers = broker.publisher("bills")
+
+    @broker.subscriber("bills", group="archive", tags="paid")
+    async def keep(text: str) -> None:
+        raise AssertionError(text)
+
+    async with TestOrderlyMQBroker(broker):
+        await answers.publish("sent")
+        answers.mock.assert_called_once_with("sent")
+        keep.mock.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"tags": "||"}, "names no tag"),
+        ({"topic": "a b"}, "the topic name"),
+        ({"group": "a b"}, "the group name"),
+        ({"ordered": "queue"}, "ordered is 'queue'"),
+    ],
+)
+def test_a_subscriber_that_no_consumer_could_be_is_refused_where_it_is_declared(
+    wrong: dict[str, Any], text: str
+) -> None:
+    """Law: with the test broker, too. It was refused when the service started."""
+    with pytest.raises(SettingError, match=text):
+        make().subscriber(**{"topic": "orders", "group": "billing", **wrong})
+
+
 @pytest.mark.parametrize(
     ("publish", "text"),
     [

@@ -20,6 +20,11 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, SubscriberSpec
 
+from orderlymq.consumer.group.subscriptions import (
+    check_group,
+    check_ordered,
+    make_subscription,
+)
 from orderlymq.consumer.listeners.context import NotBegun
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
@@ -31,6 +36,8 @@ from orderlymq.integrations.faststream.messages import (
     parse,
 )
 from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.body.catalogue import EXPRESSION_TAG
+from orderlymq_runtime.wallclock import machine_ms
 
 
 class MessageAgain(Exception):  # noqa: N818 - says what happens next
@@ -101,8 +108,12 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
     ) -> None:
         config.parser, config.decoder = parse, decode
         super().__init__(config, specification, calls)
+        check_group(config.group)
+        check_ordered(config.ordered)
+        subscription = make_subscription(config.topic, config.tags, EXPRESSION_TAG, machine_ms())
         self.topic = config.topic
         self.group = config.group
+        self._wanted_tags = subscription.tags
         self._config = config
         self._consumer: Consumer | None = None
         self._in_threads = False
@@ -167,6 +178,10 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
             await self.consume(delivery)
         finally:
             self._calling.discard(task)
+
+    def wants(self, topic: str, tag: str | None) -> bool:
+        """Return whether a message to *topic* is for the handlers."""
+        return topic == self.topic and self._wanted_tags.matches_tag(tag)
 
     def get_log_context(self, message: StreamMessage[Delivery] | None) -> dict[str, str]:
         """Return what each line of the log says beside its text."""

@@ -29,7 +29,7 @@ class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=O
     ) -> tuple[OrderlyMQSubscriber, bool]:
         """Return who gets what a publisher sends; one is made where nobody does."""
         for each in _subscribers(self.brokers):
-            if each.topic == publisher.topic:
+            if each.wants(publisher.topic, None):
                 return each, True
         group = f"test-{publisher.topic}"
         return broker.subscriber(publisher.topic, group=group, persistent=False), False
@@ -70,7 +70,7 @@ class _InProcess(OrderlyMQProducer):
         offset, self._sent = self._sent, self._sent + 1
         message.unique_key = f"test-{offset}"
         for subscriber in _subscribers(self._brokers):
-            if subscriber.topic == message.topic:
+            if subscriber.wants(message.topic, message.tags or None):
                 await subscriber.process_message(Delivery(_received(message, queue, offset)))
         return SendResult(SendStatus.OK, message.unique_key, message.unique_key, queue, offset)
 
