@@ -77,7 +77,8 @@ class RaftState:
         # from the moment it is appended (thesis 4.1).
         self.configs = configs
         self.membership = configs[-1][1]
-
+        # Up to where an append of this term's leader has shown, since this process began, that the logs are equal.
+        self.matched = Index(0)
         self.ticks = 0
         # The tick until which no other leader is elected with the help of this replica.
         self.sticks_until = _sticks_after_start(config, self.term)
@@ -87,12 +88,9 @@ class RaftState:
         # Real elections lost in a row, which widens the draw of the next time-out.
         self.elections_lost = 0
         self.votes_asked = 0  # how often, in this candidacy
-        # Up to where an append of this term's leader has shown, since this process began, that the logs are equal.
-        self.matched = Index(0)
         # A shorter time-out while the leader is believed to be gone; over when it is heard.
         self.hurry_ticks = 0
-        # Whether it may have lost its log: then its vote, for itself too, counts in a group that
-        # begins and in no other.
+        # Whether it may have lost its log: then its vote, for itself too, counts only in a group that begins.
         self.recovering = False
         # A learner whose vote somebody needs, with a log that only it has: see may_run.
         self.forced_candidate = False
