@@ -265,6 +265,7 @@ def _environment(
         operator_namespace=_operator_namespace(live),
         accepted=cluster.spec,
         routes=live.routes,
+        draining=desired.draining,
         addresses=_addresses(desired.cluster, live),
     )
     return environment, steps

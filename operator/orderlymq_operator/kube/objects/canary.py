@@ -5,8 +5,10 @@ Pure. Rules: one pod, because two canaries on the same topics disturb each other
 neither names nor messages of others.
 """
 
+from collections.abc import Collection, Sequence
 from typing import Final
 
+from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.clientaccess import name_servers
 from orderlymq_operator.kube.objects.clientpod import ClientPod, client_deployment, client_name
 from orderlymq_operator.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, Json
@@ -16,11 +18,20 @@ from orderlymq_operator.resources.kinds import Cluster
 KINDS: Final = (DEPLOYMENTS, NETWORK_POLICIES)
 
 
-def canary_objects(cluster: Cluster, *, image: str, pull_policy: str) -> list[Json]:
-    """Return the objects of the canary; none where it is not enabled."""
+def canary_objects(
+    cluster: Cluster, *, image: str, pull_policy: str, draining: Collection[str] = ()
+) -> list[Json]:
+    """Return the objects of the canary, which leaves *draining* groups alone; none where it is not enabled."""
     if not cluster.spec.canary.enabled:
         return []
-    pod = ClientPod(CANARY_COMPONENT, _command(cluster), CANARY_PORT, cluster.spec.canary.resources)
+    groups = [group for group in cluster.group_names if group not in draining]
+    pod = ClientPod(
+        CANARY_COMPONENT,
+        _command(cluster, groups),
+        CANARY_PORT,
+        cluster.spec.canary.resources,
+        notes={names.ANNOTATION_GROUPS: ",".join(groups)},
+    )
     return [client_deployment(cluster, pod, image=image, pull_policy=pull_policy)]
 
 
@@ -29,7 +40,7 @@ def canary_name(cluster: Cluster) -> str:
     return client_name(cluster, CANARY_COMPONENT)
 
 
-def _command(cluster: Cluster) -> tuple[str, ...]:
+def _command(cluster: Cluster, groups: Sequence[str]) -> tuple[str, ...]:
     canary = cluster.spec.canary
     found = ["python", "-m", "orderlymq_operator.canary", "--name-server"]
     found += [name_servers(cluster), "--listen", "::", "--port", str(CANARY_PORT)]
@@ -43,7 +54,7 @@ def _command(cluster: Cluster) -> tuple[str, ...]:
     for name, span in spans.items():
         found += [f"--{name}", f"{span.milliseconds}ms"]
     found += ["--objective", str(canary.objective_ppm / 1_000_000)]
-    for group in cluster.group_names:
+    for group in groups:
         found += ["--broker-group", group]
 
     return tuple(found)

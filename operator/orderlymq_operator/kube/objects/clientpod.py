@@ -5,8 +5,8 @@ Pure. Rules: the pod signs as the operator's account and speaks TLS as the Clust
 server only where it asks something there. There is never a second one beside it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from orderlymq_operator.kube.objects import names
@@ -36,6 +36,7 @@ class ClientPod:
         scheme: how its pages are asked for.
         variables: of its program, beside those by which it reaches the Cluster.
         account: its ServiceAccount, none for a pod that asks no API server.
+        notes: its annotations.
     """
 
     component: str
@@ -46,6 +47,7 @@ class ClientPod:
     variables: tuple[Json, ...] = ()
     volumes: tuple[Mounted, ...] = ()
     account: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_policy: str) -> Json:
@@ -67,11 +69,14 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
     made = locked_down_pod(container, cluster, [*pod.volumes, *token, *tls_volumes(cluster)])
     if pod.account:
         made["serviceAccountName"] = pod.account
+    meta: Json = {"labels": names.labels(cluster, pod.component)}
+    if pod.notes:
+        meta["annotations"] = dict(pod.notes)
     spec = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": names.selector(cluster, pod.component)},
-        "template": {"metadata": {"labels": names.labels(cluster, pod.component)}, "spec": made},
+        "template": {"metadata": meta, "spec": made},
     }
     return client_object(cluster, pod.component, DEPLOYMENTS, spec=spec)
 

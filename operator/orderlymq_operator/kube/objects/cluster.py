@@ -102,6 +102,7 @@ class Environment:
         restoring: the backup that the replicas are restored from now; None where brokers run.
         restored: id of the backup that they began with; empty for none.
         routes: the version of Gateway API's TLSRoute that is served, where a listener needs it.
+        draining: groups that are to go.
     """
 
     image: str
@@ -116,6 +117,7 @@ class Environment:
     restoring: Restore | None = None
     restored: str = ""
     routes: Resource | None = None
+    draining: frozenset[str] = frozenset()
 
     @property
     def every_address(self) -> str:

@@ -44,6 +44,8 @@ ANNOTATION_SETTINGS: Final = f"{GROUP}/settings"
 ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
 # The TLS mode that a pod was made with.
 ANNOTATION_TLS_MODE: Final = f"{GROUP}/tls-mode"
+# The broker groups that a canary's pod sends to.
+ANNOTATION_GROUPS: Final = f"{GROUP}/broker-groups"
 # Which addresses of further listeners a name server's pod has got.
 ANNOTATION_ADDRESSES: Final = f"{GROUP}/addresses"
 # The group takes no more messages, because it is to go.

@@ -169,6 +169,7 @@ _NOTES: Final = {
     names.ANNOTATION_TERM,
     names.ANNOTATION_CERTIFICATES,
     names.ANNOTATION_SETTINGS,
+    names.ANNOTATION_GROUPS,
 }
 
 

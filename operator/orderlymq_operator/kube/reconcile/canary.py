@@ -7,7 +7,7 @@ loop wakes it only when the verdict has another status or reason.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,8 +15,12 @@ import aiohttp
 import orjson
 
 from orderlymq_operator.brokers.pages import read_page
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.canary import canary_name
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import ClusterKey
+from orderlymq_operator.kube.observe.pods import PodFacts
+from orderlymq_operator.kube.resources import DEPLOYMENTS
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.resources.cluster.canary import (
     CANARY_COMPONENT,
@@ -25,7 +29,7 @@ from orderlymq_operator.resources.cluster.canary import (
     canary_topic,
 )
 from orderlymq_operator.resources.conditions.table import BY_NAME
-from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.kinds import Cluster, Desired
 from orderlymq_runtime.sockets.addresses import join_address
 
 ORDER_VERIFIED: Final = "OrderVerified"
@@ -100,28 +104,46 @@ class Canaries:
 
 def canary_page(live: Live) -> str:
     """Return where the canary of a Cluster reports its verdict; empty when none runs."""
-    for pod in live.pods.values():
-        if (
-            pod.labels.get("app.kubernetes.io/component") == CANARY_COMPONENT
-            and pod.running
-            and not pod.deleting
-        ):
+    for pod in _pods(live):
+        if pod.running and not pod.deleting:
             return f"http://{join_address(pod.ip, CANARY_PORT)}/status"
     return ""
 
 
-def with_canary(desired: Desired) -> Desired:
+def groups_in_use(live: Live, cluster: Cluster) -> frozenset[str]:
+    """Return the groups that a canary may send to: those of its Deployment, and of each of its pods that has not ended."""
+    made = live.find(DEPLOYMENTS, canary_name(cluster))
+    notes = [pod.annotations for pod in _pods(live) if not pod.is_over]
+    if made is not None:
+        notes.append(made["spec"]["template"]["metadata"].get("annotations") or {})
+    # An operator of an earlier version has left no note, and its canaries send to all.
+    texts = [each.get(names.ANNOTATION_GROUPS) for each in notes]
+    return frozenset(
+        group
+        for text in texts
+        for group in (cluster.group_names if text is None else text.split(","))
+    )
+
+
+def _pods(live: Live) -> Iterator[PodFacts]:
+    for pod in live.pods.values():
+        if pod.labels.get("app.kubernetes.io/component") == CANARY_COMPONENT:
+            yield pod
+
+
+def with_canary(desired: Desired, used: frozenset[str] = frozenset()) -> Desired:
     """Return *desired* with a topic of the canary in each group that stays, and without what it should not have.
 
-    A topic that somebody has declared under such a name stays.
+    A topic that somebody has declared under such a name stays, and so does that of a group in *used* as long as a canary may
+    send there: it would take the end of its topic for a loss of messages, and say so.
     """
     cluster = desired.cluster
     enabled = cluster.spec.canary.enabled
     left = desired.draining if enabled else cluster.group_names
     declared = {topic.topic_name for topic in desired.topics}
-    topics = {canary_topic(group) for group in left}
+    topics = {canary_topic(group) for group in left if group not in used}
     topics -= declared
-    groups = set() if enabled else {CANARY_PREFIX}
+    groups = set() if enabled or used else {CANARY_PREFIX}
     groups -= {group.group_name for group in desired.consumer_groups}
     stay = {
         group

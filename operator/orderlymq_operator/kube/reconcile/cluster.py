@@ -70,10 +70,7 @@ from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     restored_condition,
     restored_id,
 )
-from orderlymq_operator.kube.reconcile.canary import (
-    SILENT,
-    with_canary,
-)
+from orderlymq_operator.kube.reconcile.canary import SILENT, groups_in_use, with_canary
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
 from orderlymq_operator.kube.reconcile.desiredobjects import forms_of
 from orderlymq_operator.kube.reconcile.executor import execute
@@ -450,7 +447,8 @@ class ClusterReconciler:
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
         forms, uncertified = await self._certified(item, live, state, restores=backup_id is None)
-        state.desired = await beside_loop(with_canary, state.desired)
+        canaries = groups_in_use(live, state.desired.cluster)
+        state.desired = await beside_loop(with_canary, state.desired, canaries)
         environment = Environment(
             image=image,
             pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
@@ -461,6 +459,7 @@ class ClusterReconciler:
             accepted=accepted,
             restored=backup_id or "",
             routes=live.routes,
+            draining=state.desired.draining,
         )
         paused, seen = cluster.spec.update.mode == "Paused", self.seen.get(item.key)
         missing = await self._credentials.missing_secret(cluster)

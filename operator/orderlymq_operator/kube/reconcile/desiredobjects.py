@@ -77,12 +77,12 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
 def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return what a Cluster has only where it says so."""
     image, pull_policy = environment.image, environment.pull_policy
-    every = environment.every_address
+    every, draining = environment.every_address, environment.draining
     return [
         *policy_objects(cluster, environment.operator_namespace),
         *route_objects(cluster, environment),
         *console.console_objects(cluster, image=image, pull_policy=pull_policy, every=every),
-        *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
+        *canary.canary_objects(cluster, image=image, pull_policy=pull_policy, draining=draining),
     ]
 
 

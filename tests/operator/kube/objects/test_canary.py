@@ -49,6 +49,18 @@ def test_the_command_reads_what_the_pod_is_started_with() -> None:
     assert (found["listen"], found["port"]) == ("::", 9871)
 
 
+def test_it_leaves_groups_alone_that_are_to_go() -> None:
+    """Law: their topics go before they do, and a canary that sends there would report the loss of its messages."""
+    (found,) = canary.canary_objects(
+        made(groups=3), image=IMAGE, pull_policy="Always", draining={"demo-2"}
+    )
+    template = found["spec"]["template"]
+    command = template["spec"]["containers"][0]["command"]
+
+    assert [each for each in command if each.startswith("demo-")][-2:] == ["demo-0", "demo-1"]
+    assert template["metadata"]["annotations"] == {"orderlymq.io/broker-groups": "demo-0,demo-1"}
+
+
 def test_it_signs_as_the_operator_and_asks_no_api_server() -> None:
     variables = {each["name"]: each for each in container(made(tls=TLS))["env"]}
     pod = deployment(made())["spec"]["template"]["spec"]

@@ -21,6 +21,7 @@ from orderlymq_operator.canary.verdict import (
     SLOW,
     STARTING,
 )
+from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.reconcile.canary import (
     SILENT,
@@ -34,6 +35,7 @@ from orderlymq_operator.kube.resources import (
     DEPLOYMENTS,
     EVENTS,
     NETWORK_POLICIES,
+    PODS,
     Json,
 )
 from orderlymq_operator.plan.actions import (
@@ -56,9 +58,11 @@ from orderlymq_operator.resources.kinds import Desired
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.kube import smallcluster
-from tests.operator.kube.samples import NAMESPACE, cluster
+from tests.operator.kube.reconcile.test_scaledown import stand_second_group
+from tests.operator.kube.samples import NAMESPACE, cluster, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
+NOTE = "orderlymq.io/broker-groups"
 _STRICT = {"autoCreateTopicEnable": False}
 KEPT = ConditionReport("True", "OrderKept", "order is kept in 2 queues")
 BROKEN = ConditionReport("False", "Skipped", "demo-0/1: message 7 came before 6")
@@ -91,7 +95,7 @@ class Tables:
         return request.reply(ResponseCode.SUCCESS)
 
     def _delete(self, request: RemotingCommand) -> RemotingCommand:
-        del self.topics[request.ext["topic"]]
+        self.topics.pop(request.ext["topic"], None)
         return request.reply(ResponseCode.SUCCESS)
 
     def _tell_lists(self, request: RemotingCommand) -> RemotingCommand:
@@ -153,6 +157,50 @@ async def test_the_canary_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> Non
         assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-broker") is not None
         assert (list(tables.topics), tables.lists) == (["TBW102"], {})
         assert told(small) is None
+
+
+def run_canary(small: SmallCluster, name: str, **notes: str) -> None:
+    """Let a pod of the canary run."""
+    made = pod(name, uid=name)
+    made["metadata"]["labels"] = {
+        names.LABEL_CLUSTER: "demo",
+        "app.kubernetes.io/component": "canary",
+    }
+    made["metadata"]["annotations"] = notes
+    assert small.shown(PODS, small.server.put(PODS, made), gone=False)
+
+
+@pytest.mark.parametrize("change", [{"groups": 1}, {"groups": 1, "canary": {"enabled": False}}])
+@pytest.mark.parametrize("notes", [{}, {NOTE: "demo-0,demo-1"}])
+async def test_a_topic_goes_when_no_canary_sends_to_it_any_more(
+    monkeypatch: pytest.MonkeyPatch, notes: dict[str, str], change: dict[str, Any]
+) -> None:
+    """Law: the end of a group, or of the canary, is no loss of messages that anybody is called for."""
+    tables = Tables(monkeypatch)
+    spec: dict[str, Any] = {"groups": 2, "canary": {"enabled": True}}
+    async with small_cluster(monkeypatch.setattr, scaleDown={"policy": "Drain"}, **spec) as small:
+        stand_second_group(small)
+        for _ in range(6):
+            await small.reconciler.reconcile(KEY)
+        run_canary(small, "demo-canary-a", **notes)
+        small.change(**change)
+        for _ in range(4):
+            await small.reconciler.reconcile(KEY)
+
+        deployment = small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary")
+        if deployment is not None:
+            assert "demo-1" not in str(deployment["spec"]["template"])
+        assert "orderlymq_canary_demo-1" in tables.topics
+        assert "orderlymq_canary_demo-1" in tables.lists
+
+        gone = small.server.drop(PODS, NAMESPACE, "demo-canary-a")
+        assert small.shown(PODS, gone, gone=True)
+        run_canary(small, "demo-canary-b", **{NOTE: "demo-0"})
+        for _ in range(4):
+            await small.reconciler.reconcile(KEY)
+
+        assert "orderlymq_canary_demo-1" not in tables.topics
+        assert "orderlymq_canary_demo-1" not in tables.lists
 
 
 async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
