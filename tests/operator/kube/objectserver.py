@@ -77,6 +77,7 @@ class ObjectServer:
         budgets: what a disruption budget says, by the pod that it keeps.
         overlapping: pods that two disruption budgets select.
         terminating: its namespaces are being deleted, so that nothing can be created.
+        admit: what an admission rule makes of a copy of each object that is applied.
         rights: what the operator may do.
         slow: called before a list is made up and before it is answered; the caller waits for it.
         watches: those that are open.
@@ -94,6 +95,7 @@ class ObjectServer:
         self.overlapping: set[str] = set()
         self.slow: Callable[[], Awaitable[None]] = _at_once
         self.terminating = False
+        self.admit: Callable[[Json], Json] = copy.deepcopy
         self.watches: list[Watch] = []
         self.watched: list[str] = []
         self.oldest = 0
@@ -324,7 +326,7 @@ class ObjectServer:
             if taken := self._taken_port(path, made):
                 text = f"spec.ports[0].nodePort: {taken}: provided port is already allocated"
                 return web.json_response({"message": text}, status=422)
-            before = self.objects.get(path, {})
+            made, before = self.admit(copy.deepcopy(made)), self.objects.get(path, {})
             kept = {key: value for key, value in before.items() if key not in _IDENTITY}
             meta = _merged(before.get("metadata", {}), made["metadata"])
             return web.json_response(self._write(path, {**kept, **made, "metadata": meta}))

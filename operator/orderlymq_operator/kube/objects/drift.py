@@ -2,11 +2,13 @@
 Which objects differ from what is desired, without asking the API server to compare.
 
 Pure. A desired object carries a fingerprint of itself. A live object is right when it has the same fingerprint and every
-desired field. Fields that others added (defaults, injected containers) are left to them.
+desired field. Fields that others added (defaults, injected containers) are left to them. So are desired fields that the API
+server, or an admission rule, writes otherwise whenever the object is applied: `Answers` knows them.
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
@@ -18,6 +20,8 @@ from orderlymq_operator.resources.quantities import quantity
 _FINGERPRINT_LENGTH: Final = 16
 # A volume may be mounted at several paths, so that mounts are no list by name.
 _MERGE_KEYS: Final = ("mountPath", "name")
+# An object that comes back otherwise is applied again after so long: the rule that did it may be gone.
+TRIED_AGAIN_S: Final = 1_800.0
 
 
 def stamped(made: Json) -> Json:
@@ -32,13 +36,41 @@ def fingerprint(made: Any) -> str:
     return revision_of(made, _FINGERPRINT_LENGTH)
 
 
-def changes(wanted: Iterable[Json], live: Iterable[Json]) -> list[Json]:
+class Answers:
+    """What became of objects that came back from their application otherwise than they are wanted."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, str], tuple[float, str, str]] = {}
+
+    def note(self, made: Json, found: Json) -> bool:
+        """Note the object that was *found* when *made* had been applied; return whether that is news."""
+        before = self._known.pop(_identity(made), None)
+        if contains(found, made):
+            return True
+        answer = fingerprint(made), fingerprint(_part(found, made))
+        self._known[_identity(made)] = (self._clock(), *answer)
+        return before is None or before[1:] != answer
+
+    def is_right(self, live: Json, made: Json) -> bool:
+        """Return whether *live* is as it is wanted, or as it came back a while ago."""
+        if contains(live, made):
+            return True
+        at, *answer = self._known.get(_identity(made), (0.0, "", ""))
+        is_recent = self._clock() - at < TRIED_AGAIN_S
+        return is_recent and answer == [fingerprint(made), fingerprint(_part(live, made))]
+
+
+def changes(
+    wanted: Iterable[Json], live: Iterable[Json], answers: Answers | None = None
+) -> list[Json]:
     """Return, stamped and in their order, the objects that must be applied."""
     present = {_identity(found): found for found in live}
+    is_right = contains if answers is None else answers.is_right
     work = []
     for made in map(stamped, wanted):
         found = present.get(_identity(made))
-        if found is None or not contains(found, made):
+        if found is None or not is_right(found, made):
             work.append(made)
     return work
 
@@ -59,9 +91,23 @@ def _contains_list(live: Any, wanted: list[Any]) -> bool:
         return not wanted and live is None
     if key := _merge_key(wanted):
         # Others may have put theirs between ours.
-        present = {str(item.get(key)): item for item in live if isinstance(item, Mapping)}
+        present = _by(key, live)
         return all(contains(present.get(item[key]), item) for item in wanted)
     return len(live) == len(wanted) and all(map(contains, live, wanted))
+
+
+def _part(live: Any, wanted: Any) -> Any:
+    """Return of *live* what stands in the place of what is *wanted*."""
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        return {key: _part(live.get(key), value) for key, value in wanted.items()}
+    if isinstance(wanted, list) and isinstance(live, list) and (key := _merge_key(wanted)):
+        present = _by(key, live)
+        return [_part(present.get(item[key]), item) for item in wanted]
+    return live
+
+
+def _by(key: str, items: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
+    return {str(item.get(key)): item for item in items if isinstance(item, Mapping)}
 
 
 def _merge_key(items: Sequence[Any]) -> str | None:

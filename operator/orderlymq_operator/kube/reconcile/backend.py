@@ -116,6 +116,14 @@ class Defaults:
     pull_secrets: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What reconciles of a Cluster leave for later ones: who was silent, and what became of objects that were applied."""
+
+    detector: FailureDetector = field(default_factory=FailureDetector)
+    answers: drift.Answers = field(default_factory=drift.Answers)
+
+
 @dataclass(slots=True)
 class KubeBackend:
     """One Cluster during one reconcile.
@@ -126,7 +134,6 @@ class KubeBackend:
         reports: what the planner says about objects, filled by `execute`.
         holds: whether no pod is replaced: in a pause, and while its successor could not start.
         expanding: topics that were expanding at the last reconcile.
-        detector: what previous reconciles found silent.
         in_use: consumer groups that stay because their members consume, and a broker's words, filled by `execute`.
         used_before: what the last reconcile found of that.
         refused: what the API server refused of objects that no broker needs, filled by `ensure`.
@@ -150,7 +157,7 @@ class KubeBackend:
     reports: dict[Subject, ConditionReport] = field(default_factory=dict)
     holds: bool = False
     expanding: frozenset[str] = frozenset()
-    detector: FailureDetector = field(default_factory=FailureDetector)
+    memory: Memory = field(default_factory=Memory)
     refused: list[ApiError] = field(default_factory=list)
     in_use: dict[Lane, str] = field(default_factory=dict)
     used_before: Mapping[Lane, str] = field(default_factory=dict)
@@ -179,7 +186,7 @@ class KubeBackend:
         if not self.holds:
             servers = with_forms(servers, self.live, self.environment)
         return Observed(
-            name_servers=self.detector.name_servers(servers, places, now_ms),
+            name_servers=self.memory.detector.name_servers(servers, places, now_ms),
             groups={
                 group: self._observed(group, forms[group], found, now_ms)
                 for group, found in zip(started, tables, strict=True)
@@ -204,7 +211,7 @@ class KubeBackend:
             domains_of=self._domains_of,
         )
         places = process_states(self.live.group_pods(group), found.replicas)
-        found = self.detector.group(group, found, places, now_ms)
+        found = self.memory.detector.group(group, found, places, now_ms)
         if not self.holds:
             return found
         kept = {
@@ -348,12 +355,18 @@ class KubeBackend:
         unread = {kind for made in wanted if (kind := made["kind"]) in self.live.unread}
         self.refused += [self.live.unread[kind] for kind in sorted(unread)]
         wanted = [made for made in wanted if made["kind"] not in unread]
-        work, before = drift.changes(wanted, self.live.made.values()), len(self.refused)
-        for made in work:
-            known = self.live.find(resource_of(made), made["metadata"]["name"])
+        count, answers = 0, self.memory.answers
+        for made in drift.changes(wanted, self.live.made.values(), answers):
+            kind, name = made["kind"], made["metadata"]["name"]
+            known = self.live.find(resource_of(made), name)
             with nullcontext() if is_needed(made) else self._noting_refusal():
-                self.live.put(await (self.api.apply(made) if known else self.api.make(made)))
-        return len(work) - (len(self.refused) - before)
+                found = await (self.api.apply(made) if known else self.api.make(made))
+                self.live.put(found)
+                if answers.note(made, found):  # what comes back as it did before is no step
+                    count += 1
+                    if not drift.contains(found, made):
+                        _log.warning("%s %s is kept otherwise, as by an admission rule", kind, name)
+        return count
 
     @contextmanager
     def _noting_refusal(self) -> Iterator[None]:

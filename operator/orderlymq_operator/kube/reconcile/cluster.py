@@ -63,7 +63,7 @@ from orderlymq_operator.kube.reconcile.accepted import (
     with_pull_secrets,
     with_tls_step,
 )
-from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend
+from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, Memory
 from orderlymq_operator.kube.reconcile.backoff import Backoff, Failures
 from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     Bootstrap,
@@ -95,7 +95,6 @@ from orderlymq_operator.plan.actions import (
     lane_of,
 )
 from orderlymq_operator.plan.expansion import topics_under_way
-from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.planner import plan_accepted
 from orderlymq_operator.resources.kinds import Cluster
 
@@ -145,7 +144,7 @@ class ClusterReconciler:
         self._bootstrap = Bootstrap(api)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}
         self._listed: dict[ClusterKey, frozenset[str]] = {}
-        self._detectors: dict[ClusterKey, FailureDetector] = {}
+        self._memories: dict[ClusterKey, Memory] = {}
         self.seen = LastScopes()
         self.orders: dict[ClusterKey, ConditionReport] = {}
 
@@ -242,7 +241,7 @@ class ClusterReconciler:
     def _forget(self, key: ClusterKey) -> None:
         self._certificates.forget(key)
         self._credentials.forget(key)
-        self._detectors.pop(key, None)
+        self._memories.pop(key, None)
         self._lists.forget(owner_of(key))
         self._backoff.forget(key)
         self._repeats.forget(key)
@@ -479,7 +478,7 @@ class ClusterReconciler:
             pages=await self._credentials.pages(cluster, live.pods.values()),
             holds=paused or bool(missing) or self._certificates.are_lost(item.key),
             expanding=self._expanding.get(item.key, frozenset()),
-            detector=self._detectors.setdefault(item.key, FailureDetector()),
+            memory=self._memories.setdefault(item.key, Memory()),
             nodes=await self.nodes.read() if needs_nodes(cluster) else [],
             label_of=self._label_of,
             held=[tls_waits] if tls_waits else [],

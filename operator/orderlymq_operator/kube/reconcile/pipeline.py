@@ -17,7 +17,7 @@ from orderlymq_operator.brokers.pages import read_page
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.drift import changes, stamped
+from orderlymq_operator.kube.objects.drift import Answers, changes, stamped
 from orderlymq_operator.kube.objects.ownership import is_former
 from orderlymq_operator.kube.objects.pipeline import (
     DriverEnvironment,
@@ -115,6 +115,7 @@ class _Observation:
     workload: Json
     pause: Json
     live: dict[Resource, list[Json]]
+    answers: Answers
     observed: ObservedPipeline = field(default_factory=ObservedPipeline)
 
     @property
@@ -157,6 +158,8 @@ class PipelineReconciler:
         self._reported_at: dict[Key, float] = {}
         self._lists = Lister(api, time.monotonic)
         self._backoff = Backoff()
+        self._repeats = Backoff()
+        self._answers: dict[Key, Answers] = {}
         self._definition: tuple[float, Json | None] | None = None
         # Questions without an answer yet, or with one that no reconcile has read; by Pipeline and UID of the pod.
         self._asked: dict[Key, dict[str, asyncio.Task[bytes]]] = {}
@@ -208,7 +211,9 @@ class PipelineReconciler:
             conditions["StorageReady"] = growth
         await self._report(key, item, report, conditions, claim_name(pipeline))
         if len(actions) > 1 or grows:
-            return AT_WORK_S
+            # What is done again without effect must not be done as fast as possible.
+            return self._repeats.pause_s(key, tuple(actions[:-1]), AT_WORK_S)
+        self._repeats.forget(key)
         if report.condition.reason != "PreviousDriverTerminating":  # whose going nothing else shows
             self._lists.keep(key, (PODS, _FORMS[form_of(pipeline.spec)]))
         if report.phase == "Running":
@@ -248,7 +253,8 @@ class PipelineReconciler:
         )
         workload, pause = without_pause(made)
         wanted = [_as_large(each, live) for each in supporting_objects(pipeline, environment)]
-        seen = _Observation(wanted, stamped(workload), pause, live)
+        answers = self._answers.setdefault(key, Answers())
+        seen = _Observation(wanted, stamped(workload), pause, live, answers)
         self._drop_questions(key, {each["metadata"]["uid"] for each in live[PODS]})
         pods = await asyncio.gather(
             *(
@@ -261,7 +267,11 @@ class PipelineReconciler:
         seen.observed = ObservedPipeline(
             workloads=tuple(
                 replace(
-                    workload_of(found, seen.workload if _same(found, seen.workload) else None),
+                    workload_of(
+                        found,
+                        seen.workload if _same(found, seen.workload) else None,
+                        answers.is_right,
+                    ),
                     former=is_former(pipeline.metadata, found, PIPELINES.kind),
                 )
                 for resource in _FORMS.values()
@@ -272,7 +282,7 @@ class PipelineReconciler:
             refused_pod=await self._refused_pod(live),
             deleted_claim=_deleted_claim(pipeline, live[CLAIMS]),
             pods=tuple(pods),
-            stale=len(changes(wanted, seen.everything)) + len(seen.surplus()),
+            stale=len(changes(wanted, seen.everything, answers)) + len(seen.surplus()),
             cluster_found=reference is None or self._cluster_of(pipeline) is not None,
             forbidden=refusal,
             definition_found=definition is not None,
@@ -352,6 +362,8 @@ class PipelineReconciler:
         self._reported_at.pop(key, None)
         self._lists.forget(key)
         self._backoff.forget(key)
+        self._repeats.forget(key)
+        self._answers.pop(key, None)
         self._writer.failures.forget(key)
         self._drop_questions(key, set())
         self._asked.pop(key, None)
@@ -389,9 +401,10 @@ class PipelineReconciler:
         self._metrics.actions.labels(type(action).__name__).inc()
 
     async def _apply(self, seen: _Observation, form: Form) -> None:
-        for made in changes(seen.wanted, seen.everything):
+        for made in changes(seen.wanted, seen.everything, seen.answers):
             known = any(_same(found, made) for found in seen.everything)
-            await (self._api.apply(made) if known else self._api.make(made))
+            found = await (self._api.apply(made) if known else self._api.make(made))
+            seen.answers.note(made, found)
         for found in seen.surplus():
             resource = ROLES if found["kind"] == ROLES.kind else ROLE_BINDINGS
             await self._delete(resource, seen, found["metadata"]["name"])
@@ -399,7 +412,8 @@ class PipelineReconciler:
         if not present or not (form == "Job" or present[0].current or present[0].ended):
             spec = {**seen.workload["spec"], **seen.pause}
             workload = {**seen.workload, "spec": spec}
-            await (self._api.apply(workload) if present else self._api.make(workload))
+            found = await (self._api.apply(workload) if present else self._api.make(workload))
+            seen.answers.note(seen.workload, found)
 
     async def _grow(self, pipeline: Pipeline, seen: _Observation) -> ConditionReport | None:
         """Let the volume grow to its size in the spec; return what became of it."""

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_operator.kube.objects.cluster import budget_objects, group_set, service_objects
-from orderlymq_operator.kube.objects.drift import changes, contains, stamped
+from orderlymq_operator.kube.objects.drift import (
+    TRIED_AGAIN_S,
+    Answers,
+    changes,
+    contains,
+    stamped,
+)
 from tests.operator.kube.samples import cluster, environment
 
 # Some of them are those by which lists are merged.
@@ -61,6 +67,27 @@ def test_a_field_that_is_no_longer_wanted_is_taken_away() -> None:
     less = {"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"one": "1"}}
 
     assert changes([less], [stamped(wanted)]) == [stamped(less)]
+
+
+def test_what_comes_back_otherwise_is_applied_again_after_a_while() -> None:
+    """Law: it is news once; a rule that has gone keeps nothing as it was, and neither does another answer."""
+    made = cluster()
+    wanted = group_set(made, "demo-0", environment(made))
+    now = [0.0]
+    answers = Answers(lambda: now[0])
+    found = stamped(wanted)
+    found["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror/orderlymq:1"
+    found["status"] = {"replicas": 1}
+
+    assert answers.note(stamped(wanted), found)
+    assert changes([wanted], [found], answers) == []
+    assert not answers.note(stamped(wanted), found)
+    now[0] += TRIED_AGAIN_S
+    assert changes([wanted], [found], answers) == [stamped(wanted)]
+    assert not answers.note(stamped(wanted), found)
+    found["spec"]["replicas"] = 1
+    assert changes([wanted], [found], answers) == [stamped(wanted)]
+    assert answers.note(stamped(wanted), stamped(wanted))
 
 
 @pytest.mark.parametrize(
