@@ -85,10 +85,11 @@ def desired_state(
             continue
         subject = subject_of(item)
         state.subjects[subject] = item
+        # Also one that cannot be used: what it declares is not another one's to change or to delete.
+        winner = claimed.setdefault((item.kind, item.declared), item)
         if item.planned is None:
             state.verdicts[subject] = ConditionReport("False", "Invalid", item.error[:MESSAGE_MAX])
             continue
-        winner = claimed.setdefault((item.kind, item.declared), item)
         if winner is not item:
             other = f"{item.kind} {winner.namespace}/{winner.name}"
             text = f"{other} is older and declares {item.declared!r}, too"

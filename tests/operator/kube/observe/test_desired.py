@@ -79,6 +79,25 @@ def test_a_name_that_another_object_has_taken_over_is_not_deleted() -> None:
     assert desired_state(cluster(), [old, new]).desired.deleted_topics == frozenset()
 
 
+@pytest.mark.parametrize("kind", ["Topic", "ConsumerGroup"])
+def test_what_cannot_be_used_holds_its_name(kind: str) -> None:
+    """Law: a typo, or a field that only another version knows, gives nobody else its messages and offsets."""
+    field = "topicName" if kind == "Topic" else "groupName"
+    bad = item(kind, "orders", spec={"ordering": 1, "type": 1})
+    spec = {field: "orders", **DELETE}
+    other = item(kind, "other", spec=spec, creationTimestamp="2026-01-01T00:00:05Z")
+    gone = item(kind, "other", spec=spec, creationTimestamp="2026-01-01T00:00:05Z", **LEAVING)
+
+    state, later = desired_state(cluster(), [bad, other]), desired_state(cluster(), [bad, gone])
+
+    reasons = [state.verdicts[Subject(kind, f"shop/{name}")].reason for name in ("orders", "other")]
+    assert reasons == ["Invalid", "Conflict"]
+    for found in (state.desired.topics, state.desired.consumer_groups):
+        assert not found
+    for left in (later.desired.deleted_topics, later.desired.deleted_consumer_groups):
+        assert not left
+
+
 @pytest.mark.parametrize(
     ("reason", "deleted"),
     [("Conflict", set()), ("ResourceConflict", {"gone"}), ("BrokerUnavailable", {"gone"})],
