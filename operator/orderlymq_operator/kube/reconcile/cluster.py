@@ -251,15 +251,18 @@ class ClusterReconciler:
 
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
-        written = self.inventory.cluster(item.key)
-        if written is not None and written.uid == item.uid:
-            item = written  # this reconcile may have said the same already
+        item = self._present(item)
         previous, facts = previous_conditions(item), previous_facts(item)
         types = ("Ready", "Confirmed") if reason == "ConfirmationMissing" else ("Ready",)
         try:
             await self._writer.write(item, {**previous, **dict.fromkeys(types, report)}, facts)
         except ApiError as error:
             _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
+
+    def _present(self, item: Item) -> Item:
+        """Return a Cluster with what this reconcile has said of it already."""
+        written = self.inventory.cluster(item.key)
+        return written if written is not None and written.uid == item.uid else item
 
     async def _without_cluster(self, key: ClusterKey) -> None:
         """Report to everything that refers to a Cluster which is not there, and hold nothing back."""
@@ -404,14 +407,13 @@ class ClusterReconciler:
             scope.found.problem = scope.found.problem or report
 
     async def _serve_parts(self, scope: Scope) -> None:
-        """Carry out what needs brokers alone, while pods of today's form cannot be made."""
+        """Carry out what needs brokers alone, while pods of today's form cannot be made, and say how brokers are."""
         observed, actions = await self._observe_and_plan(scope)
         remote = [each for each in actions if lane_of(each)[0] not in ("RaftGroup", "NameServer")]
         await execute(scope.backend, remote, self._metrics)
         scope.backend.name_failures()
         await self._finish(scope, observed)
-        reports = scope.backend.reports
-        await self._writer.write_parts(scope.state, reports, observed, {}, said=True)
+        await self._report.write_health(self._present(scope.item), scope, observed)
 
     async def _finish(self, scope: Scope, observed: Observed) -> None:
         """Remove the finalizers of what is gone, and let a ConsumerGroup that is in use say what it waits for."""

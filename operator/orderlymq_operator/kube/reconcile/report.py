@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.capacity import capacity
 from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
-from orderlymq_operator.kube.observe.inventory import ClusterKey
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Item
 from orderlymq_operator.kube.reconcile.canary import ORDER_VERIFIED
 from orderlymq_operator.kube.reconcile.certificates import in_use
 from orderlymq_operator.kube.reconcile.debounce import Debounce
@@ -22,8 +22,11 @@ from orderlymq_operator.kube.reconcile.status import (
     cluster_conditions,
     cluster_facts,
     condition_of,
+    health_conditions,
+    health_facts,
     listener_facts,
     previous_conditions,
+    previous_facts,
 )
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import TIME_FORMAT
@@ -71,6 +74,16 @@ class Report:
         await self._writer.write_parts(
             scope.state, backend.reports, observed, consumer_groups, said=bool(failed)
         )
+
+    async def write_health(self, item: Item, scope: Scope, observed: Observed) -> None:
+        """Write how the brokers are of a Cluster whose objects are refused; what else its *item* says stays, and is older."""
+        cluster, said = scope.state.desired.cluster, previous_conditions(item)
+        if "Ready" in said:
+            conditions = said | health_conditions(cluster, observed)
+            facts = health_facts(cluster, observed, scope.live, scope.found)
+            await self._writer.write(item, conditions, previous_facts(item) | facts)
+        reports = scope.backend.reports
+        await self._writer.write_parts(scope.state, reports, observed, {}, said=True)
 
     def set_groups(self, scope: Scope, observed: Observed) -> None:
         """Show the raft groups and certificates of a Cluster as metrics."""

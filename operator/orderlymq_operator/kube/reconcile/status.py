@@ -214,8 +214,7 @@ def cluster_conditions(
         progressing = ConditionReport("True", "Progressing", found.step[1])
     return {
         "Ready": ready,
-        "Available": _available(cluster, observed),
-        "QuorumHealthy": _quorum(cluster, observed),
+        **health_conditions(cluster, observed),
         "Progressing": progressing,
         "StorageReady": found.storage or ConditionReport("True", "Bound", "every volume is bound"),
         "UpdateAvailable": _update(environment, found.default_image, cluster, live),
@@ -235,6 +234,14 @@ def cluster_conditions(
         if found.paused
         else ConditionReport("False", "NotPaused", "changes are carried out"),
         **({} if found.restored is None else {"Restored": found.restored}),
+    }
+
+
+def health_conditions(cluster: Cluster, observed: Observed) -> dict[str, ConditionReport]:
+    """Return the conditions that say how the raft groups are."""
+    return {
+        "Available": _available(cluster, observed),
+        "QuorumHealthy": _quorum(cluster, observed),
     }
 
 
@@ -313,27 +320,14 @@ def cluster_facts(
     now: str,
 ) -> Json:
     """Return what is known of a Cluster beside its conditions."""
-    leaders = sum(
-        observed.groups[name].leader is not None
-        for name in cluster.group_names
-        if name in observed.groups
-    )
     chosen = names.selector(cluster, names.BROKER)
     name = names.name_server_set(cluster)
-    voters = [
-        sum(replica.member == "voter" for replica in group.replicas.values())
-        for group in observed.groups.values()
-    ]
     facts: Json = {
-        "leaders": f"{leaders}/{len(cluster.group_names)}",
-        "replicas": min(voters, default=0),
+        **health_facts(cluster, observed, live, found),
         "selector": ",".join(f"{key}={value}" for key, value in sorted(chosen.items())),
         "image": environment.image,
         "revision": environment.revision,
         "nameServerAddress": f"{name}.{item.namespace}.svc:{names.NAME_SERVER_PORT}",
-        "groups": [
-            _group(name, observed, live, found) for name in sorted(observed.groups, key=_index)
-        ],
     }
     if "restored" in item.status:
         facts["restored"] = item.status["restored"]
@@ -346,6 +340,26 @@ def cluster_facts(
             "startedAt": before["startedAt"] if same and "startedAt" in before else now,
         }
     return facts
+
+
+def health_facts(cluster: Cluster, observed: Observed, live: Live, found: Findings) -> Json:
+    """Return what is known of the raft groups."""
+    leaders = sum(
+        observed.groups[name].leader is not None
+        for name in cluster.group_names
+        if name in observed.groups
+    )
+    voters = [
+        sum(replica.member == "voter" for replica in group.replicas.values())
+        for group in observed.groups.values()
+    ]
+    return {
+        "leaders": f"{leaders}/{len(cluster.group_names)}",
+        "replicas": min(voters, default=0),
+        "groups": [
+            _group(name, observed, live, found) for name in sorted(observed.groups, key=_index)
+        ],
+    }
 
 
 def listener_facts(

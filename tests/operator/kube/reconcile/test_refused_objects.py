@@ -191,6 +191,24 @@ async def test_what_brokers_need_stops_pods_alone(small: SmallCluster, status: i
     assert small.condition("Ready")["reason"] == "ApiRefused"
 
 
+@pytest.mark.parametrize("status", [400, 500])
+async def test_brokers_of_a_cluster_whose_objects_are_refused_are_reported(
+    small: SmallCluster, status: int
+) -> None:
+    """Law: what is refused for days says nothing of leaders; nobody may take them for there because they were once."""
+    small.server.refused[STATEFUL_SETS.path(NAMESPACE, "demo-0")] = (status, DENIED)
+    small.change(**EDIT)
+    await refusals(small, 6)
+    before = small.condition("Available")["status"]
+    small.serve(role="candidate", leader=0)
+    _, writes = await refusals(small, 2)
+
+    found = small.server.find(CLUSTERS, *KEY) or {}
+    assert (before, small.condition("Available")["status"]) == ("True", "False")
+    assert (found["status"]["leaders"], writes) == ("0/1", 0)
+    assert small.condition("Ready")["reason"] == "ApiRefused"
+
+
 async def refusals(small: SmallCluster, times: int) -> tuple[list[str], int]:
     """Let reconciles fail; return the reason of Ready after each, and how often the last one wrote the Cluster's status."""
     reasons, count = [], 0
