@@ -41,7 +41,7 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
-from orderlymq_operator.plan.planner import plan_accepted
+from orderlymq_operator.plan.planner import plan_accepted, without_gone
 from orderlymq_operator.plan.refusals import of_change
 from orderlymq_operator.plan.settings import live_changes
 from orderlymq_operator.resources.cluster.cluster import Tls
@@ -243,6 +243,7 @@ class Supervisor:
         backend = self._running_backend()
         self._observed = await backend.observe()
         backend.renew_live()
+        await self._forget_deleted()
         actions, refused = await asyncio.to_thread(plan_accepted, self.desired, self._observed)
         self._report_refused(refused)
         work = [action for action in actions if not isinstance(action, ReportCondition)]
@@ -261,8 +262,18 @@ class Supervisor:
             self._say_problem(None)
         ready = all(backend.conditions[it].status == "True" for it in wanted if it not in left)
         if ready and not self.settled:
-            await self._settle(refused)
+            self._settle(refused)
         return ready
+
+    async def _forget_deleted(self) -> None:
+        """Remember no longer what had to be deleted and is gone."""
+        desired = self.desired
+        if not (desired.deleted_topics or desired.deleted_consumer_groups or desired.deleted_users):
+            return
+        kept = without_gone(desired, self._observed)
+        if kept != desired:
+            await self._directory.save_beside(replace(self._state, desired=kept))
+            self._state.desired = kept
 
     async def _carry_out(self, actions: Sequence[Action]) -> bool:
         """Perform until the turn is up; return whether all is done."""
@@ -341,20 +352,8 @@ class Supervisor:
         self._failed.pop(lane, None)
         return True
 
-    async def _settle(self, refused: Sequence[Refuse]) -> None:
+    def _settle(self, refused: Sequence[Refuse]) -> None:
         """Count the newest change as effective; what is *refused* was accepted once, and is left alone."""
-        state = self._state
-        desired = state.desired
-        if desired.deleted_topics or desired.deleted_consumer_groups or desired.deleted_users:
-            # The plan is empty, so what had to be deleted is gone and need not be remembered.
-            kept = replace(
-                desired,
-                deleted_topics=frozenset(),
-                deleted_consumer_groups=frozenset(),
-                deleted_users=frozenset(),
-            )
-            await self._directory.save_beside(replace(state, desired=kept))
-            state.desired = kept
         self._settled_generation = self._generation
         names = ", ".join(sorted({f"{refusal.kind} {refusal.name}" for refusal in refused}))
         left = f", but what is refused: {names}" if names else ""

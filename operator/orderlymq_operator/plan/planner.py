@@ -64,7 +64,7 @@ from orderlymq_operator.resources.kinds import (
 from orderlymq_operator.resources.user import NO_SECRET
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
-__all__ = ["TEMPLATE", "plan", "plan_accepted"]
+__all__ = ["TEMPLATE", "plan", "plan_accepted", "without_gone"]
 
 # As brokers without an operator make it: it may be inherited.
 TEMPLATE: Final = TopicConfig(8, 7, order=False)
@@ -135,6 +135,32 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
             ),
         )
     return [], refused
+
+
+def without_gone(desired: Desired, observed: Observed) -> Desired:
+    """Return *desired* without what had to be deleted and is gone: what clients make again under its name is theirs.
+
+    Nothing of a kind counts as gone while somebody does not say what there is of it.
+    """
+    groups = [observed.groups.get(name, ObservedGroup()) for name in desired.cluster.group_names]
+    left = list(_deletions(desired, observed))
+
+    def whole(table: str) -> bool:
+        return all(getattr(found, table) is not None for found in groups)
+
+    if whole("topics") and all(
+        each.order_config is not None for each in observed.name_servers.values()
+    ):
+        lists = (DeleteTopic, DeleteOrderConfig)
+        topics = frozenset(each.topic for each in left if isinstance(each, lists))
+        desired = replace(desired, deleted_topics=topics)
+    if whole("consumer_groups"):
+        names = frozenset(each.consumer_group for each in left if isinstance(each, DeleteGroup))
+        desired = replace(desired, deleted_consumer_groups=names)
+    if whole("users"):
+        keys = frozenset(each.access_key for each in left if isinstance(each, DeleteUser))
+        desired = replace(desired, deleted_users=keys)
+    return desired
 
 
 def _keeps_leaders(action: Action) -> bool:

@@ -5,7 +5,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -397,6 +397,45 @@ async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_
         await until(lambda: "billing" in shared_of(directory)["groups"])
         await until(is_reported)
         assert shared_of(directory)["topics"]["clicks"]["readQueueNums"] == 16
+
+
+_WAITING = """---
+apiVersion: orderlymq.io/v1alpha1
+kind: User
+metadata: {name: archive}
+spec: {clusterRef: {name: demo}, secretFrom: {env: NO_SUCH_VARIABLE}}
+"""
+
+
+async def test_what_clients_make_again_is_not_deleted_once_more(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: a deletion is over when it is done, however long something else is waited for; a send may have made the topic again."""
+
+    def lose(shared: dict[str, Any]) -> None:
+        del shared["groups"]["billing"]
+
+    def make_again(shared: dict[str, Any]) -> None:
+        shared["topics"]["clicks"] = {**shared["topics"]["orders"], "topicName": "clicks"}
+        lose(shared)
+
+    async def one_pass(edit: Callable[[dict[str, Any]], None]) -> None:
+        """Change something, and wait until a pass that came after it has repaired what was lost."""
+        change_shared(directory, edit)
+        await until(lambda: "billing" in shared_of(directory)["groups"])
+
+    async with running(directory, ports, replicas=1) as supervisor:
+        await apply(supervisor, text(ports, replicas=1, extra=normal_topic(4, "Delete")))
+        wanted = text(ports, replicas=1, extra=_WAITING)
+        await supervisor.apply(parse(wanted, "test.yaml"), prune=True)
+        await until(lambda: "clicks" not in shared_of(directory)["topics"])
+        for edit in (lose, make_again, lose):
+            await one_pass(edit)
+
+        assert not supervisor.settled
+        assert "clicks" in shared_of(directory)["topics"]
+        stored = json.loads((directory.path / "cluster.json").read_text())
+        assert stored["deleted_topics"] == []
 
 
 async def test_a_supervisor_takes_a_greater_token_than_its_brokers_have_seen(
