@@ -35,7 +35,7 @@ from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import JOBS, PODS, TIME_FORMAT, Json
+from orderlymq_operator.kube.resources import BACKUPS, JOBS, PODS, TIME_FORMAT, Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.lifecycle import (
     ENDED,
@@ -152,6 +152,9 @@ class BackupReconciler:
             maker, remover = await self._jobs(item, environment)
             removal = next_removal(stored, maker, remover)
             if removal.start:
+                read = await self._inventory.read(BACKUPS, item.key)
+                if read is None or read.version != item.version:
+                    return LOOKING_S  # somebody may keep what is stored by now, and no watch has shown it
                 stored = maker.report.id if maker.report is not None else str(stored)
                 if taken := await self._create(item, deletion_job(backup, stored, environment)):
                     report = ConditionReport("False", "DeletionFailed", f"{taken}; delete it")

@@ -2,7 +2,8 @@
 One reconcile of one ScheduledBackup: make the Backup that is due, delete those that are not kept, report.
 
 Rules: a Backup is called after its time, so that it is made once, also when another operator tries again. The next time stands in the status
-before it comes. Backups go with their schedule, but what is stored stays; only what is not kept is deleted there, too.
+before it comes. Backups go with their schedule, but what is stored stays; only what is not kept is deleted there, too, and
+only after schedule and Backups were read.
 """
 
 import logging
@@ -19,7 +20,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
 from orderlymq_operator.kube.reconcile.status import previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import BACKUPS, TIME_FORMAT, Json
+from orderlymq_operator.kube.resources import BACKUPS, SCHEDULED_BACKUPS, TIME_FORMAT, Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.lifecycle import ENDED
 from orderlymq_operator.plan.backups.retention import MadeBackup, surplus
@@ -93,7 +94,7 @@ class ScheduleReconciler:
         facts.pop("nextScheduleTime", None)
         if found.following is not None:
             facts["nextScheduleTime"] = found.following.strftime(TIME_FORMAT)
-        for name in surplus(made, wanted.spec.retention, now):
+        for name in await self._surplus(item, wanted, now):
             await self._drop(item.namespace, name)
         facts["kept"] = sum(each.phase == "Complete" for each in made)
         await self._writer.write(item, {"Ready": _condition(wanted, made, found, now)}, facts)
@@ -125,6 +126,20 @@ class ScheduleReconciler:
         self._inventory.written(BACKUPS, found)
         _log.info("%s/%s: made Backup %s", item.namespace, item.name, name)
         return name
+
+    async def _surplus(self, item: Item, wanted: ScheduledBackup, now: datetime) -> list[str]:
+        """Return the Backups that are not kept, by what is read now.
+
+        What watches showed may be old: somebody may keep more by now, or may have deleted others.
+        """
+        if not surplus(self._made(item), wanted.spec.retention, now):
+            return []
+        self._inventory.invalidate(BACKUPS.kind)
+        await self._inventory.refresh(item.key)
+        read = await self._inventory.read(SCHEDULED_BACKUPS, item.key)
+        if read is None or read.uid != item.uid or not isinstance(read.manifest, ScheduledBackup):
+            return []
+        return surplus(self._made(read), read.manifest.spec.retention, now)
 
     async def _drop(self, namespace: str, name: str) -> None:
         """Delete a Backup and what is stored of it."""

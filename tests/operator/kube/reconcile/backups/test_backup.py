@@ -261,6 +261,21 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
     assert not found["metadata"]["finalizers"]
 
 
+async def test_nothing_stored_is_deleted_by_what_a_silent_watch_showed(world: World) -> None:
+    """Law: a person who keeps it after all, as the status advises, is heard."""
+    put_deleted(world)
+    await world.inventory.refresh()
+    found = world.server.find(BACKUPS, NAMESPACE, "monday")
+    assert found is not None
+    world.server.put(BACKUPS, {**found, "spec": {**found["spec"], "deletionPolicy": "Retain"}})
+    for _ in range(2):
+        await world.backups.reconcile((NAMESPACE, "monday"))
+
+    assert world.server.find(JOBS, NAMESPACE, "monday-uid-shop-delete") is None
+    kept = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+    assert kept["metadata"]["finalizers"] == []
+
+
 @pytest.mark.parametrize("user", [{"runAsUser": 4711}, {}], ids=["chosen", "left to admission"])
 async def test_what_is_stored_is_deleted_by_a_pod_as_the_cluster_s_were(
     world: World, user: Json

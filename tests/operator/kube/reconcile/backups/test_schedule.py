@@ -187,6 +187,27 @@ async def test_old_ones_go_with_what_is_stored(world: World) -> None:
     assert any(path.endswith("nightly-202601020230") for path in patched), "its data is to go, too"
 
 
+@pytest.mark.parametrize("unseen", ["keeps more", "deleted another"])
+async def test_none_goes_by_what_a_silent_watch_showed(world: World, unseen: str) -> None:
+    """Law: what is deleted is deleted for good, so schedule and Backups are read before."""
+    await world.look()
+    for hours in (14.5, 24, 24):
+        await world.look(hours=hours)
+        world.end(world.backups()[-1])
+    first, second, third = world.backups()
+    if unseen == "keeps more":
+        world.put(retention={"keepLast": 5})
+    else:
+        world.server.drop(BACKUPS, NAMESPACE, second)
+    ended = world.server.find(BACKUPS, NAMESPACE, third)
+    assert ended is not None
+    assert world.inventory.shown(BACKUPS, ended, gone=False)
+
+    await world.schedules.reconcile(KEY)
+
+    assert first in world.backups()
+
+
 async def test_an_old_one_that_somebody_deletes_first_is_no_failure(world: World) -> None:
     """Law: what no watch has shown yet refuses nothing; a condition that changed for that would be an event."""
     await world.look()
