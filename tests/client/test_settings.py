@@ -15,6 +15,7 @@ from orderlymq.consumer.settings import (
 from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import SettingError
 from orderlymq.settings import ClientSettings, ProducerSettings
+from orderlymq_protocol.shares import averagely
 from tests.client.parity.table import rocketmq_names
 
 CLIENT_DEFAULTS = {
@@ -131,6 +132,15 @@ def test_other_contradictions_are_refused() -> None:
         ConsumerSettings(message_model="CLUSTERING")  # type: ignore[arg-type]  # the point
     with pytest.raises(SettingError, match="yyyyMMddHHmmss"):
         ConsumerSettings(consume_timestamp="2026-01-01")
+
+
+@pytest.mark.parametrize("wrong", ["AVG", Averagely, None, averagely])
+def test_what_is_no_strategy_is_refused(wrong: object) -> None:
+    """Law: a consumer that has started takes its share. With a name, a class or a function each of its rebalances failed, and the
+    queues that the others left to it stood still.
+    """
+    with pytest.raises(SettingError, match=r"allocate_message_queue_strategy is .* Averagely\(\)"):
+        ConsumerSettings(allocate_message_queue_strategy=wrong)  # type: ignore[arg-type]  # the point
 
 
 def test_a_text_that_cannot_be_sent_is_refused_without_being_shown() -> None:

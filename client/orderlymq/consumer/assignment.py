@@ -38,6 +38,20 @@ class AssignmentStrategy(Protocol):
         """Return the queues of *member*; *queues* and *members* are sorted."""
 
 
+def check_strategy(strategy: object) -> None:
+    """Refuse what would fail at each rebalance: its member would count in the group, and leave its share to nobody.
+
+    Raises:
+        SettingError: It is no strategy; its name or its class is none.
+    """
+    name, divide = getattr(strategy, "name", None), getattr(strategy, "assign", None)
+    if isinstance(strategy, type) or not (isinstance(name, str) and callable(divide)):
+        raise SettingError(
+            f"allocate_message_queue_strategy is {strategy!r}; it must be an object such as Averagely() of "
+            "orderlymq.consumer.assignment"
+        )
+
+
 def assign(
     strategy: AssignmentStrategy,
     group: str,

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final
 
-from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
+from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, check_strategy
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
 from orderlymq.settings import COUNT_MAX, check_ranges, setting, time_setting
@@ -152,6 +152,7 @@ class ConsumerSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_strategy(self.allocate_message_queue_strategy)
         if self.consume_thread_min > self.consume_thread_max:
             raise SettingError(
                 f"consume_thread_min is {self.consume_thread_min}; it must not be larger than "

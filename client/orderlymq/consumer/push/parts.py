@@ -1,7 +1,7 @@
 """The parts that belong to a consumer's settings: core, workers, offsets; and which settings it refuses."""
 
 from collections.abc import Callable, Collection, Sequence
-from inspect import signature
+from inspect import isasyncgenfunction, isgeneratorfunction, signature
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRules
@@ -141,6 +141,8 @@ def check_settings(
 
 def _check_arguments(group: str, listener: Callable[..., object]) -> None:
     """Refuse a listener that would fail on every message."""
+    if isgeneratorfunction(listener) or isasyncgenfunction(listener):
+        raise SettingError(f"the listener of {group} yields, so that nothing of it would run")
     try:
         signature(listener).bind([], None)
     except TypeError as error:

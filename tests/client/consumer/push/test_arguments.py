@@ -1,10 +1,12 @@
 """Arguments of producers and consumers that are of other types than they say."""
 
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from orderlymq import Consumer, Producer, ProducerSettings, SettingError
+from orderlymq import Consumer, Producer, ProducerSettings, ReceivedMessage, SettingError
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,24 @@ async def test_arguments_of_other_types_are_refused_where_they_are_given(
     """A consumer that should take keys would take whole queues otherwise, without an error."""
     with pytest.raises(SettingError, match=text):
         Consumer("G", **given)
+
+
+def yielding(messages: Sequence[ReceivedMessage], _context: object) -> Iterator[None]:
+    yield from (None for _ in messages)
+
+
+async def yielding_too(
+    messages: Sequence[ReceivedMessage], _context: object
+) -> AsyncIterator[None]:
+    for _ in messages:
+        yield
+
+
+@pytest.mark.parametrize("listener", [yielding, yielding_too, partial(yielding)])
+async def test_a_listener_that_yields_is_refused_when_the_consumer_starts(listener: Any) -> None:
+    """Law: what fails with every message is refused before the first. Nothing of it ran, and each message became a dead letter."""
+    with pytest.raises(SettingError, match="the listener of G yields"):
+        await Consumer("G", topics="T", listener=listener).start()
 
 
 async def test_a_producer_refuses_the_settings_of_others() -> None:
