@@ -2,7 +2,8 @@
 Rows as messages: what each row becomes, in which queue, in which order, under which unique key.
 
 Rules: a key's queue is the one that any RocketMQ producer with the hash selector chooses; rows of a queue leave
-in the order of `orderBy`, rows alike in it in an order of their content, and without `orderBy` as they came. A row's
+in the order of `orderBy`, rows alike in it as their queue at the source has them, those of no queue in an order of their content,
+and without `orderBy` as they came. A row's
 identity does not depend on where the row stands among the others: the same rows, in any order and divided among
 tasks in any way that keeps a key together, are the same messages to the broker. However many rows a task has, it holds
 some of them (`externalsort`): they are sorted by key and content to get their identity, then by queue and order. `writer` sends.
@@ -113,7 +114,7 @@ class _Draft(NamedTuple):
     Attributes:
         source: what the row was made of: a place in a topic or a message id; empty for any other row.
         content: a hash of everything that the message says.
-        order: its values of `orderBy`.
+        order: its values of `orderBy`, and where it stands at the source.
         number: among the rows of the task as they came.
         key: None where it has none.
         target: the queue that it names.
@@ -323,7 +324,10 @@ def _key_hash(topic: str, key_text: str) -> int:
 
 
 def _order(row: Mapping[str, Any], order_by: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(map(_rank, (row[name] for name in order_by)))
+    """Return what sorts rows of a queue: messages that were sent together have one store time, and stand in an order all the same."""
+    place = _place(row)
+    stands = () if place is None or not isinstance(place[3], int) else (repr(place[:3]), place[3])
+    return *map(_rank, (row[name] for name in order_by)), stands
 
 
 def _rank(value: Any) -> tuple[bool, bool, Any]:
