@@ -9,7 +9,8 @@ stands in `deadly`.
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -25,11 +26,11 @@ from orderlymq_spark.frames import ordered, read_stream
 from orderlymq_spark.jobs import archive, replay
 from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.locations.addresses import location
-from orderlymq_spark.options import parse_sink
+from orderlymq_spark.options import SinkOptions, parse_sink
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.run.session import start_session
 from orderlymq_spark.run.stream import run_stream
-from orderlymq_spark.sink.writer import OrderedStreamWriter
+from orderlymq_spark.sink.writer import OrderedBatchWriter, OrderedStreamWriter
 from orderlymq_spark.specs import ArchiveSpec, OrderAuditSpec, ReplaySpec, Source
 from tests.spark.faults import deadly
 from tests.spark.faults.aftermath import ALIKE, TIE
@@ -61,25 +62,40 @@ SINK_PLACES: Final = {
 }
 
 
-class DyingCopier(OrderedStreamWriter):
-    """The ordered sink, with deadly places around its work and at some moment of it."""
+def dying(options: SinkOptions, write: Callable[[], WriterCommitMessage]) -> WriterCommitMessage:
+    """Let the ordered sink write, with deadly places around its work and at some moment of it."""
+    begin, midst, end = SINK_PLACES[options.app_id]
+    deadly.reach(begin)
+    moment = threading.Timer(Random().uniform(0, _SENDING_MAX_S), deadly.reach, [midst])
+    moment.start()
+    result = write()
+    moment.cancel()
+    deadly.reach(end)
+    return result
+
+
+class DyingFrame(OrderedBatchWriter):
+    """What sends a frame, as a replay does each of its batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        begin, midst, end = SINK_PLACES[self._options.app_id]
-        deadly.reach(begin)
-        moment = threading.Timer(Random().uniform(0, _SENDING_MAX_S), deadly.reach, [midst])
-        moment.start()
-        result = super().write(iterator)
-        moment.cancel()
-        deadly.reach(end)
-        return result
+        return dying(self._options, partial(super().write, iterator))
+
+
+class DyingStream(OrderedStreamWriter):
+    """What sends a stream."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return dying(self._options, partial(super().write, iterator))
 
 
 class DyingSink(OrderlyMQDataSource):
     """The format "orderlymq" with a dying sink."""
 
+    def writer(self, schema: StructType, overwrite: bool) -> OrderedBatchWriter:
+        return DyingFrame(parse_sink(self.options), types_of(schema))
+
     def streamWriter(self, schema: StructType, overwrite: bool) -> OrderedStreamWriter:  # noqa: N802 - Spark's name
-        return DyingCopier(parse_sink(self.options), types_of(schema))
+        return DyingStream(parse_sink(self.options), types_of(schema))
 
 
 def main(settings: dict[str, Any]) -> None:

@@ -45,6 +45,7 @@ _PATIENCE_S: Final = 1200.0  # of a machine that has other things to do
 _LOOK_S: Final = 0.002
 _TAKEN_S: Final = 60.0  # between the order that is taken and the word that its place is reached
 _SMALL_KILLS: Final = (3, 8)  # in one life: a driver takes longest to begin
+_MISSED_MAX: Final = 3  # kills that wait in vain for a place to which nobody ever comes
 
 _TASKS: Final = {
     "archive": ("writing", "written"),
@@ -130,6 +131,7 @@ class Campaign:
         self.topic = self.topics.make()
         self.target, self.loaded = (self.topics.make(queues=3) for _ in range(2))
         self.done: Counter[Kill] = Counter()
+        self.missed: Counter[Kill] = Counter()
         self.lives: Counter[str] = Counter()
         self.cut_off = {"woken": 0, "ended by itself": 0}
         self.archived = Archived(self.folder / "files")
@@ -170,6 +172,8 @@ class Campaign:
                     f"kill {self.kills}: {kill.victim}, at {kill.pipeline}/{kill.place};"
                     f" driver {number + 1} on {master}; {self.archived.count} files published"
                 )
+            else:
+                self.missed[kill] += 1
         if not plan:
             self._expect_end(driver)
             self._wake()
@@ -183,7 +187,7 @@ class Campaign:
         self._fill()  # so that each pipeline has another batch
         self._expect_end(self._start(self.masters[-1], closing=True))
         self._sweep()
-        self.faults += self.archived.look(whole=True)
+        self.faults += [*never_reached(self.done, self.missed), *self.archived.look(whole=True)]
         if not (self.folder / OUTCOME).exists():
             return  # that driver's fault is reported already, and its log shows why
         said = json.loads((self.folder / OUTCOME).read_text())
@@ -425,6 +429,19 @@ class Campaign:
             *(self.faults or ["Every law held."]),
         ]
         return "\n".join(lines)
+
+
+def never_reached(done: Counter[Kill], missed: Counter[Kill]) -> list[str]:
+    """Return the places at which somebody was to be killed again and again, and nobody was: what is there was not tried."""
+    reached = {(kill.pipeline, kill.place) for kill in done}
+    waited: Counter[tuple[str, str]] = Counter()
+    for kill, count in missed.items():
+        waited[kill.pipeline, kill.place] += count
+    return [
+        f"nobody ever came to {pipeline}/{place}, where {count} kills waited"
+        for (pipeline, place), count in waited.items()
+        if count >= _MISSED_MAX and (pipeline, place) not in reached
+    ]
 
 
 def _is_cluster(master: str) -> bool:

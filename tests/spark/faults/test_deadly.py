@@ -4,11 +4,17 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 
+import pytest
+from pyspark.sql.types import StructType
+
+from orderlymq_spark.sink.writer import OrderedBatchWriter, OrderedStreamWriter
 from tests.spark.faults import deadly
-from tests.spark.faults.kills import ROOT, Deck, Kill
+from tests.spark.faults.killed import DyingSink
+from tests.spark.faults.kills import ROOT, Deck, Kill, never_reached
 
 PROGRAM = """
 import os, threading, time
@@ -67,3 +73,32 @@ def test_a_deck_deals_every_card_before_one_comes_again() -> None:
     assert set(early[4:]) < set(cards[:4])
     assert set(late) == set(cards[4:])
     assert deck.deal(lambda _: False) is None
+
+
+@pytest.mark.parametrize("name", ["writer", "streamWriter"])
+def test_a_sink_can_die_however_spark_writes_to_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay writes frames, a load a stream; the tasks of a replay were never killed."""
+    reached: list[str] = []
+    monkeypatch.setattr(deadly, "reach", reached.append)
+    sink = DyingSink({"topic": "copy", "appId": "copied"})
+
+    writer = getattr(sink, name)(StructType().add("body", "binary"), overwrite=False)
+
+    assert isinstance(writer, OrderedBatchWriter | OrderedStreamWriter)
+    writer.write(iter(()))
+    assert [place for place in reached if place != "sending"] == ["copying", "copied"]
+
+
+def test_a_place_to_which_nobody_comes_is_a_fault() -> None:
+    """Laws that hold after kills that did not happen say nothing."""
+    writing, copying = (
+        Kill(*where, "worker") for where in (("archive", "writing"), ("copy", "copying"))
+    )
+    done = Counter({writing: 1})
+
+    assert never_reached(done, Counter({writing: 9, copying: 2})) == []
+    assert never_reached(done, Counter({copying: 2, Kill("copy", "copying", "all"): 1})) == [
+        "nobody ever came to copy/copying, where 3 kills waited"
+    ]
