@@ -8,16 +8,19 @@ names at the end. Spark carries ranges of queues; the tasks that write read the 
 import json
 
 from orderlymq_protocol.plurals import counted
-from orderlymq_spark.errors import CatalogUnavailable, OptionError
+from orderlymq_spark.errors import CatalogUnavailable, OptionError, SinkConflict
 from orderlymq_spark.frames import read_stream
-from orderlymq_spark.offsets import describe_missing
-from orderlymq_spark.options import SourceOptions, as_texts, parse_source
+from orderlymq_spark.locations.location import Location
+from orderlymq_spark.offsets import QueueRange, describe_missing, from_json
+from orderlymq_spark.options import START_FILE, SourceOptions, as_texts, parse_source
+from orderlymq_spark.run.checkpoint import last_end
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.source.bounds import start_in
 from orderlymq_spark.source.queuereader import message_schema
 from orderlymq_spark.specs import ArchiveSpec
 from orderlymq_spark.tables.archive import check_place
-from orderlymq_spark.tables.manifests import settled
+from orderlymq_spark.tables.manifests import MANIFESTS, settled
 from orderlymq_spark.tables.parquet import holes, published
 
 
@@ -42,6 +45,7 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
             .option("source", json.dumps(options))
             .outputMode("append")
         ),
+        begin=lambda: check_place_kept(spec, parsed),
         counts_offsets=True,
     )
     data = {"rows": status.rows, "batches": status.batches, "path": place["path"]}
@@ -56,6 +60,39 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
             data["holes"] = [str(each) for each in missing]
             text += f"; not in it: {describe_missing(missing)}"
     return Outcome(text, data)
+
+
+def check_place_kept(spec: ArchiveSpec, options: SourceOptions) -> None:
+    """Refuse to go on in a place that has nothing of what the checkpoint has read: an Iceberg table is asked by its sink.
+
+    Raises:
+        SinkConflict: The folder was emptied, or what should be mounted there is not: the archive would have a hole.
+    """
+    file = spec.checkpoint / START_FILE
+    done = last_end(spec.checkpoint / "spark")
+    # Tags and messages that are lost may leave nothing of what was read.
+    if done is None or options.tags != "*" or not options.fail_on_data_loss or not file.exists():
+        return
+    began = from_json(start_in(file))
+    read = [
+        QueueRange(q, began[q], end)
+        for q, end in from_json(done).items()
+        if end > began.get(q, end)
+    ]
+    if not read or spec.path is None or _has_commits(spec.path, spec.format):
+        return
+    raise SinkConflict(
+        f"the checkpoint {spec.checkpoint} has archived {read[0]}, and {spec.path} has no archive: mount what is missing, or put back what "
+        "was removed; for a new archive give this pipeline a new checkpoint"
+    )
+
+
+def _has_commits(path: Location, form: str) -> bool:
+    if form == "parquet":
+        return bool((path / MANIFESTS).names())
+    from orderlymq_spark.tables import delta  # noqa: PLC0415 - only this format needs it
+
+    return delta.is_table(path)
 
 
 def _iceberg_place(spec: ArchiveSpec, options: SourceOptions) -> dict[str, str]:
