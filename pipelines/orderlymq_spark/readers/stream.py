@@ -229,22 +229,25 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         options = self._options
         if options.bytes_max is None:
             return options.offsets_max
-        sizes = [
-            len(chunk) / count
-            for part in ranges(start, ends)
-            for chunk, count in self._sample(part)
-        ]
-        if sizes:
-            self._row_bytes = sum(sizes) / len(sizes)
+        waiting, expected_bytes = 0, 0.0
+        for part in ranges(start, ends):
+            size, count = self._sample(part)
+            if count:
+                # A batch has of each queue in proportion to what waits there.
+                waiting += part.size
+                expected_bytes += part.size * size / count
+        if waiting:
+            self._row_bytes = expected_bytes / waiting
         by_bytes = int(options.bytes_max / max(1.0, self._row_bytes)) or 1
         return by_bytes if options.offsets_max is None else min(by_bytes, options.offsets_max)
 
-    def _sample(self, part: QueueRange) -> list[tuple[bytes, int]]:
-        """Return the first messages of a range."""
+    def _sample(self, part: QueueRange) -> tuple[int, int]:
+        """Return the bytes of the first messages of a range, and how many they are."""
         end = min(part.end, part.start + 32)
         access = access_to(self._options.connect)
-        return [
-            (chunk, max(1, len(parse_records([chunk], 0, 1 << 62))))
+        chunks = [
+            chunk
             for fetched in access.read(QueueRange(part.queue, part.start, end))
             for chunk in fetched.chunks
         ]
+        return sum(map(len, chunks)), len(parse_records(chunks, 0, 1 << 62))

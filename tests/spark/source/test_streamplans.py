@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -169,6 +170,28 @@ def test_a_stream_at_rest_looks_some_times_a_second(topics: Topics) -> None:
     after = stream.latestOffset(end, EVERYTHING)
     assert stream.reportLatestOffset() == to_json(from_json(after))
     assert planned(stream, end, after) == [(0, 3, 4)]
+
+
+@pytest.mark.parametrize("large", [0, 1])
+def test_a_batch_has_about_the_bytes_that_it_may_have_whatever_a_queue_has(
+    topics: Topics, large: int
+) -> None:
+    """Most waits in one queue, and others have messages of another size: a mean of queues was wrong by as many as there are."""
+    topic = topics.make(queues=8, ordered=False)
+    sizes = (30_000, 300) if large else (300, 30_000)
+    for queue in range(8):
+        size, count = (sizes[1], 1) if queue else (sizes[0], 400)
+        bodies = (Random(number).randbytes(size) for number in range(count))  # does not deflate
+        topics.fill(topic, [Message(topic=topic, body=body) for body in bodies], queue)
+    stream = reader(topics, topic, maxBytesPerTrigger="600000")
+    begun = beginning(topics, topic)
+
+    end = stream.latestOffset(begun, stream.getDefaultReadLimit())
+
+    bytes_ = sum(
+        sizes[queue > 0] * (to - start) for queue, start, to in planned(stream, begun, end)
+    )
+    assert 300_000 < bytes_ < 1_200_000
 
 
 def test_a_mark_proves_nothing_when_retention_has_taken_its_message(passing: Topics) -> None:
