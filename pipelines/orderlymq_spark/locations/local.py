@@ -105,7 +105,7 @@ class LocalLocation(Location):
             return []
 
     def files(self) -> Iterator[tuple[str, int]]:
-        for folder, _, names in os.walk(self.path):
+        for folder, _, names in os.walk(self.path, onerror=_unless_absent):
             for name in names:
                 path = Path(folder) / name
                 try:
@@ -142,6 +142,12 @@ class LocalOutput:
     def discard(self) -> None:
         """Remove the file."""
         self.path.unlink(missing_ok=True)
+
+
+def _unless_absent(error: OSError) -> None:
+    """Raise what keeps a folder from being listed, which is not the same as none."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _make_folder(folder: Path) -> None:

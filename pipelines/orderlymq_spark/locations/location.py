@@ -107,7 +107,7 @@ class Location(ABC):
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
-        """Yield every file below, by its path from here, with its bytes; in no promised order."""
+        """Yield every file below, by its path from here, with its bytes; in no promised order; none when there is no such folder."""
 
     @abstractmethod
     def open(self) -> Any:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from orderlymq.oracle.verdict import Defect
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.jobs.audit.job import check_files
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.jobs.audit.job import check_files, files_of
 from orderlymq_spark.jobs.audit.order import Break, OrderCheck
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import QueueRange
@@ -151,3 +152,18 @@ def test_an_archive_has_the_rows_that_the_names_of_its_files_say(
     breaks = [each["break"] for each in found]
     assert [(each["defect"], each["offset"], each["expected"]) for each in breaks] == broken
     assert sum(last["summary"].get(defect.value, 0) for defect in Defect) == len(broken)
+
+
+def test_no_topic_that_is_to_be_audited_is_left_out_in_silence(tmp_path: Path) -> None:
+    """A topic that is misspelt, or in another archive, had kept its order."""
+    root = location(tmp_path)
+    parts = [QueueRange(MessageQueue(topic, "g", 0), 0, 10) for topic in ("orders", "payments")]
+    for part in parts:
+        path_of(root, part).write("")
+
+    assert files_of(root, ["orders"]) == [parts[:1]]
+    assert files_of(root, None) == [parts[:1], parts[1:]]
+    with pytest.raises(OptionError, match=r"no files of paymnts.*those of: orders, payments"):
+        files_of(root, ["orders", "paymnts"])
+    with pytest.raises(OptionError, match=r"no files of any topic.*those of: none"):
+        files_of(root / "empty", None)

@@ -36,6 +36,17 @@ def test_a_file_is_what_was_last_written(root: Location) -> None:
     assert not place.exists()
 
 
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
+    """As where NFS has lost it: an audit of an archive had passed over the queue, and found that its order was kept."""
+    (tmp_path / "file").write_text("x")
+    place = location(tmp_path)
+    assert list((place / "absent").files()) == list((place / "file").files()) == []
+
+    for listed in (place / ("x" * 300)).files, (place / ("x" * 300)).names:
+        with pytest.raises(OSError, match="too long"):
+            list(listed())
+
+
 def create(place: Location) -> None:
     assert place.create("content")
 

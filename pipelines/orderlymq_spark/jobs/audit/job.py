@@ -64,11 +64,7 @@ def audit_archive(
     """Check the files of an archive, one task per queue; return findings and a summary per queue."""
     assert spec.archive is not None
     root = spec.archive
-    # While nothing is under way: between the steps of a compaction ranges are missing.
-    found = settled(root, lambda: published(root, spec.topics))
-    files = [list(parts) for _, parts in groupby(found, lambda each: each.queue)]
-    if not files:
-        raise OptionError(f"there is no archive of these topics in {root}")
+    files = files_of(root, spec.topics)
 
     def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in chain.from_iterable(rows.column("id").to_pylist() for rows in batches):
@@ -78,6 +74,22 @@ def audit_archive(
     # A number in each partition, so that a task checks one queue.
     numbers = spark.range(0, len(files), 1, len(files))
     return _collect(numbers.mapInArrow(check, _RESULT))
+
+
+def files_of(root: Location, topics: Sequence[str] | None) -> list[list[QueueRange]]:
+    """Return the files of an archive by queue.
+
+    Raises:
+        OptionError: A topic has none: that its order was kept would be said of nothing.
+    """
+    # While nothing is under way: between the steps of a compaction ranges are missing.
+    found = settled(root, lambda: published(root, topics))
+    absent = sorted({*(topics or ())} - {each.queue.topic for each in found})
+    if absent or not found:
+        there = ", ".join(sorted({each.queue.topic for each in published(root)})) or "none"
+        lacking = absent[0] if absent else "any topic"
+        raise OptionError(f"there are no files of {lacking} in {root}; there are those of: {there}")
+    return [list(parts) for _, parts in groupby(found, lambda each: each.queue)]
 
 
 def audit_stream(
