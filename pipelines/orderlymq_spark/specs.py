@@ -272,6 +272,14 @@ class RedriveSpec(ClusterSpec):
 
 _LIMITS: Final = ("maxoffsetspertrigger", "maxbytespertrigger")
 _PACED_BATCH: Final = 1000
+# As stored. Its events are objects of Python in the driver, of several times their size, and deflated ones are larger still.
+_MERGED_BYTES: Final = 32 << 20
+
+
+def _limited(given: dict[str, str], name: str, most: int) -> dict[str, str]:
+    """Return options of a source with a limit for a batch, unless they have one."""
+    has_one = not {*map(str.lower, given)}.isdisjoint(_LIMITS)
+    return given if has_one else {**given, name: str(most)}
 
 
 class ReplaySpec(StreamSpec):
@@ -292,9 +300,9 @@ class ReplaySpec(StreamSpec):
     def read_options(self) -> dict[str, str]:
         """Return how the source is read: with a pace in small batches, because a batch is sent when its last message is due."""
         given = self.source.all_options(oneQueueList="true")
-        if self.speed is not None and {*map(str.lower, given)}.isdisjoint(_LIMITS):
-            given["maxOffsetsPerTrigger"] = str(_PACED_BATCH)
-        return given
+        return (
+            given if self.speed is None else _limited(given, "maxOffsetsPerTrigger", _PACED_BATCH)
+        )
 
     @property
     def target_connect(self) -> Connect:
@@ -361,6 +369,10 @@ class CdcSpec(StreamSpec):
     scd: Literal[1, 2] = Field(
         default=1, description="1: each row as it is now, 2: every version that it has had"
     )
+
+    def read_options(self) -> dict[str, str]:
+        """Return how the source is read: a batch goes through the driver's memory, and one that is planned never gets smaller."""
+        return _limited(self.source.all_options(), "maxBytesPerTrigger", _MERGED_BYTES)
 
     @property
     def about(self) -> dict[str, str]:

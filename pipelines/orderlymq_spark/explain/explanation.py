@@ -114,7 +114,7 @@ def _options(spec: PipelineSpec) -> SourceOptions | None:
             return parse_source({**spec.connect.to_options(), "topic": topic})
         case DeadLetterSpec(group=group) | RedriveSpec(group=group):
             return parse_source({**spec.connect.to_options(), "topic": dlq_topic(group)})
-        case ReplaySpec():
+        case ReplaySpec() | CdcSpec():
             return parse_source(spec.read_options())
     source = getattr(spec, "source", None)
     return None if source is None else parse_source(source.all_options())

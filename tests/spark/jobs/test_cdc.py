@@ -15,6 +15,7 @@ from orderlymq_spark.jobs.cdc import job as cdc
 from orderlymq_spark.jobs.cdc.events import Change, EventError, Format, last_by_key, read_changes
 from orderlymq_spark.jobs.cdc.job import merge_history
 from orderlymq_spark.locations.addresses import location
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.specs import CdcSpec, Source
 from tests.spark.topics import Topics
@@ -89,7 +90,7 @@ def spec_of(
 
 
 def rows_of(spec: CdcSpec) -> dict[int, Row]:
-    found = cdc.live_rows(spec).select(["id", "name"]).to_pylist()
+    found = cdc.live_rows(spec).to_table(columns=["id", "name"]).to_pylist()
     return {int(row["id"]): {"id": int(row["id"]), "name": row["name"]} for row in found}
 
 
@@ -135,6 +136,43 @@ def test_a_checkpoint_that_began_again_leaves_no_change_out(
     apply(spec, "app", 1, changes[3:])
 
     assert rows_of(spec) == {n: {"id": n, "name": f"name {n}"} for n in range(4)}
+
+
+@pytest.mark.parametrize("scd", [1, 2])
+def test_the_rows_of_a_table_are_counted_in_little_memory(
+    scd: Literal[1, 2], tmp_path: Path
+) -> None:
+    """A run counts them at its end: of a table that is larger than the driver each run ended with that."""
+    spec = spec_of(tmp_path, "maxwell", scd=scd)
+    apply = cdc.merge if scd == 1 else merge_history
+    for number in range(4):
+        keys = range(4096 * number, 4096 * (number + 1))
+        name = f"{number}" * 4096
+        apply(spec, "app", number, [Change((n,), {"id": n, "name": name}, n) for n in keys])
+    ordinary, pool = pa.default_memory_pool(), pa.system_memory_pool()
+    assert pool.backend_name != ordinary.backend_name, "a pool that nobody else has used"
+    pa.set_memory_pool(pool)
+    try:
+        count = cdc.live_rows(spec).count_rows()
+    finally:
+        pa.set_memory_pool(ordinary)
+
+    assert count == 4 * 4096
+    assert pool.max_memory() < 16 << 20  # 64 MiB of names
+
+
+def test_a_batch_of_events_has_a_limit(tmp_path: Path) -> None:
+    """It is in the driver's memory as a whole, and Spark repeats a planned one as it is: of a large topic none was ever done."""
+
+    def limits(**options: Any) -> tuple[int | None, int | None]:
+        source = Source(topic="binlog", options=options)
+        spec = spec_of(tmp_path, "debezium").model_copy(update={"source": source})
+        found = parse_source(spec.read_options())
+        return found.offsets_max, found.bytes_max
+
+    assert limits() == (None, 32 << 20)
+    assert limits(maxoffsetspertrigger=7) == (7, None)
+    assert limits(maxBytesPerTrigger=9) == (None, 9)
 
 
 def test_events_that_cannot_be_read_are_kept_once_and_never_written_over(tmp_path: Path) -> None:
@@ -334,7 +372,8 @@ def test_numbers_keep_their_digits(scd: Literal[1, 2], tmp_path: Path) -> None:
         else:
             cdc.merge(spec, "app", number, [change])
 
-    rows = cdc.live_rows(spec).sort_by("_key").select(["id", "name"]).to_pylist()
+    rows = cdc.live_rows(spec).to_table(columns=["id", "name", "_key"]).to_pylist()
+    rows.sort(key=lambda row: row.pop("_key"))
     assert rows == [
         {"id": each, "name": f'{{"x": [{each}, "\\u00e9"]}}'}
         for each in sorted(numbers, key="[{}]".format)
@@ -496,7 +535,7 @@ def test_a_column_that_an_event_lacks_is_empty_whatever_the_cut(
 
     found = [
         tuple(row[name] for name in ("id", "name", "city"))
-        for row in cdc.live_rows(spec).to_pylist()
+        for row in cdc.live_rows(spec).to_table().to_pylist()
     ]
     assert sorted(found) == [("1", "Eve", None), ("2", None, "Kyiv")]
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from pyarrow.dataset import Dataset
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -104,11 +105,11 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         tally.add(batch, table.num_rows, quiet, len(bad))
 
     def make() -> DataStreamWriter:
-        frame = read_stream(spark(), spec.checkpoint, **spec.source.all_options())
+        frame = read_stream(spark(), spec.checkpoint, **spec.read_options())
         return frame.writeStream.foreachBatch(apply)
 
     status = run_stream(name, spec, make, begin=begin)
-    rows = live_rows(spec).num_rows if is_table(spec.path) else 0
+    rows = live_rows(spec).count_rows() if is_table(spec.path) else 0
     _, events, quiet, bad = tally.read()
     return Outcome(
         f"{counted(events, 'event')} in {counted(status.batches, 'batch', 'batches')}, {quiet} of them of no row, {bad} unreadable; "
@@ -215,11 +216,13 @@ def merge(
     )
 
 
-def live_rows(spec: CdcSpec) -> pa.Table:
-    """Return the rows that are not deleted, as a reader of the table should take them."""
-    rows = read_table(spec.path).to_pyarrow_table()
-    rows = rows.filter(pc.invert(rows.column(DELETED)))
-    return rows.filter(rows.column(CURRENT)) if spec.scd == 2 else rows
+def live_rows(spec: CdcSpec) -> Dataset:
+    """Return the rows that are not deleted, as a reader of the table should take them: none before it is asked for one."""
+    live = ~pc.field(DELETED)
+    if spec.scd == 2:
+        live &= pc.field(CURRENT)
+    rows: Dataset = read_table(spec.path).to_pyarrow_dataset().filter(live)
+    return rows
 
 
 # -- the history
