@@ -5,8 +5,8 @@ The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white add
 then its own white address, then the signature over the raw header fields and the body, then what the
 request does. Signatures are compared in constant time. Stricter than there: an account has no more
 rights at its white address than elsewhere, its default right is none to what waits in the broker's own topics, dead
-letters are read with a right to their group, taking and giving back queue locks and moving a group's offsets needs the
-group, and changes of accounts and of the cluster need an administrator.
+letters are read with a right to their group, taking queue locks and moving a group's offsets needs the group and the topics (it becomes a
+reader of these, for which an expansion waits), and changes of accounts and of the cluster need an administrator.
 
 What only our own operator and command ask (`OPERATOR_CODES`) always needs a signature of version 2
 (``signature.py`` of the protocol), of the operator's account or, with access control, of an administrator. Neither an
@@ -343,7 +343,7 @@ class AccessControl:
             return
         if request.code in ADMIN_CODES or _shows_accounts(request):
             _deny_for(request, account)
-        for need in (*needs_of(request), *self._needs_of_message(request)):
+        for need in (*needs_of(request), *self._needs_by_state(request)):
             if need == _TRACES and request.code in _TRACE_CODES:
                 continue
             if need == self._replies and request.code in _REPLY_CODES:
@@ -352,10 +352,11 @@ class AccessControl:
             if lack:
                 _deny(lack)
 
-    def _needs_of_message(self, request: RemotingCommand) -> list[Need]:
-        """Return what a request needs that names a message by its place.
+    def _needs_by_state(self, request: RemotingCommand) -> list[Need]:
+        """Return what a request needs that names a topic by what is in it.
 
-        To read the message's own topic, or to write the topic of a transaction that it ends.
+        To read the topic of a message that it names by its place, to write that of a transaction that it ends, and to read all
+        whose offsets it copies without naming one.
         """
         ext, physical = request.ext, -1
         try:
@@ -370,6 +371,9 @@ class AccessControl:
                     offset = EndTransactionHeader.from_ext(ext).tran_state_table_offset
                     half = self._context.state.transactions.get(offset)
                     return [] if half is None else [_topic(half.opened.topic, PUB)]
+                case RequestCode.CLONE_GROUP_OFFSET if not ext.get("topic"):
+                    source = self._context.state.offsets.of_group(ext.get("srcGroup", ""))
+                    return [_topic(topic, SUB) for topic in source]
         except (HeaderError, MessageIdError):
             return []  # its handler says what is wrong
         stored = read_applied(self._context, physical)
@@ -467,6 +471,14 @@ def _heartbeat(request: RemotingCommand) -> list[Need]:
 
 
 def _locks(request: RemotingCommand) -> list[Need]:
+    asked = LockBatchRequest.from_json(request.body)
+    topics = dict.fromkeys(queue.topic for queue in asked.queues)
+
+    return [_group(asked.consumer_group), *(_topic(topic, SUB) for topic in topics)]
+
+
+def _unlocks(request: RemotingCommand) -> list[Need]:
+    # Also after the right to a topic is lost.
     return [_group(LockBatchRequest.from_json(request.body).consumer_group)]
 
 
@@ -504,9 +516,9 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.ORDERLYMQ_COMPLETE_LANES: _fields(topic="topic", group="consumerGroup"),
     RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.LOCK_BATCH_MQ: _locks,
-    RequestCode.UNLOCK_BATCH_MQ: _locks,
+    RequestCode.UNLOCK_BATCH_MQ: _unlocks,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _fields(topic="topic", group="group"),
-    RequestCode.CLONE_GROUP_OFFSET: _fields(group="destGroup"),
+    RequestCode.CLONE_GROUP_OFFSET: _fields(topic="topic", group="destGroup"),
 }
 
 

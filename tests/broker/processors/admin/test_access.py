@@ -13,7 +13,8 @@ from orderlymq_broker.processors.observe.status import HIDDEN
 from orderlymq_broker.processors.observe.watch import LOOK_MS
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
-from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
+from orderlymq_broker.state.topics.expansionphases import readers_of
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.codec import FrameDecoder
@@ -25,6 +26,7 @@ from tests.broker.processors.halves import COMMIT, GROUP, end_ext, half_properti
 from tests.broker.processors.requests import (
     create,
     heartbeat_body,
+    lock_body,
     properties,
     pull_ext,
     send_ext,
@@ -223,7 +225,7 @@ def test_what_each_request_needs() -> None:
         found = needs_of(RemotingCommand(code, ext=ext or {}, body=body))
         return [f"{need}:{need.permission}" for need in found]
 
-    lock = fastjson.dumps({"clientId": "c", "consumerGroup": "g", "mqSet": []})
+    lock = lock_body("c", 0, 1, group="g", topic="t")
     both = {"topic": "t", "consumerGroup": "g", "group": "g"}
     assert {
         code: needs(code, ext, body)
@@ -264,7 +266,7 @@ def test_what_each_request_needs() -> None:
         20510: ["group-g:2"],
         20514: ["group-g:2"],
         34: ["group-g:2", "topic-t:2", "group-g:2"],
-        41: ["group-g:2"],
+        41: ["group-g:2", "topic-t:2"],
         42: ["group-g:2"],
         400: ["group-g:2", "topic-t:2"],
         29: [],
@@ -272,6 +274,29 @@ def test_what_each_request_needs() -> None:
     assert needs(310, {"b": "%RETRY%g"}) == ["group-g:2"]
     assert needs(310, {"b": "%RETRY%"}) == ["topic-%RETRY%:1"]  # of no group
     assert needs(35, {"clientID": "c", "producerGroup": "p"}) == []
+    assert needs(41, {}, lock_body("c", 0, group="g", topic="%RETRY%g")) == ["group-g:2"] * 2
+
+
+def test_who_may_not_read_a_topic_makes_its_group_no_reader_of_it(guarded: Shell) -> None:
+    """Law: an expansion waits for every group that has locked or committed in the topic, so nobody else's group may."""
+    create(
+        guarded,
+        TopicSet("%RETRY%billing", 1, 1),
+        GroupSet("others"),
+        OffsetsReset((Commit("others", "secret", 0, 0), Commit("others", "orders", 0, 0))),
+    )
+    clone = {"srcGroup": "others", "destGroup": "billing", "offline": "true"}
+    refusal = (1, "No default permission for topic-secret; accessKey=reader has DENY")
+
+    assert ask(guarded, "reader", 41, {}, lock_body("c", 0, topic="secret")) == refusal
+    assert ask(guarded, "reader", 314, {**clone, "topic": "secret"}) == refusal
+    assert ask(guarded, "reader", 314, clone) == refusal
+    assert readers_of(guarded.state, "secret") == ["others"]
+    assert ask(guarded, "reader", 42, {}, lock_body("c", 0, topic="secret"))[0] == 0
+    for topic in ("orders", "%RETRY%billing"):
+        assert ask(guarded, "reader", 41, {}, lock_body("c", 0, topic=topic))[0] == 0
+    assert ask(guarded, "reader", 314, {**clone, "topic": "orders"})[0] == 0
+    assert readers_of(guarded.state, "orders") == ["billing", "others"]
 
 
 def test_keys_and_ids_in_a_leaders_findings_are_shown_to_their_readers(guarded: Shell) -> None:
