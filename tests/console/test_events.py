@@ -14,23 +14,26 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq_console.app import Console
 from orderlymq_console.settings import Account, ConsoleSettings
 from orderlymq_console.web import events
-from orderlymq_console.web.keys import SETTINGS, VIEWERS
-from orderlymq_console.web.sessions import WRONG_MAX
-from orderlymq_console.web.viewers import Viewers
+from orderlymq_console.web.keys import SESSIONS, SETTINGS, VIEWERS
+from orderlymq_console.web.sessions import WRONG_MAX, Sessions
+from orderlymq_console.web.viewers import VIEWERS_MAX, Viewers
 from tests.waiting import turns
 
 TOKEN = "v" * 24
 
 
 @asynccontextmanager
-async def serving(render: Callable[[], Awaitable[str]]) -> AsyncIterator[web.AppRunner]:
+async def serving(
+    render: Callable[[], Awaitable[str]], *accounts: Account
+) -> AsyncIterator[web.AppRunner]:
     """Serve the events of one page."""
 
     async def follow(request: web.Request) -> web.StreamResponse:
         return await events.stream(request, render)
 
     application = web.Application()
-    application[SETTINGS] = ConsoleSettings(name_servers="127.0.0.1:1")
+    application[SETTINGS] = ConsoleSettings(name_servers="127.0.0.1:1", accounts=accounts)
+    application[SESSIONS] = Sessions(accounts)
     application[VIEWERS] = Viewers()
     application.router.add_get("/", follow)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -91,6 +94,34 @@ async def test_a_viewer_hears_something_each_time(
         'event: beat\ndata: ""',
         'event: live\ndata: "c"',
     ]
+
+
+async def test_an_account_with_most_pages_gives_way_to_another(
+    monkeypatch: pytest.MonkeyPatch, browser: aiohttp.ClientSession
+) -> None:
+    """Law: whoever may look takes the places of all for as long as nobody else comes."""
+    monkeypatch.setattr(events, "EVERY_S", 0.01)
+    alice, bob = Account("alice", "act", "a" * 24), Account("bob", "view", "b" * 24)
+
+    async def render() -> str:
+        return "page"
+
+    async with serving(render, alice, bob) as runner, asyncio.timeout(30.0):
+        host, port = runner.addresses[0][:2]
+
+        async def follow(account: Account) -> aiohttp.ClientResponse:
+            headers = {"Authorization": f"Bearer {account.token}"}
+            return await browser.get(f"http://{host}:{port}/", headers=headers)
+
+        followed = [await follow(bob) for _ in range(VIEWERS_MAX)]
+        assert [each.status for each in followed] == [200] * VIEWERS_MAX
+        assert [(await follow(who)).status for who in (bob, alice, bob)] == [503, 200, 503]
+
+        assert b"beat" in await followed[0].content.read()  # to the end
+        assert b"live" in await followed[1].content.readline()
+        assert runner.app[VIEWERS].count == VIEWERS_MAX
+        for each in followed:
+            each.close()
 
 
 async def test_wrong_tokens_of_strangers_end_no_viewer_and_keep_no_right_one_out(

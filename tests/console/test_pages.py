@@ -10,7 +10,7 @@ import pytest
 
 from orderlymq import Producer
 from orderlymq_console.app import Console
-from orderlymq_console.web.events import VIEWERS_MAX
+from orderlymq_console.web.viewers import VIEWERS_MAX
 from orderlymq_console.web.views import VIEWS
 from orderlymq_testing.cluster import Cluster
 from tests.console.conftest import HOSTILE_BODY, HOSTILE_ERROR, HOSTILE_KEY

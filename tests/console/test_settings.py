@@ -121,6 +121,27 @@ def test_a_session_ends_by_time_by_hand_and_when_there_are_too_many() -> None:
     assert sessions.get(last) is None
 
 
+def test_whoever_may_look_ends_nobody_elses_session() -> None:
+    """Law: a program that signs in for each look loses its own oldest sessions, and those that are over go before."""
+    bob = Account("bob", "view", "b" * 20)
+    clock = Clock()
+    sessions = Sessions((ALICE, bob), clock=clock)
+    sessions.begin(bob)
+    clock.now_s = 1.0
+    mine = sessions.begin(ALICE)
+    first = sessions.begin(bob)
+
+    for _ in range(SESSIONS_MAX):
+        last = sessions.begin(bob)
+    assert sessions.get(mine) is not None
+    assert sessions.get(first) is None
+    clock.now_s = LIFE_S
+    second = sessions.begin(ALICE)
+    for _ in range(SESSIONS_MAX - 2):
+        sessions.begin(bob)
+    assert [sessions.get(each) is None for each in (mine, last, second)] == [False, True, False]
+
+
 def test_wrong_tokens_are_slowed_down_and_a_right_one_never() -> None:
     """Law: who has no token cannot keep those out who have one."""
     clock = Clock()

@@ -3,7 +3,7 @@ Server-sent events: a page that is open follows the cluster.
 
 Rules: a viewer gets the live part of its page again when it has changed, at most once a second, and a beat when it has not; it ends when it goes away,
 when it reads too slowly, or when its session ends. There is a limit to the number of viewers; beyond it pages stand still
-and say so.
+and say so, those of the account with most first.
 """
 
 import asyncio
@@ -17,14 +17,13 @@ from aiohttp import web
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.web.guard import HEADERS
-from orderlymq_console.web.identity import account_of, shown
+from orderlymq_console.web.identity import account_of, shown, who_looks
 from orderlymq_console.web.keys import SETTINGS, VIEWERS
+from orderlymq_console.web.viewers import VIEWERS_MAX
 from orderlymq_runtime.process.waits import wait_for
 
 _log = logging.getLogger(__name__)
 
-#: Each costs a rendering a second.
-VIEWERS_MAX: Final = 100
 EVERY_S: Final = 1.0
 # A viewer that takes longer to read a page is asleep; its browser comes back by itself.
 WRITE_TIMEOUT_S: Final = 10.0
@@ -32,10 +31,10 @@ WRITE_TIMEOUT_S: Final = 10.0
 
 async def stream(request: web.Request, render: Callable[[], Awaitable[str]]) -> web.StreamResponse:
     """Send what *render* returns each time that it is another one; what it raises at first is an answer."""
-    viewers = request.app[VIEWERS]
-    if viewers.count >= VIEWERS_MAX:
+    viewers, account = request.app[VIEWERS], who_looks(request).account
+    ended = viewers.enter("" if account is None else account.name)
+    if ended is None:
         raise web.HTTPServiceUnavailable(text=f"more than {VIEWERS_MAX} pages are open")
-    viewers.count += 1
     try:
         html = await render()
         response = web.StreamResponse(
@@ -43,7 +42,7 @@ async def stream(request: web.Request, render: Callable[[], Awaitable[str]]) -> 
         )
         try:
             await response.prepare(request)
-            await _follow(request, response, render, html)
+            await _follow(request, response, render, html, ended)
         except TimeoutError:
             # The end of the answer would wait behind what the viewer does not read.
             if request.transport is not None:
@@ -51,7 +50,7 @@ async def stream(request: web.Request, render: Callable[[], Awaitable[str]]) -> 
         except ConnectionError:
             pass  # the viewer has gone
     finally:
-        viewers.count -= 1
+        viewers.leave(ended)
     return response
 
 
@@ -60,10 +59,11 @@ async def _follow(
     response: web.StreamResponse,
     render: Callable[[], Awaitable[str]],
     html: str,
+    ended: asyncio.Event,
 ) -> None:
     closing = request.app[VIEWERS].closing
     event, text, last = "live", html, ""
-    while not closing.is_set() and _may_look(request):
+    while not (closing.is_set() or ended.is_set()) and _may_look(request):
         # The beat finds out whether anybody is still there, and shows the viewer the same.
         if (event, text) == ("live", last):
             await _send(response, "beat", "")

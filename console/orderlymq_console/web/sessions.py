@@ -1,15 +1,16 @@
 """
 Sessions: who has signed in, until when, and the value that proves that a form is the console's own.
 
-Rules: a session lives in this process and ends with it; there is a limit to their number, and the oldest goes first. A token
-is compared in constant time. Wrong ones are distinguished until there are too many in a minute; they keep no right one out.
+Rules: a session lives in this process and ends with it; there is a limit to their number, and beyond it the oldest of the account
+that has most goes: nobody who may look ends the sessions of others. A token is compared in constant time. Wrong ones are distinguished
+until there are too many in a minute; they keep no right one out.
 """
 
 import hashlib
 import hmac
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -68,9 +69,18 @@ class Sessions:
         """Begin a session; return what the cookie holds."""
         name = secrets.token_urlsafe(32)
         self._sessions[name] = Session(account, secrets.token_urlsafe(32), self._clock() + LIFE_S)
-        while len(self._sessions) > SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+        if len(self._sessions) > SESSIONS_MAX:
+            self._make_room()
         return name
+
+    def _make_room(self) -> None:
+        over = [name for name, each in self._sessions.items() if each.ends_s <= self._clock()]
+        if not over:
+            counts = Counter(each.account.name for each in self._sessions.values())
+            most = max(counts, key=counts.__getitem__)
+            over = [next(n for n, each in self._sessions.items() if each.account.name == most)]
+        for name in over:
+            del self._sessions[name]
 
     def get(self, name: str) -> Session | None:
         """Return a session that has not ended."""

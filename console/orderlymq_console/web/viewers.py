@@ -1,11 +1,44 @@
-"""Who looks now: a count with a limit, and the moment when the console ends."""
+"""
+Who looks now: those who follow a page, up to a limit, and the moment when the console ends.
+
+Rule: beyond the limit the account with most gives its oldest up to one that has fewer, so that none takes the places of all.
+"""
 
 import asyncio
+from collections import Counter
+from typing import Final
+
+#: Each costs a rendering a second.
+VIEWERS_MAX: Final = 100
 
 
 class Viewers:
     """Counts those who look, and ends them when the console ends."""
 
     def __init__(self) -> None:
-        self.count = 0
         self.closing = asyncio.Event()
+        # What ends each, and its account, the oldest first.
+        self._open: dict[asyncio.Event, str] = {}
+
+    @property
+    def count(self) -> int:
+        """How many look."""
+        return len(self._open)
+
+    def enter(self, account: str) -> asyncio.Event | None:
+        """Return what is set when a new viewer has to end; None where there is no place for one more of *account*."""
+        if self.count >= VIEWERS_MAX:
+            counts = Counter(self._open.values())
+            most = max(counts, key=counts.__getitem__)
+            if counts[most] <= counts[account] + 1:
+                return None
+            oldest = next(each for each, whose in self._open.items() if whose == most)
+            oldest.set()
+            self.leave(oldest)
+        ended = asyncio.Event()
+        self._open[ended] = account
+        return ended
+
+    def leave(self, ended: asyncio.Event) -> None:
+        """Give a place back; harmless when it was given to another one."""
+        self._open.pop(ended, None)
