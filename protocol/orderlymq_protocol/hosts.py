@@ -19,3 +19,13 @@ def is_loopback(host: str) -> bool:
     """Return whether *host* is this machine by its text alone."""
     address = ip_of(host)
     return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def network_of(host: str) -> str:
+    """Return what an address counts for: itself, or its /64, of which one machine has all."""
+    if ":" not in host:
+        return host
+    address = ip_of(host)
+    if isinstance(address, IPv6Address):
+        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+    return host if address is None else str(address)

@@ -21,7 +21,6 @@ from orderlymq_broker.processors.admin.accounts import (
 )
 from orderlymq_broker.processors.fetch.pull import HELD_BYTES_MAX, HELD_MAX
 from orderlymq_broker.processors.groups.locks import LOCKS_MAX
-from orderlymq_broker.processors.groups.members import MEMBER_SMALL, MEMBERS_SIZE_MAX
 from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
 from orderlymq_broker.processors.lanes.planner import (
     IN_HAND_MAX,
@@ -34,8 +33,10 @@ from orderlymq_broker.processors.observe.status import SERIES_MAX
 from orderlymq_broker.replication.transport.links import SLOW_BACKLOG
 from orderlymq_broker.server.router import WAITING_BYTES_MAX, WAITING_MAX
 from orderlymq_broker.settings import RaftSettings, StorageSettings
+from orderlymq_broker.state.groups.members import MEMBER_SMALL, MEMBERS_SIZE_MAX
 from orderlymq_broker.state.groups.parkedkeys import KEY_BYTES_MAX, PARKED_KEYS_MAX
 from orderlymq_broker.state.send.duplicates import UNIQUE_KEY_LENGTH_MAX
+from orderlymq_broker.state.sharedroom import FACTOR
 from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX
 from orderlymq_broker.store.snapshot import FILES_MAX
 from orderlymq_operator.resources.cluster.status import GROUPS_MAX
@@ -201,13 +202,13 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ),
         (
             f"heartbeats of all clients; those up to {_bytes(SAID_SMALL)} have as much again",
-            _bytes(SAID_MAX),
+            f"{_bytes(SAID_MAX)}, of one account or address {FACTOR} times what is left",
             "",
             "the heartbeat is refused with code 2",
         ),
         (
             f"memory of all members; those up to {_bytes(MEMBER_SMALL)} have as much again",
-            _bytes(MEMBERS_SIZE_MAX),
+            f"{_bytes(MEMBERS_SIZE_MAX)}, of one account or address {FACTOR} times what is left",
             "",
             "the heartbeat is refused with code 2",
         ),

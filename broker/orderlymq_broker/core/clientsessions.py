@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 
 from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_broker.core.quotas import owner_of
+from orderlymq_broker.state.sharedroom import SharedRoom
 from orderlymq_protocol.body.clients import ConsumerData
 
 # Producer groups that are remembered per connection beside its heartbeats; programs have one or two.
@@ -22,7 +24,8 @@ SENT_FOR_MAX: Final = 64
 CLIENTS_MAX: Final = 64
 # What the last heartbeats of all clients behind one connection may have together: programs send some hundred bytes.
 SAID_OF_CONNECTION_MAX: Final = 512 << 10
-# And of all connections: in memory they take five times as much. Small ones have as much again, so that large ones keep nobody out.
+# And of all connections, for large ones: in memory they take five times as much. Small ones may have twice as much with these, so that
+# large ones keep nobody out.
 SAID_MAX: Final = 32 << 20
 SAID_SMALL: Final = 4 << 10
 # Groups that one connection may consume for before its first heartbeat; programs have one or two.
@@ -94,11 +97,12 @@ class Sessions:
     """All connections that are known, and where the members of the groups are.
 
     Attributes:
-        said_bytes: what the last heartbeats of all clients have together.
+        said: bytes of the last heartbeats of all clients, by account or address; *said_large* has those of large ones.
     """
 
     def __init__(self) -> None:
-        self.said_bytes = 0
+        self.said = SharedRoom(2 * SAID_MAX)
+        self.said_large = SharedRoom(SAID_MAX)
         self._connections: dict[int, Session] = {}
         self._clients: dict[str, set[int]] = {}
         self.presence: dict[tuple[str, str], Presence] = {}
@@ -156,19 +160,21 @@ class Sessions:
         for client_id in session.client_ids:
             self._disconnect(client_id, connection)
             self.take_producers(session, client_id, set())
-        self.said_bytes -= sum(session.said.values())
+        for client_id in list(session.said):
+            self._note_said(session, client_id, 0)
 
         return session
 
-    def check_said(self, connection: int, client_id: str, size: int) -> None:
+    def check_said(self, peer: Peer, client_id: str, size: int) -> None:
         """Check that a client's heartbeat may have *size* bytes; one that is no larger than the last may.
 
         Raises:
-            TooMuchSaid: those of its connection, or of all, would be too large.
+            TooMuchSaid: those of its connection, or of its account or address beside all others, would be too large.
         """
-        session = self._connections.get(connection)
+        session = self._connections.get(peer.connection)
         said = {} if session is None else session.said
-        grows = size - said.get(client_id, 0)
+        before = said.get(client_id, 0)
+        grows, grows_large = size - before, _large_part(size) - _large_part(before)
         if grows <= 0:
             return
         if sum(said.values()) + grows > SAID_OF_CONNECTION_MAX:
@@ -176,19 +182,29 @@ class Sessions:
                 f"the heartbeats of one connection have {SAID_OF_CONNECTION_MAX} bytes at most: "
                 f"divide the clients over several connections"
             )
-        if self.said_bytes + grows > SAID_MAX * (1 + (size <= SAID_SMALL)):
+        owner = owner_of(peer if session is None else session.peer)
+        if not self.said.has_room(owner, grows) or (
+            grows_large > 0 and not self.said_large.has_room(owner, grows_large)
+        ):
             raise TooMuchSaid(
-                f"the heartbeats of all clients have {self.said_bytes} bytes already: subscribe to fewer topics and tags, "
-                f"or use another group of brokers"
+                f"the heartbeats of all clients have {self.said.used} bytes already, {self.said.part(owner)} of them from your account "
+                f"or address: subscribe to fewer topics and tags, or use another group of brokers"
             )
 
     def take_said(
         self, session: Session, client_id: str, size: int, consumers: tuple[ConsumerData, ...]
     ) -> None:
         """Keep what a heartbeat of *size* bytes says of a client."""
-        self.said_bytes += size - session.said.get(client_id, 0)
-        session.said[client_id] = size
+        self._note_said(session, client_id, size)
         session.consumers[client_id] = consumers
+
+    def _note_said(self, session: Session, client_id: str, size: int) -> None:
+        # What comes over one connection counts for the account of its first request.
+        before, owner = session.said.pop(client_id, 0), owner_of(session.peer)
+        self.said.take(owner, size - before)
+        self.said_large.take(owner, _large_part(size) - _large_part(before))
+        if size:
+            session.said[client_id] = size
 
     def disown(self, client_id: str, connection: int) -> None:
         """Forget that a client is behind a connection: its id belongs to somebody else now."""
@@ -196,7 +212,7 @@ class Sessions:
         del session.client_ids[client_id]
         session.consumers.pop(client_id, None)
         self.take_producers(session, client_id, set())
-        self.said_bytes -= session.said.pop(client_id, 0)
+        self._note_said(session, client_id, 0)
         session.heartbeat = b""
         self._disconnect(client_id, connection)
         self.leave_at(connection, client_id, self.groups_of(client_id))
@@ -373,3 +389,7 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._connections)
+
+
+def _large_part(size: int) -> int:
+    return size if size > SAID_SMALL else 0

@@ -22,7 +22,7 @@ from orderlymq_broker.core.uncommitted import count_down
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksRequested
-from orderlymq_broker.state.groups.members import size_of
+from orderlymq_broker.state.groups.members import owner_of, size_of
 from orderlymq_broker.state.lanes.lanerecords import LaneFreed, LanesFetched
 from orderlymq_broker.state.records import (
     Append,
@@ -132,7 +132,8 @@ class EntryBuilder:
             skips: the group keeps its lanes for their letters; ("given", group) for groups whose members get locks or lanes by it:
             nobody deletes them.
         pending_rows: what may come with it into tables that have a limit: ("offsets",), ("locks",), ("accounts",), ("halves",) and those
-            of a producer group ("halves", group); of ("members",) the memory. Rows that are there already count, too.
+            of a producer group ("halves", group); of ("members",) the memory, and of ("members", account, address) one owner's. Rows that
+            are there already count, too.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
@@ -409,7 +410,8 @@ def _rows(record: Record) -> tuple[tuple[tuple[str, ...], int], ...]:
         case AccountSet():
             return ((("accounts",), 1),)
         case MemberSeen():
-            return ((("members",), size_of(record)),)
+            size = size_of(record)
+            return (("members",), size), (("members", *owner_of(record)), size)
         case _:
             return ()
 

@@ -8,7 +8,6 @@ client that sends too much keeps its queues. The table is bounded: it forgets ad
 first closed first. Each leader counts for itself, and all of it is its memory; nothing here reads a clock. IPv6 addresses count by their /64, because one machine has all of it.
 """
 
-from ipaddress import IPv6Address
 from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.core.bodylimits import MESSAGE_CODES
@@ -16,7 +15,7 @@ from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.hosts import ip_of
+from orderlymq_protocol.hosts import network_of
 from orderlymq_protocol.plurals import counted
 
 # Some hundred bytes each; those with connections come on top, which the process bounds.
@@ -39,6 +38,8 @@ LOAD: Final = MESSAGE_CODES | frozenset(
 _UNLIMITED: Final = Quota()
 
 _Key: TypeAlias = tuple[str, str]
+# An account, or an address without one.
+Owner: TypeAlias = tuple[str, str]
 
 
 class _Kind(NamedTuple):
@@ -240,14 +241,9 @@ class Quotas:
                 del self._of_connection[connection]
 
 
-def network_of(host: str) -> str:
-    """Return what an address counts for: itself, or its /64."""
-    if ":" not in host:
-        return host
-    address = ip_of(host)
-    if isinstance(address, IPv6Address):
-        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
-    return host if address is None else str(address)
+def owner_of(peer: Peer) -> Owner:
+    """Return for whom a sender counts where all share."""
+    return peer.account, "" if peer.account else network_of(peer.host)
 
 
 def size_of(request: RemotingCommand) -> int:

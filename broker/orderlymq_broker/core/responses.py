@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import cut
 from orderlymq_broker.core.listings import Pieces
-from orderlymq_broker.core.quotas import network_of
+from orderlymq_broker.core.quotas import owner_of
 from orderlymq_broker.core.requestcontext import (
     Context,
     Handler,
@@ -60,9 +60,7 @@ def answer_list(
             return answer(kept, peer, body.code, remark=body.remark)
         return answer(kept, peer, body=body) if then is None else then(body)
 
-    asker = (peer.account, "" if peer.account else network_of(peer.host))
-
-    return context.listings.write(pieces, written, asker, peer.connection)
+    return context.listings.write(pieces, written, owner_of(peer), peer.connection)
 
 
 def answer_when_applied(

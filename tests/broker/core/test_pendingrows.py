@@ -6,9 +6,9 @@ import pytest
 
 from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX
 from orderlymq_broker.processors.groups.locks import LOCKS_MAX
-from orderlymq_broker.processors.groups.members import MEMBERS_SIZE_MAX
 from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
 from orderlymq_broker.state.admin.accessrecords import AccountSet
+from orderlymq_broker.state.groups.members import MEMBERS_SIZE_MAX
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX
 from tests.broker.processors.driver import Shell
@@ -62,7 +62,7 @@ def leave_half(shell: Shell) -> None:
 
 
 def leave_member(shell: Shell) -> None:
-    shell.state.members.size = MEMBERS_SIZE_MAX - 200_000
+    shell.state.members.large_room.take("others", MEMBERS_SIZE_MAX - 200_000)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 import pytest
 
 from orderlymq_broker.core.effects import Now, Peer
-from orderlymq_broker.core.quotas import IDLE_MAX, REFUSED_MAX, Quotas, network_of
+from orderlymq_broker.core.quotas import IDLE_MAX, REFUSED_MAX, Quotas
 from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.hosts import network_of
 
 SEND, HEARTBEAT = 310, 34
 

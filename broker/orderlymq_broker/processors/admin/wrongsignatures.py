@@ -11,11 +11,12 @@ from typing import Final
 
 from orderlymq_broker.core.bodylimits import BODY_SIZE_MAX, MESSAGE_CODES
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.core.quotas import IDLE_MAX, Bucket, network_of, size_of
+from orderlymq_broker.core.quotas import IDLE_MAX, Bucket, size_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.send.checks import illegal
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.hosts import network_of
 
 # Some 3 ms of the loop in a second.
 BYTES_PER_S: Final = 4 << 20

@@ -33,7 +33,7 @@ from orderlymq_broker.processors.groups.locks import check_client, releases
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksReleased
-from orderlymq_broker.state.groups.members import size_of
+from orderlymq_broker.state.groups.members import large_part, owner_of, size_of
 from orderlymq_broker.state.lanes.lanerecords import LanesReturned
 from orderlymq_broker.state.records import (
     GroupSet,
@@ -43,6 +43,7 @@ from orderlymq_broker.state.records import (
     Subscription,
     TopicSet,
 )
+from orderlymq_broker.state.sharedroom import SharedRoom
 from orderlymq_protocol.body.clients import (
     EXPRESSION_SQL92,
     EXPRESSION_TAG,
@@ -63,9 +64,6 @@ from orderlymq_protocol.names import TOPIC_LENGTH_MAX, dlq_topic, retry_topic
 PROOF_LENGTH_MAX: Final = 1_024
 # Of a client in hundreds of raft groups; one that is left out only makes a proof void.
 _ADDRESSES_LENGTH_MAX: Final = 16_384
-# What all members take in the memory of every replica. Small ones have as much again, so that large ones keep nobody out.
-MEMBERS_SIZE_MAX: Final = 48 << 20
-MEMBER_SMALL: Final = 8 << 10
 
 
 # Where a client's connections come from, None when they are not asked about.
@@ -305,7 +303,7 @@ class MembershipProcessor:
                     )
         sessions = self._context.sessions
         try:
-            sessions.check_said(peer.connection, body.client_id, len(request.body))
+            sessions.check_said(peer, body.client_id, len(request.body))
         except TooMuchSaid as refused:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(refused)) from refused
         session = claim(self._context, body.client_id, peer, now, body.consumer_data_set)
@@ -326,23 +324,32 @@ class MembershipProcessor:
         return session
 
     def _check_members(self, records: Sequence[Record]) -> None:
-        """Refuse a heartbeat whose members would take too much memory with all others.
+        """Refuse a heartbeat whose members would take too much memory with all others, or of it for one account or address.
 
         Raises:
             RequestRefused: they would (2).
         """
-        table, grows, is_small = self._context.state.members, 0, True
-        for record in records:
-            if isinstance(record, MemberSeen):
-                size, present = size_of(record), table.get(record.group, record.client_id)
-                is_small &= size <= MEMBER_SMALL
-                grows += size - (0 if present is None else size_of(present))
-        taken = table.size + self._context.entries.pending_rows["members",]
-        if grows > 0 and taken + grows > MEMBERS_SIZE_MAX * (1 + is_small):
+        members = [record for record in records if isinstance(record, MemberSeen)]
+        if not members:
+            return
+        table, pending = self._context.state.members, self._context.entries.pending_rows
+        grows = grows_large = 0
+        for member in members:
+            size, present = size_of(member), table.get(member.group, member.client_id)
+            before = 0 if present is None else size_of(present)
+            grows += size - before
+            grows_large += large_part(size) - large_part(before)
+        owner = owner_of(members[0])  # of all: a heartbeat is one client's
+        own, all_of_them = pending["members", *owner], pending["members",]
+
+        def has_room(room: SharedRoom, more: int) -> bool:
+            return more <= 0 or room.has_room(owner, more, pending=own, pending_of_all=all_of_them)
+
+        if not (has_room(table.room, grows) and has_room(table.large_room, grows_large)):
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"the members of all consumer groups take {taken} bytes already: subscribe to fewer topics and tags, "
-                f"or use another group of brokers",
+                f"the members of all consumer groups take {table.room.used} bytes already, {table.room.part(owner)} of them for your "
+                f"account or address: subscribe to fewer topics and tags, or use another group of brokers",
             )
 
     def _heartbeat_of(

@@ -10,11 +10,18 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from orderlymq_broker.state.records import MembersChanged, MemberSeen, Subscription
+from orderlymq_broker.state.sharedroom import SharedRoom
 from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 from orderlymq_protocol.body.clients import BROADCASTING, CONSUME_PASSIVELY, SubscriptionData
+from orderlymq_protocol.hosts import network_of
 from orderlymq_protocol.names import retry_topic
+
+# What large members take in the memory of every replica. Small ones may have twice as much with these, so that large ones keep
+# nobody out.
+MEMBERS_SIZE_MAX: Final = 48 << 20
+MEMBER_SMALL: Final = 8 << 10
 
 _NO_MEMBERS: Mapping[str, MemberSeen] = {}
 # What a member, a subscription, a code and a tag take in memory beside their texts, about.
@@ -25,7 +32,9 @@ _TAG_SIZE: Final = 60
 
 
 class MemberTable:
-    """Members by group and client id; *size* is what they take in memory, about.
+    """Members by group and client id.
+
+    *room* is what they take in memory, about, by account or address (`owner_of`); *large_room* has the large ones alone.
 
     A row goes when its member says so, is silent too long, is proven dead, or its group is deleted; the leader sees to
     all but the last (``processors/groups/members.py``).
@@ -36,7 +45,8 @@ class MemberTable:
         self._groups_of: dict[str, set[str]] = {}
         self._at_host: dict[tuple[str, str], dict[str, MemberSeen]] = {}
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
-        self.size = 0
+        self.room = SharedRoom(2 * MEMBERS_SIZE_MAX)
+        self.large_room = SharedRoom(MEMBERS_SIZE_MAX)
         for member in read_as(reader, Table.MEMBERS, MemberSeen):
             self._add(member)
 
@@ -121,7 +131,7 @@ class MemberTable:
         member = members.pop(client_id, None)
         if member is None:
             return MembersChanged(())
-        self.size -= size_of(member)
+        self._count(member, -1)
         self._leave_host(member)
         if not members:
             del self._groups[group]
@@ -153,7 +163,13 @@ class MemberTable:
                 at_host.setdefault((group, host_of(member.address)), {})[member.client_id] = member
         assert self._at_host == at_host, "the members at a host are others"
         everyone = (each for members in self._groups.values() for each in members.values())
-        assert self.size == sum(map(size_of, everyone)), "the size is not that of the members"
+        twin = SharedRoom(0), SharedRoom(0)
+        for member in everyone:
+            twin[0].take(owner_of(member), size_of(member))
+            twin[1].take(owner_of(member), large_part(size_of(member)))
+        for room, counted in zip((self.room, self.large_room), twin, strict=True):
+            assert room.parts() == counted.parts(), "the room is not that of the members"
+            assert room.used == counted.used
         assert all(self._groups_of.values()), "a client without groups is kept"
         assert sum(map(len, self._groups_of.values())) == sum(map(len, self._groups.values()))
 
@@ -161,11 +177,17 @@ class MemberTable:
         former = self.get(member.group, member.client_id)
         if former is not None:
             self._leave_host(former)
+            self._count(former, -1)
+        self._count(member, 1)
         at_host = self._at_host.setdefault((member.group, host_of(member.address)), {})
         at_host[member.client_id] = member
-        self.size += size_of(member) - (0 if former is None else size_of(former))
         self._groups.setdefault(member.group, {})[member.client_id] = member
         self._groups_of.setdefault(member.client_id, set()).add(member.group)
+
+    def _count(self, member: MemberSeen, sign: int) -> None:
+        size, owner = size_of(member), owner_of(member)
+        self.room.take(owner, sign * size)
+        self.large_room.take(owner, sign * large_part(size))
 
     def _leave_host(self, member: MemberSeen) -> None:
         place = (member.group, host_of(member.address))
@@ -177,6 +199,16 @@ class MemberTable:
 def host_of(address: str) -> str:
     """Return the host of "host:port"."""
     return address.rpartition(":")[0]
+
+
+def owner_of(member: MemberSeen) -> tuple[str, str]:
+    """Return for whom a member counts where all share: its account, or its address without one."""
+    return member.account, "" if member.account else network_of(host_of(member.address))
+
+
+def large_part(size: int) -> int:
+    """Return what a member of this size takes of the room of large ones."""
+    return size if size > MEMBER_SMALL else 0
 
 
 def size_of(member: MemberSeen) -> int:

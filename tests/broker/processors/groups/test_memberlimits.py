@@ -1,9 +1,14 @@
 """Heartbeats leave a limited amount in the memory of a replica, by connection and in all."""
 
+from types import ModuleType
+
 import pytest
 
+from orderlymq_broker.core import clientsessions
 from orderlymq_broker.core.clientsessions import CLIENTS_MAX, SAID_MAX, SAID_OF_CONNECTION_MAX
-from orderlymq_broker.processors.groups.members import MEMBERS_SIZE_MAX
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.state.groups import members
+from orderlymq_broker.state.groups.members import MEMBERS_SIZE_MAX
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
@@ -64,13 +69,14 @@ def test_small_heartbeats_find_room_beside_large_ones(shell: Shell) -> None:
     """A client that fills the room of all subscriptions keeps no usual consumer out; its share is freed with its connection."""
     create(shell, GroupSet("billing"))
     sessions = shell.core.context.sessions
-    sessions.said_bytes += SAID_MAX
+    for room in (sessions.said, sessions.said_large):
+        room.take("others", SAID_MAX)
 
     assert shell.call(34, {}, large_heartbeat("big")).code == ResponseCode.SYSTEM_BUSY
     assert heartbeat(shell, "small", peer=BOB).code == 0
-    said = sessions.said_bytes
+    said = sessions.said.used
     shell.run(shell.core.connection_closed(BOB.connection))
-    assert sessions.said_bytes < said
+    assert sessions.said.used < said
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def test_every_text_of_a_member_counts(shell: Shell, field: str) -> None:
 
     assert shell.call(34, {}, fastjson.dumps(body)).code == 0
 
-    assert 100_000 < shell.state.members.size < 110_000
+    assert 100_000 < shell.state.members.large_room.used < 110_000
 
 
 def test_members_that_hold_locks_count_though_their_connections_are_gone(shell: Shell) -> None:
@@ -97,13 +103,50 @@ def test_members_that_hold_locks_count_though_their_connections_are_gone(shell: 
     shell.run(shell.core.connection_closed(ALICE.connection))
     shell.settle()
     assert "gone" in shell.state.members.of_group("billing")
-    missing = MEMBERS_SIZE_MAX - shell.state.members.size
-    shell.state.members.size += missing
+    table = shell.state.members
+    missing = MEMBERS_SIZE_MAX - table.room.used
+    for room in (table.room, table.large_room):
+        room.take("others", missing)
 
     refused = shell.call(34, {}, large_heartbeat("big"), peer=BOB)
 
     assert refused.code == ResponseCode.SYSTEM_BUSY
     assert heartbeat(shell, "small", peer=BOB).code == 0
-    shell.state.members.size -= missing
+    for room in (table.room, table.large_room):
+        room.take("others", -missing)
     shell.state.check_invariants()
-    assert shell.restart().state.members.size == shell.state.members.size
+    assert shell.restart().state.members.room.parts() == table.room.parts()
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "size"), [(1, 60_000), (60, 1_000_000)], ids=["small", "large"]
+)
+@pytest.mark.parametrize(
+    ("module", "limit"), [(clientsessions, "SAID_MAX"), (members, "MEMBERS_SIZE_MAX")]
+)
+@pytest.mark.parametrize("by_account", [True, False], ids=["account", "address"])
+def test_the_clients_of_one_account_or_address_keep_nobody_out(
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    limit: str,
+    subscriptions: int,
+    size: int,
+    *,
+    by_account: bool,
+) -> None:
+    """Law: whatever somebody sends who may consume for one group, the consumers of others join theirs."""
+    monkeypatch.setattr(module, limit, size)
+    shell = Shell().lead()
+    create(shell, GroupSet("billing"))
+
+    def join(number: int, who: int) -> int:
+        host, account = (1, f"account-{who}") if by_account else (who, "")
+        peer = Peer(number, f"192.0.2.{host}", 40_000, account)
+        return shell.call(34, {}, large_heartbeat(f"c{number}", subscriptions), peer=peer).code
+
+    greedy = [join(number, 1) for number in range(1, 400)]
+    later = [join(number, number) for number in range(1_001, 1_004)]
+
+    assert greedy[0] == 0
+    assert greedy[-1] == ResponseCode.SYSTEM_BUSY
+    assert later == [0, 0, 0]
