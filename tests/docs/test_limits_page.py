@@ -271,7 +271,7 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ),
         (
             "transactions that have not ended",
-            f"{OPEN_MAX:,}, of one producer group {OPEN_OF_GROUP_MAX:,}",
+            f"{OPEN_MAX:,}, of one topic {FACTOR} times what is left, of one producer group there {OPEN_OF_GROUP_MAX:,}",
             "",
             "a half message is refused with code 2",
         ),

@@ -132,7 +132,7 @@ class EntryBuilder:
             skips: the group keeps its lanes for their letters; ("given", group) for groups whose members get locks or lanes by it:
             nobody deletes them.
         pending_rows: what may come with it into tables that have a limit: ("offsets",), ("locks",), ("accounts",), ("halves",) and those
-            of a producer group ("halves", group); of ("members",) the memory, and of ("members", account, address) one owner's. Rows that
+            of a topic ("halves", topic) and of a group there ("halves", group, topic); of ("members",) the memory, and of ("members", account, address) one owner's. Rows that
             are there already count, too.
     """
 
@@ -406,7 +406,8 @@ def _rows(record: Record) -> tuple[tuple[tuple[str, ...], int], ...]:
         case LocksRequested():
             return ((("locks",), len(record.queues)),) if record.queues else ()
         case HalfOpened():
-            return (("halves",), 1), (("halves", record.group), 1)
+            of_group = ("halves", record.group, record.topic)
+            return (("halves",), 1), (("halves", record.topic), 1), (of_group, 1)
         case AccountSet():
             return ((("accounts",), 1),)
         case MemberSeen():

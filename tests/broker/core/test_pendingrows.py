@@ -52,13 +52,11 @@ def leave_account(shell: Shell) -> None:
 
 
 def leave_half_of_group(shell: Shell) -> None:
-    shell.state.transactions.open_by_group[GROUP] = OPEN_OF_GROUP_MAX - 1
+    shell.state.transactions._by_source[GROUP, "orders"] = OPEN_OF_GROUP_MAX - 1
 
 
 def leave_half(shell: Shell) -> None:
-    table = shell.state.transactions
-    half = next(iter(table.open.values()))
-    table.given_up.update(dict.fromkeys(range(10, OPEN_MAX + 8), half))
+    shell.state.transactions.room.take("others", OPEN_MAX - 3)
 
 
 def leave_member(shell: Shell) -> None:

@@ -29,7 +29,7 @@ from orderlymq_broker.state.send.duplicates import (
 )
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfOpened, HalfResumed
-from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX, Half
+from orderlymq_broker.state.transactions.halves import OPEN_OF_GROUP_MAX, Half
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import EndTransactionHeader, ResumeCheckHalfMessageHeader
@@ -131,8 +131,8 @@ class TransactionProcessor:
         as RocketMQ does (TransactionalMessageBridge.parseHalfMessageInner).
 
         Raises:
-            RequestRefused: too many transactions have not ended, of this group or of all (2), or its name is longer than
-                names of groups are (13).
+            RequestRefused: too many transactions have not ended, of this group and topic, or of the topic beside all others (2), or the
+                name of the group is longer than names of groups are (13).
         """
         said = draft.properties.by_name
         group = said.get(PGROUP, producer_group)
@@ -141,18 +141,7 @@ class TransactionProcessor:
                 f"the producer group has {len(group)} characters, {GROUP_LENGTH_MAX} are allowed"
             )
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
-        table, pending = self._context.state.transactions, self._context.entries.pending_rows
-        if table.of_group(group) + pending["halves", group] >= OPEN_OF_GROUP_MAX:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_BUSY,
-                f"{OPEN_OF_GROUP_MAX} transactions of producer group {group} have not ended; end some before beginning "
-                f"others, also those that were given up ({TRANS_CHECK_MAX_TIME_TOPIC} has them)",
-            )
-        if len(table.open) + len(table.given_up) + pending["halves",] >= OPEN_MAX:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_BUSY,
-                f"{OPEN_MAX} transactions have not ended; end some before beginning others",
-            )
+        self._check_room(group, draft.topic.name)
         immunity_ms = _immunity_ms(said.get(CHECK_IMMUNITY_TIME_IN_SECONDS, ""))
         name_target(draft)
         draft.sys_flag &= ~TRANSACTION_MASK
@@ -164,6 +153,21 @@ class TransactionProcessor:
         key = draft.unique_key[:UNIQUE_KEY_LENGTH_MAX]
 
         return HalfOpened(0, 0, group, draft.topic.name, key, 0, immunity_ms)
+
+    def _check_room(self, group: str, topic: str) -> None:
+        table, pending = self._context.state.transactions, self._context.entries.pending_rows
+        advice = f"end some before beginning others, also those that were given up ({TRANS_CHECK_MAX_TIME_TOPIC} has them)"
+        if table.of_group(group, topic) + pending["halves", group, topic] >= OPEN_OF_GROUP_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{OPEN_OF_GROUP_MAX} transactions of producer group {group} have not ended in topic[{topic}]; {advice}",
+            )
+        own, all_of_them = pending["halves", topic], pending["halves",]
+        if not table.room.has_room(topic, 1, pending=own, pending_of_all=all_of_them):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{table.room.used} transactions have not ended, {table.room.part(topic)} of them of topic[{topic}]; {advice}",
+            )
 
     def opened(self, offset: int) -> None:
         """Learn that a half is stored."""

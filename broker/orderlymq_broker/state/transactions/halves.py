@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from orderlymq_broker.state.sharedroom import SharedRoom
 from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.state.transactions.halfrecords import (
     HalfEnded,
@@ -28,7 +29,8 @@ from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
 # Each that has not ended costs some 400 bytes of memory on every replica, also when it was given up. A producer group that
-# never ends its transactions must take neither all of the memory nor the room of the other groups.
+# never ends its transactions must take neither all of the memory nor the room of the other groups of a topic. Its name is what a
+# producer says it is, so it is the group of one topic: who may write another topic must take the room of neither.
 OPEN_MAX: Final = 500_000
 OPEN_OF_GROUP_MAX: Final = OPEN_MAX // 2
 # Offsets of ended halves that are kept at most beside twice as many as there are halves.
@@ -97,7 +99,7 @@ class Oldest:
 class TransactionTable:
     """All halves that are open, and those that were given up, by their offsets.
 
-    ``OPEN_MAX`` bounds both together; retention takes all whose messages it has taken.
+    ``OPEN_MAX`` bounds both together, and *room* is what topics have of it; retention takes all whose messages it has taken.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -105,7 +107,8 @@ class TransactionTable:
         self.given_up: dict[int, Half] = {}
         self.open_by_group: Counter[str] = Counter()
         self.given_up_by_group: Counter[str] = Counter()
-        self._by_topic: Counter[str] = Counter()
+        self.room = SharedRoom(OPEN_MAX)
+        self._by_source: Counter[tuple[str, str]] = Counter()
         self._oldest_open = Oldest(self.open)
         self._oldest_given_up = Oldest(self.given_up)
         for half in read_as(reader, Table.TRANSACTIONS, Half):
@@ -129,13 +132,13 @@ class TransactionTable:
         half = self._oldest_given_up.behind(most)
         return floor if half is None else min(floor, half.opened.physical)
 
-    def of_group(self, group: str) -> int:
-        """Return how many halves of a producer group have not ended."""
-        return self.open_by_group[group] + self.given_up_by_group[group]
+    def of_group(self, group: str, topic: str) -> int:
+        """Return how many halves that a producer group has sent to a topic have not ended."""
+        return self._by_source[group, topic]
 
     def of_topic(self, topic: str) -> int:
         """Return how many halves of a topic may still be committed, those that were given up included."""
-        return self._by_topic[topic]
+        return self.room.part(topic)
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -226,8 +229,10 @@ class TransactionTable:
             (self.given_up, self.given_up_by_group),
         ):
             assert +counts == Counter(half.opened.group for half in halves.values())
-        everyone = (half for halves in (self.open, self.given_up) for half in halves.values())
-        assert self._by_topic == Counter(half.opened.topic for half in everyone)
+        everyone = [each.opened for each in (*self.open.values(), *self.given_up.values())]
+        assert self.room.parts() == Counter(opened.topic for opened in everyone)
+        assert self.room.used == len(everyone)
+        assert self._by_source == Counter((opened.group, opened.topic) for opened in everyone)
         assert not any(half.given_up for half in self.open.values())
         assert all(half.given_up for half in self.given_up.values())
 
@@ -243,7 +248,8 @@ class TransactionTable:
         oldest = self._oldest_given_up if half.given_up else self._oldest_open
         halves[half.offset] = half
         counts[half.opened.group] += 1
-        self._by_topic[half.opened.topic] += 1
+        self._by_source[half.opened.group, half.opened.topic] += 1
+        self.room.take(half.opened.topic, 1)
         oldest.add(half.offset)
 
     def _remove(self, half: Half) -> None:
@@ -253,6 +259,8 @@ class TransactionTable:
         counts[half.opened.group] -= 1
         if not counts[half.opened.group]:
             del counts[half.opened.group]
-        self._by_topic[half.opened.topic] -= 1
-        if not self._by_topic[half.opened.topic]:
-            del self._by_topic[half.opened.topic]
+        source = half.opened.group, half.opened.topic
+        self._by_source[source] -= 1
+        if not self._by_source[source]:
+            del self._by_source[source]
+        self.room.take(half.opened.topic, -1)

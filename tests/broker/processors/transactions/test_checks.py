@@ -10,7 +10,7 @@ from orderlymq_broker.settings import AccessSettings, StorageSettings, TimerSett
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.records import Append, TopicSet
 from orderlymq_broker.state.transactions.halfrecords import HalfGivenUp, HalfOpened
-from orderlymq_broker.state.transactions.halves import ENDED_MAX, OPEN_OF_GROUP_MAX, Half
+from orderlymq_broker.state.transactions.halves import ENDED_MAX, Half
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import decode_record
@@ -175,24 +175,6 @@ def test_halves_that_ended_long_before_they_are_due_are_forgotten(orders: Shell)
     assert sum(map(len, orders.core.checks._due.values())) <= ENDED_MAX + 4
     ((_, question),) = questions(orders)
     assert question.ext["tranStateTableOffset"] == str(open_half[0])
-
-
-def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
-    """Halves that were given up count, too: they stay for as long as messages do. A repeated half is none more."""
-    orders = with_orders(Shell().lead())
-    first = begin(orders, key="U0")
-    table = orders.state.transactions
-    for offset in range(OPEN_OF_GROUP_MAX):
-        record = HalfOpened(1_000_000 + offset, 0, GROUP, "orders", "U", 0)
-        table._add(Half(record, given_up=offset % 2 == 0))
-
-    refused = send(orders, "orders", b"half", half_properties(), a=GROUP, f=4)
-
-    assert refused.code == 2
-    assert f"transactions of producer group {GROUP} have not ended" in (refused.remark or "")
-    assert begin(orders, key="U0") == first
-    props = properties(TRAN_MSG="true", UNIQ_KEY="V", PGROUP="others")
-    assert send(orders, "orders", b"half", props, a="others", f=4).code == 0
 
 
 def test_live_producers_of_the_group_are_asked_in_turn(orders: Shell) -> None:
