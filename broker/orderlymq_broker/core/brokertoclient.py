@@ -3,9 +3,9 @@ Requests that the broker sends to its clients and wants answered: 221, 307, 309,
 
 The rules: an answer counts only when it comes over the connection that was asked; every question ends,
 with an answer, with its deadline, with the connection or with leadership, and exactly once; there is a
-limit to how many are open, of one connection that asks, to one that is asked, and in all; tools and
-replies have places of their own, so that neither takes those of the other. Who asks: ``processors/admin/``, ``processors/observe/listeners.py`` and
-``processors/send/replies.py``.
+limit to how many are open, of one connection that asks, to one that is asked, and in all, of which no account or address has more than it
+leaves to others; tools and replies have places of their own, so that neither takes those of the other. Who asks: ``processors/admin/``,
+``processors/observe/listeners.py`` and ``processors/send/replies.py``.
 """
 
 from collections import Counter
@@ -15,8 +15,10 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
+from orderlymq_broker.core.quotas import Owner, owner_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.core.uncommitted import count_down
+from orderlymq_broker.state.sharedroom import SharedRoom
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
@@ -40,7 +42,7 @@ TOOLS: Final = Share("tools", 4_096, 1_024, 64)
 # A client has a reply in milliseconds, and may wait for many. 2 KiB each, without the reply itself.
 REPLIES: Final = Share("replies", 8_192, 2_048, 1_024)
 # Who asks when the broker itself does.
-NOBODY: Final = 0
+NOBODY: Final = Peer(0, "", 0)
 
 
 class Silence(Enum):
@@ -51,18 +53,20 @@ class Silence(Enum):
     ENDED = "the leader changed before the client answered; ask again"
 
 
-# Which limit of a share, and for a connection its number.
+# Which limit of a share, and the connection's number.
 _Use: TypeAlias = tuple[Share, str, int]
 Answered: TypeAlias = Callable[[RemotingCommand | Silence], list[Effect]]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One open request; *deadline_ms* is monotonic, *uses* are the places that it takes."""
+    """One open request; *deadline_ms* is monotonic, *uses* are the places that it takes, one of them in *share* for *owner*."""
 
     deadline_ms: int
     answered: Answered
     uses: tuple[_Use, ...]
+    share: Share
+    owner: Owner
 
 
 class ClientCalls:
@@ -72,6 +76,7 @@ class ClientCalls:
         self._context = context
         self._open: dict[tuple[int, int], Question] = {}
         self._uses: Counter[_Use] = Counter()
+        self._rooms = {share: SharedRoom(share.in_all) for share in (TOOLS, REPLIES)}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -83,19 +88,18 @@ class ClientCalls:
         deadline_ms: int,
         answered: Answered,
         *,
-        asker: int,
+        asker: Peer,
         share: Share = TOOLS,
     ) -> Send:
         """Return the effect that sends *command*; *answered* is called once, with what came of it.
 
-        *asker* is the connection on whose behalf it is asked.
+        *asker* is on whose behalf it is asked.
 
         Raises:
             RequestRefused: too many questions are open (2).
         """
         limits: dict[_Use, int] = {
-            (share, "in all", 0): share.in_all,
-            (share, "of this connection", asker): share.of_asker,
+            (share, "of this connection", asker.connection): share.of_asker,
             (share, "to this client", connection): share.of_asked,
         }
         for use, limit in limits.items():
@@ -104,9 +108,18 @@ class ClientCalls:
                     ResponseCode.SYSTEM_BUSY,
                     f"{limit} requests to clients are open {use[1]}; try again later",
                 )
+        room, owner = self._rooms[share], owner_of(asker)
+        if not room.has_room(owner, 1):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{room.used} requests to clients are open in all, {room.part(owner)} of them of your account or address; "
+                "try again later",
+            )
         self._uses.update(limits.keys())
+        room.take(owner, 1)
         command.opaque = self._context.next_opaque()
-        self._open[connection, command.opaque] = Question(deadline_ms, answered, tuple(limits))
+        question = Question(deadline_ms, answered, tuple(limits), share, owner)
+        self._open[connection, command.opaque] = question
 
         return Send(connection, command)
 
@@ -115,7 +128,7 @@ class ClientCalls:
         asked: Iterable[tuple[int, RemotingCommand, Answered]],
         deadline_ms: int,
         *,
-        asker: int,
+        asker: Peer,
     ) -> list[Send]:
         """Ask several clients as `ask` does, or none of them.
 
@@ -128,7 +141,7 @@ class ClientCalls:
                 sends.append(self.ask(connection, command, deadline_ms, answered, asker=asker))
         except RequestRefused:
             for send in sends:
-                count_down(self._uses, self._open.pop((send.connection, send.command.opaque)).uses)
+                self._forget((send.connection, send.command.opaque))
             raise
 
         return sends
@@ -156,10 +169,16 @@ class ClientCalls:
     def _end(self, keys: list[tuple[int, int]], outcome: RemotingCommand | Silence) -> list[Effect]:
         effects: list[Effect] = []
         for key in keys:
-            question = self._open.pop(key, None)
-            if question is None:
-                continue
-            count_down(self._uses, question.uses)
-            effects += question.answered(outcome)
+            question = self._forget(key)
+            if question is not None:
+                effects += question.answered(outcome)
 
         return effects
+
+    def _forget(self, key: tuple[int, int]) -> Question | None:
+        question = self._open.pop(key, None)
+        if question is not None:
+            count_down(self._uses, question.uses)
+            self._rooms[question.share].take(question.owner, -1)
+
+        return question

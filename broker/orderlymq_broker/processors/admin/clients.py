@@ -221,9 +221,7 @@ class ClientAdministration:
         deadline_ms = now.monotonic_ms + CLIENT_TIMEOUT_MS
 
         return [
-            self._asker.ask(
-                session.peer.connection, command, deadline_ms, answered, asker=peer.connection
-            )
+            self._asker.ask(session.peer.connection, command, deadline_ms, answered, asker=peer)
         ]
 
     def _find(self, group: str, client_id: str) -> Session:

@@ -398,7 +398,7 @@ class OffsetAdministration:
             for client_id, session in members
         ]
 
-        return [*self._asker.ask_all(asked, deadline_ms, asker=peer.connection)]
+        return [*self._asker.ask_all(asked, deadline_ms, asker=peer)]
 
     def _keep(self, client_id: str, response: RemotingCommand | Silence) -> bytes:
         """Return where a member stands as it is answered, and count it; empty where it does not know, or there is no room.

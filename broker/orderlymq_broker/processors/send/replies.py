@@ -119,7 +119,7 @@ class ReplyProcessor:
         deadline_ms = now.monotonic_ms + PUSH_TIMEOUT_MS
         try:
             question = self._calls.ask(
-                connection, command, deadline_ms, answered, asker=peer.connection, share=REPLIES
+                connection, command, deadline_ms, answered, asker=peer, share=REPLIES
             )
         except RequestRefused as refused:
             return reply.pushed(refused.code, refused.remark)

@@ -195,6 +195,24 @@ def test_open_questions_are_limited(admin: AdminShell) -> None:
     assert admin.ask(307, INFO, peer=TOOL) is None
 
 
+def test_who_fills_the_places_for_questions_leaves_some_for_others(admin: AdminShell) -> None:
+    """Law: an account that may consume for one group, whose members never answer, keeps no other one from asking its own."""
+    heartbeat(admin, "alice")
+    members = range(TOOLS.in_all // TOOLS.of_asked)
+    for number in members:
+        heartbeat(admin, f"silent{number}", peer=Peer(100 + number, "192.0.2.7", 40_000))
+    for number in members:
+        asker = Peer(1_000 + number, "192.0.2.7", 40_001)
+        for _ in range(TOOLS.of_asked):
+            admin.submit(307, {**INFO, "clientId": f"silent{number}"}, peer=asker)
+
+    assert len(admin.core.calls) == TOOLS.in_all * 3 // 4
+    assert admin.ask(307, INFO, peer=TOOL) is None
+    admin.pass_time(10_000, step=10_000)
+    assert not len(admin.core.calls)
+    assert admin.ask(307, {**INFO, "clientId": "silent0"}, peer=asker) is None
+
+
 def test_a_client_is_given_one_message_to_consume(admin: AdminShell) -> None:
     """309: the stored record goes to the client with our broker name; its result comes back."""
     create_topic(admin)
