@@ -146,8 +146,7 @@ def test_the_rows_of_a_table_are_counted_in_little_memory(
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     for number in range(4):
-        keys = range(4096 * number, 4096 * (number + 1))
-        name = f"{number}" * 4096
+        keys, name = range(4096 * number, 4096 * (number + 1)), f"{number}" * 4096
         apply(spec, "app", number, [Change((n,), {"id": n, "name": name}, n) for n in keys])
     ordinary, pool = pa.default_memory_pool(), pa.system_memory_pool()
     assert pool.backend_name != ordinary.backend_name, "a pool that nobody else has used"
