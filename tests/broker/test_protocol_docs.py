@@ -100,7 +100,7 @@ REMARKS: Final = {
     ),
     RequestCode.GET_CONSUME_STATS: (
         "without topic: all topics with offsets, and the retry topic; `pullOffset` is where the last answer to a pull "
-        "let the group go on, while it has members"
+        "let the group go on, while it has members; who sends `orderlymq` also gets `backlog`, which is what a group by key has not consumed"
     ),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online, unless `queueId` names a queue; a body (ours) names exactly the offsets",
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asks the members with 221",

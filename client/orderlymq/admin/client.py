@@ -420,9 +420,10 @@ class AdminClient(Lifecycle, MessageOperations):
 
         Without a topic, those that its members no longer subscribe to are left out, unless *whole* is true.
         """
-        ext = GetConsumeStatsHeader(group, topic).to_ext() | (
-            {"orderlymq": "true"} if whole else {}
-        )
+        # Brokers say what a group by key has not consumed to who names this at all.
+        ext = GetConsumeStatsHeader(group, topic).to_ext() | {
+            "orderlymq": "true" if whole else "false"
+        }
         found: dict[MessageQueue, OffsetWrapper] = {}
         for answer in await self._of_all(RequestCode.GET_CONSUME_STATS, ext):
             found.update(ConsumeStats.from_json(answer.body).offset_table)

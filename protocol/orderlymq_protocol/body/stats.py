@@ -32,16 +32,24 @@ class TopicStats(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class OffsetWrapper(JsonModel):
-    """How far a group is in a queue; `last_timestamp` is the store time of its last consumed message."""
+    """How far a group is in a queue.
+
+    Attributes:
+        last_timestamp: store time of its last consumed message.
+        backlog: ours, for those who ask: what a group by key has not consumed. A lane that is held keeps `consumer_offset`.
+    """
 
     broker_offset: int = 0
     consumer_offset: int = 0
     last_timestamp: int = 0
     pull_offset: int | None = None
+    backlog: int | None = None
 
     @property
     def lag(self) -> int:
         """How many messages the group has not consumed."""
+        if self.backlog is not None:
+            return self.backlog
         return max(0, self.broker_offset - self.consumer_offset)
 
 

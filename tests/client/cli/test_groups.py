@@ -10,7 +10,11 @@ from click.testing import CliRunner
 from orderlymq.cli import cli
 from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.groups import total_lag
-from orderlymq_protocol.body.catalogue import OffsetWrapper, SubscriptionGroupTable
+from orderlymq_protocol.body.catalogue import (
+    ConsumeStats,
+    OffsetWrapper,
+    SubscriptionGroupTable,
+)
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -82,6 +86,27 @@ async def test_a_list_names_all_groups_and_asks_about_a_bounded_number() -> None
     assert [each["group"] for each in json.loads(some.stdout)] == names[10:20]
     assert some.stderr == ""
     assert cluster.codes().count(RequestCode.GET_CONSUMER_CONNECTION_LIST) == 13
+
+
+async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
+    """Its committed offset stands at a held lane; a broker that is asked as RocketMQ's tools do says no more than that."""
+    table = SubscriptionGroupTable({"billing": SubscriptionGroupConfig("billing")})
+
+    def answer(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        offsets = OffsetWrapper(60, 2, backlog=4 if "orderlymq" in command.ext else None)
+        return command.reply(body=ConsumeStats({QUEUE: offsets}).to_json())
+
+    async with running(topics={"orders": 1}) as cluster:
+        cluster.faults |= {
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: [says(table.to_json())],
+            RequestCode.ORDERLYMQ_LOCK_TABLE: [says(b'{"locks":[]}')],
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: [refuse(ResponseCode.CONSUMER_NOT_ONLINE)],
+            RequestCode.GET_CONSUME_STATS: [answer],
+        }
+        words = ["group", "list", "--json", "--name-server", cluster.address]
+        listed = await asyncio.to_thread(CliRunner().invoke, cli, words)
+
+    assert [each["lag"] for each in json.loads(listed.stdout)] == [4]
 
 
 @pytest.mark.parametrize("command", ["show", "parked"])

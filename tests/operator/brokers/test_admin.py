@@ -16,7 +16,10 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.resources.quotas import Limits
 from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.body.stats import ConsumeStats, OffsetWrapper
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.scripted import Answer, serving
 
@@ -212,6 +215,19 @@ async def test_lanes_are_read_where_the_group_is_known(admin: Admin) -> None:
         assert await admin.lanes(address, "billing") == (queue,)
     async with serving({20514: lambda request: request.reply(26)}) as (_, address):
         assert await admin.lanes(address, "billing") == ()
+
+
+async def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed(admin: Admin) -> None:
+    """Its committed offset stands at a held lane; a broker that is asked as RocketMQ's tools do says no more than that."""
+
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        offsets = OffsetWrapper(60, 2, backlog=4 if "orderlymq" in request.ext else None)
+        table = {MessageQueue("orders", "demo-0", 0): offsets}
+        return request.reply(body=ConsumeStats(table).to_json())
+
+    async with serving({RequestCode.GET_CONSUME_STATS: answer}) as (_, address):
+        assert await admin.lag(address, "billing") == 4
+        assert await admin.backlog(address, "billing", "orders") == 4
 
 
 async def test_a_name_server_without_queue_lists_has_none(admin: Admin) -> None:

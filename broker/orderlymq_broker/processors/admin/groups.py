@@ -21,6 +21,7 @@ from orderlymq_broker.processors.admin.topics import find_topic, merge_attribute
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.groupcreation import check_own_topic, find_group
 from orderlymq_broker.processors.groups.members import missing_retry_topic
+from orderlymq_broker.processors.lanes.overview import lane_backlog
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.groups.failurepolicy import POLICIES
@@ -324,7 +325,7 @@ class GroupAdministration:
         """Serve 208: how far a group is, in one topic, in several, or in all that concern it.
 
         RocketMQ's broker also says nothing of one topic that is named and not subscribed to. Here who names it learns it, and
-        our tools ask for all topics that the group has offsets in.
+        our tools ask for all topics that the group has offsets in. They learn what a group by key has not consumed, too.
         """
         header = GetConsumeStatsHeader.from_ext(request.ext)
         if header.topic:
@@ -335,11 +336,12 @@ class GroupAdministration:
             is_whole = request.ext.get("orderlymq") == "true"
             names = self._topics_of(header.consumer_group, is_whole=is_whole)
 
-        return answer_list(
-            self._context, request, peer, self._progress(header.consumer_group, names, now)
+        pieces = self._progress(
+            header.consumer_group, names, now, with_backlog="orderlymq" in request.ext
         )
+        return answer_list(self._context, request, peer, pieces)
 
-    def _progress(self, group: str, names: list[str], now: Now) -> Pieces:
+    def _progress(self, group: str, names: list[str], now: Now, *, with_backlog: bool) -> Pieces:
         """Write what `ConsumeStats` is."""
         rate = 0.0
 
@@ -349,7 +351,7 @@ class GroupAdministration:
                 topic = self._context.state.topics.get(name)
                 if topic is not None:
                     rate += self._figures.consume_rate(group, name, now.monotonic_ms)
-                    yield from self._queues(group, topic)
+                    yield from self._queues(group, topic, with_backlog=with_backlog)
 
         return offset_table(queues(), lambda: {"consumeTps": round(rate, 2)})
 
@@ -425,21 +427,25 @@ class GroupAdministration:
 
         return sorted(names)
 
-    def _queues(self, group: str, topic: Topic) -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
+    def _queues(
+        self, group: str, topic: Topic, *, with_backlog: bool = False
+    ) -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
         offsets = self._context.state.offsets.of_group(group).get(topic.name, {})
         pulled = self._context.positions.of(group, topic.name)
         for queue_id in range(topic.queue_count):
             queue = topic.queues.get(queue_id)
             committed = offsets.get(queue_id, 0)
-            end, last_ms = 0, 0
+            end, last_ms, backlog = 0, 0, None
             if queue is not None:
                 end = queue.next_offset
                 if queue.min_offset < committed <= end:
                     last_ms = self._queries.store_time(queue, committed - 1)
+                if with_backlog:
+                    backlog = lane_backlog(self._context.state, group, topic.name, queue)
             name = MessageQueue(topic.name, self._context.settings.group, queue_id)
             # Never less: tools of 5.x show the difference as messages in flight.
             position = max(committed, pulled.get(queue_id, 0))
-            yield name, OffsetWrapper(end, committed, last_ms, position)
+            yield name, OffsetWrapper(end, committed, last_ms, position, backlog)
 
     def _time_span(self, topic: Topic, group: str, queue_id: int, now: Now) -> QueueTimeSpan:
         name = MessageQueue(topic.name, self._context.settings.group, queue_id)

@@ -7,6 +7,7 @@ from orderlymq_broker.processors.lanes import overview
 from orderlymq_broker.processors.lanes.overview import SHOWN_MAX
 from orderlymq_broker.state.records import TopicDeleted
 from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.stats import ConsumeStats
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, lead, produce, table
@@ -102,3 +103,23 @@ def test_a_list_that_no_frame_takes_is_refused_in_words(monkeypatch: pytest.Monk
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert "ask for single ones" in (reply.remark or "")
+
+
+@pytest.mark.parametrize("whole", ["true", "false"])
+def test_our_tools_learn_how_much_a_group_by_key_has_not_consumed(whole: str) -> None:
+    """A lane that is held keeps the committed offset; RocketMQ's tools get the two offsets as ever, and no word more."""
+    shell = lead(queues=2, on_dead_letter="HoldKey", retry_max_times=1)
+    produce(shell, "x", "x", *"abcd")
+    member = Member(shell)
+    x, *others = member.fetch(maxLanes=3)
+    member.say("retry", x)
+    member.done(*others)
+    code, ext = RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP}
+
+    foreign = shell.call(code, ext).body
+    ours = ConsumeStats.from_json(shell.call(code, ext | {"orderlymq": whole}).body)
+
+    assert b"backlog" not in foreign
+    found = {queue.queue_id: each for queue, each in ours.offset_table.items()}
+    assert (found[0].consumer_offset, found[0].broker_offset) == (0, 6)
+    assert {queue_id: each.lag for queue_id, each in found.items()} == {0: 4, 1: 0}
