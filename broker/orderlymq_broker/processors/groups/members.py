@@ -169,8 +169,14 @@ class MembershipProcessor:
         proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without saying why"
         places = request.ext.get("addresses")
         addresses = None if places is None else tuple(places[:_ADDRESSES_LENGTH_MAX].split(","))
-        # Of an operator not seen before also when nothing changes: its predecessor ends here.
-        if not self._is_known(client_id) and token <= self._context.state.operator_token:
+        # Of an operator not seen before also when nothing changes: its predecessor ends here. What is not applied yet may be
+        # the client's first lock.
+        is_idle = not self._context.entries.uncommitted_count
+        if (
+            is_idle
+            and not self._is_known(client_id)
+            and token <= self._context.state.operator_token
+        ):
             return answer(request, peer)
 
         record = ClientDead(client_id, proof, token, addresses)

@@ -464,6 +464,21 @@ def test_a_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
     assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
 
 
+def test_a_reported_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
+    """The first lock of a pod waits for a majority when the pod dies; who is told of success looks no more."""
+    create(shell, TopicSet("orders", 2, 2))
+    shell.submit(41, {}, lock_body("alice", 0))
+
+    opaque = shell.submit(20502, {"clientId": "alice", "proof": "pod gone"})
+    shell.settle()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 0
+    assert not shell.state.locks.holds("billing", "alice")
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+
 def test_a_lock_from_elsewhere_that_is_not_applied_yet_saves_its_client(shell: Shell) -> None:
     """It is another program's with the same client id."""
     create(shell, TopicSet("orders", 2, 2))
