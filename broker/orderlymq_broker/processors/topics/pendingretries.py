@@ -8,7 +8,9 @@ what was not looked at yet counts as waiting, for every group; what was proposed
 asked, each tick reads on: who asks again a moment later has an answer, however many messages wait and come meanwhile.
 """
 
-from collections import Counter, deque
+from array import array
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
@@ -29,6 +31,35 @@ SIZE_MAX: Final = 4 << 20
 ATTENTION_MS: Final = 10 * 60_000
 
 
+class _Level:
+    """Which messages of a delay level go to retry topics: their offsets, rising, and the numbers of their groups.
+
+    There may be millions: each takes twelve bytes.
+    """
+
+    def __init__(self) -> None:
+        self._offsets = array("Q")
+        self._groups = array("I")
+        self._passed = 0
+
+    def add(self, offset: int, group: int) -> None:
+        """Remember a message behind all others."""
+        self._offsets.append(offset)
+        self._groups.append(group)
+
+    def pass_to(self, progress: int) -> Counter[int]:
+        """Forget what is before *progress*; return how many messages of each group that was."""
+        start, end = self._passed, bisect_left(self._offsets, progress, self._passed)
+        passed = Counter(self._groups[start:end])
+        self._passed = end
+        if 2 * end >= len(self._offsets):
+            # What is left moves to the beginning: each time at most as much as has gone.
+            del self._offsets[:end], self._groups[:end]
+            self._passed = 0
+
+        return passed
+
+
 class RetryWatch:
     """Knows what waits in the delay levels, as far as it has looked.
 
@@ -41,9 +72,10 @@ class RetryWatch:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._seen: dict[int, int] = {}
-        # Per level: (offset, group) of the messages that go to a retry topic.
-        self._waiting: dict[int, deque[tuple[int, str]]] = {}
-        self._counts: Counter[str] = Counter()
+        self._waiting: dict[int, _Level] = {}
+        # Groups by the order in which they were met, and how many messages of each wait.
+        self._numbers: dict[str, int] = {}
+        self._counts: Counter[int] = Counter()
         self.unread = 0
         self._is_asked = False
         # Monotonic time until which each tick reads on.
@@ -54,6 +86,7 @@ class RetryWatch:
         self._is_asked, self._until_ms = False, 0
         self._seen.clear()
         self._waiting.clear()
+        self._numbers.clear()
         self._counts.clear()
 
     def waiting(self, groups: Collection[str]) -> list[tuple[str, int]]:
@@ -62,7 +95,7 @@ class RetryWatch:
         self.unread = self._read()
         under_way = self._context.view.retrying
         counts = (
-            (group, self._counts[group] + under_way[retry_topic(group)] + self.unread)
+            (group, self._count(group) + under_way[retry_topic(group)] + self.unread)
             for group in dict.fromkeys(groups)
         )
         found = [(group, count) for group, count in counts if count]
@@ -76,15 +109,19 @@ class RetryWatch:
         if now.monotonic_ms < self._until_ms:
             self._read()
 
+    def _count(self, group: str) -> int:
+        number = self._numbers.get(group)
+
+        return 0 if number is None else self._counts[number]
+
     def _read(self) -> int:
         """Look at a few more messages; return how many are still to be looked at."""
         schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
         left, budget = 0, STEP_MAX
         for number, queue in schedule.queues.items() if schedule is not None else ():
             progress = max(self._context.state.delay.get(number, 0), queue.min_offset)
-            waiting = self._waiting.setdefault(number, deque())
-            while waiting and waiting[0][0] < progress:
-                self._counts[waiting.popleft()[1]] -= 1
+            level = self._waiting.setdefault(number, _Level())
+            self._counts.subtract(level.pass_to(progress))
             start = max(self._seen.get(number, 0), progress)
             if start < queue.next_offset and budget:
                 count = self._look(queue, start, min(budget, queue.next_offset - start))
@@ -113,7 +150,8 @@ class RetryWatch:
             target = find_property(record_properties(message), REAL_TOPIC) or ""
             if target.startswith(RETRY_PREFIX):
                 group = target[len(RETRY_PREFIX) :]
-                self._waiting[number].append((offset, group))
-                self._counts[group] += 1
+                known = self._numbers.setdefault(group, len(self._numbers))
+                self._waiting[number].add(offset, known)
+                self._counts[known] += 1
 
         return len(keys)
