@@ -141,7 +141,10 @@ def expire_client(
 def advance_retention(
     state: BrokerState, record: RetentionAdvanced, writes: TableWrites, batch: Batch
 ) -> Outcome:
-    """Drop what is older than the new floors; what lanes still owe stays in its queue."""
+    """Drop what is older than the new floors; what lanes still owe stays in its queue, and a half that is open in the log.
+
+    Both may have come to be so behind the decision.
+    """
     count = 0
     for floor in record.queues:
         topic = state.topics.by_id.get(floor.topic_id)
@@ -155,8 +158,10 @@ def advance_retention(
             continue
         count += min_offset - queue.min_offset
         trim(queue, min_offset, writes, batch)
-    if record.floor > state.floor:
-        state.floor = min(record.floor, state.physical_end)
+    first_open = state.transactions.first_open()
+    log_floor = min(record.floor, state.physical_end if first_open is None else first_open)
+    if log_floor > state.floor:
+        state.floor = log_floor
         batch.drop_messages(message_key(state.floor))
         for physical in state.transactions.drop_below(state.floor, writes):
             state.dedup.forget(physical, batch)

@@ -162,12 +162,12 @@ class RetentionService:
         if step or self._trims:
             return []
         state = self._context.state
-        if self._floor <= state.floor:
+        # The last records of the round: with them the messages go, and the halves that were given up and not resumed since.
+        floor = state.transactions.floor_up_to(self._floor, HALVES_PER_TICK)
+        if floor <= state.floor:
             self._round = None
             return []
 
-        # The last records of the round: with them the messages go, and the halves that were given up.
-        floor = state.transactions.floor_up_to(self._floor, HALVES_PER_TICK)
         return [self._trim(queues, (), floor)]
 
     def _trim(

@@ -314,16 +314,15 @@ class TransactionProcessor:
         context = self._context
         message_id = ResumeCheckHalfMessageHeader.from_ext(request.ext).msg_id or ""
         offset = self._find(message_id)
+        ended = f"the transaction of {message_id} has ended; there is nothing to ask about"
         if context.state.transactions.get(offset) is None:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"the transaction of {message_id} has ended; there is nothing to ask about",
-            )
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, ended)
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
             half = context.state.transactions.open.get(offset)
-            if half is not None:
-                self._checks.watch(half)
+            if half is None:
+                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=ended)
+            self._checks.watch(half)
             return answer(request, peer)
 
         return answer_when_applied(request, peer, [HalfResumed(offset)], then=applied)

@@ -128,9 +128,9 @@ class TransactionTable:
         return None if oldest is None else oldest.opened.physical
 
     def floor_up_to(self, floor: int, most: int) -> int:
-        """Return the physical offset, up to *floor*, below which no more than *most* halves are that were given up."""
-        half = self._oldest_given_up.behind(most)
-        return floor if half is None else min(floor, half.opened.physical)
+        """Return the physical offset, up to *floor*, below which no half is open, and no more than *most* were given up."""
+        halves = (self.oldest_open(), self._oldest_given_up.behind(most))
+        return min([floor, *(half.opened.physical for half in halves if half is not None)])
 
     def of_group(self, group: str, topic: str) -> int:
         """Return how many halves that a producer group has sent to a topic have not ended."""

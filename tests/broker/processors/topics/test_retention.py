@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import pytest
 
+from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.topics.retention import (
     HELD_SIZE,
     OWED_PER_TICK,
@@ -14,10 +15,11 @@ from orderlymq_broker.processors.topics.retention import (
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.state.transactions.halfrecords import HalfGivenUp, HalvesChecked
 from orderlymq_broker.store.kv import Batch, Family, StoreFailed
 from orderlymq_broker.store.layout import decode_u64, queue_key
 from tests.broker.processors.driver import START_MS, Shell, settings
-from tests.broker.processors.halves import begin, found
+from tests.broker.processors.halves import COMMIT, begin, end, found, stored_at
 from tests.broker.processors.readcounter import ReadCounter
 from tests.broker.processors.requests import bodies, create, properties, pull, send, send_ext
 
@@ -231,6 +233,56 @@ def test_a_round_over_many_queues_is_cut_into_steps() -> None:
         (0, True),
     ]
     assert kept(shell) == 0
+
+
+def test_a_transaction_that_is_resumed_during_a_round_stays() -> None:
+    """The administrator was told that its producer is asked again."""
+    shell = Shell(settings(storage=StorageSettings(retention_size=MIB))).lead()
+    create(shell, TopicSet("orders", 1, 1), TopicSet("wide", 100, 100))
+    offset, physical = begin(shell)
+    create(shell, HalvesChecked((offset,)), HalfGivenUp(offset))
+    for queue in range(100):
+        shell.submit(310, send_ext("wide", e=queue), bytes(20_000))
+    shell.settle()
+
+    while not rounds(shell):
+        shell.pass_time(100)
+    resumed = shell.call(323, {"msgId": f"C000026400002A9F{physical:016X}"})
+    shell.pass_time(30_000)
+
+    assert (resumed.code, sorted(shell.state.transactions.open)) == (0, [offset])
+    assert len(stored_at(shell, physical)) == 1
+    assert len(rounds(shell)) <= 3, "a round that cannot go on must end"
+    assert end(shell, (offset, physical), COMMIT).code == 0
+    shell.pass_time(60_000)
+    assert kept(shell) < 60
+
+
+def rounds(shell: Shell) -> list[RetentionAdvanced]:
+    """Return the steps that the leader has proposed so far."""
+    return [each for each in shell.proposed if isinstance(each, RetentionAdvanced)]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_transaction_is_resumed_before_its_message_goes_or_not_at_all(is_first: bool) -> None:
+    """Both are on their way: what comes first in the log counts, and the administrator learns which it was."""
+    shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
+    create(shell, TopicSet("orders", 1, 1))
+    offset, physical = begin(shell)
+    create(shell, HalvesChecked((offset,)), HalfGivenUp(offset))
+    gone = Propose([RetentionAdvanced((), shell.state.physical_end)], lambda *_: [])
+
+    if not is_first:
+        shell.run([gone])
+    resumed = shell.submit(323, {"msgId": f"C000026400002A9F{physical:016X}"})
+    if is_first:
+        shell.run([gone])
+    shell.settle()
+
+    reply = shell.reply_to(resumed)
+    assert reply is not None
+    assert (reply.code == 0, list(shell.state.transactions.open)) == (is_first, [offset] * is_first)
+    assert kept(shell) == is_first
 
 
 class _Unseen(dict[int, Queue]):
