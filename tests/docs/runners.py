@@ -83,6 +83,10 @@ class Runner(NamedTuple):
 
 
 _CHART: Final = Runner("e2e/installed.py::helm", "the fixtures of the scenarios install it")
+_GROWS: Final = Runner(
+    "e2e/scenarios/changes/test_queue_expansion.py::test_a_topic_grows_under_load",
+    "the scenario does it to the topic of its orders, under load",
+)
 _SPARK: Final = "its frame and session are the reader's own"
 _RUNS: Final = "its output is that of 6,000 messages; the job is run on others"
 _PIPELINES: Final = "docs/howto/pipelines.md"
@@ -128,6 +132,8 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
         "e2e/conftest.py::build_spark",
         "an image of 1.35 GB: `make e2e` builds and loads it, CI does not",
     ),
+    ("docs/howto/grow.md", "kubectl patch topic.orderlymq.io/payments"): _GROWS,
+    ("docs/howto/grow.md", "kubectl get topic.orderlymq.io payments"): _GROWS,
     ("docs/howto/upgrade.md", "TAG=$(git rev-parse --short HEAD)"): Runner(
         "e2e/scenarios/test_quickstart.py::test_the_quick_start_is_ready",
         "the fixtures of the scenario build and load an image",

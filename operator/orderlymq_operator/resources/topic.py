@@ -47,7 +47,7 @@ class TopicSpec(Model):
     )
     type: Literal["Ordered", "Normal", "Delay", "Transaction"] = Field(
         default="Ordered",
-        description="Ordered keeps the order per key across failures and never changes its queue list.",
+        description="Ordered keeps the order per key across failures; its queue list changes only by DrainAndSwitch.",
         json_schema_extra=IMMUTABLE,
     )
     queues: Annotated[int, Field(ge=1, le=QUEUES_MAX)] = Field(
