@@ -87,6 +87,10 @@ _GROWS: Final = Runner(
     "e2e/scenarios/changes/test_queue_expansion.py::test_a_topic_grows_under_load",
     "the scenario does it to the topic of its orders, under load",
 )
+_RETAINED: Final = Runner(
+    "e2e/scenarios/changes/test_retained.py::test_a_deleted_cluster_comes_back_with_everything",
+    "the scenario does it in a namespace of its own, while orders flow",
+)
 _SPARK: Final = "its frame and session are the reader's own"
 _RUNS: Final = "its output is that of 6,000 messages; the job is run on others"
 _PIPELINES: Final = "docs/howto/pipelines.md"
@@ -134,6 +138,13 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
     ),
     ("docs/howto/grow.md", "kubectl patch topic.orderlymq.io/payments"): _GROWS,
     ("docs/howto/grow.md", "kubectl get topic.orderlymq.io payments"): _GROWS,
+    ("docs/howto/remove.md", "kubectl get cluster.orderlymq.io demo"): _RETAINED,
+    ("docs/howto/remove.md", "kubectl delete cluster.orderlymq.io demo"): _RETAINED,
+    ("docs/howto/remove.md", "kubectl apply -f examples/quickstart.yaml"): _RETAINED,
+    ("docs/howto/remove.md", "kubectl delete pvc"): _RETAINED,
+    ("docs/howto/remove.md", "kubectl get crd"): Runner(
+        "e2e/installed.py::helm", "it would end the Clusters of all other scenarios"
+    ),
     ("docs/howto/upgrade.md", "TAG=$(git rev-parse --short HEAD)"): Runner(
         "e2e/scenarios/test_quickstart.py::test_the_quick_start_is_ready",
         "the fixtures of the scenario build and load an image",
