@@ -252,7 +252,7 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     """
     if not parts:
         return
-    actions = [_action(root, part) for part in sorted(parts, key=lambda each: each.part)]
+    ordered = sorted(parts, key=lambda each: each.part)
     here = ends_of(parts)
     if not is_table(root):
         properties = _named(app_id, batch, said_ends(app_id, here))
@@ -260,13 +260,14 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
         create_table_with_add_actions(
             str(root),
             schema,
-            actions,
+            [_action(root, part) for part in ordered],
             mode="error",
             commit_properties=properties,
             storage_options=_options(root),
         )
         return
     table = read_table(root)
+    actions = [_action(root, part, table.metadata().partition_columns) for part in ordered]
     ends = committed_ends(table, app_id)
     if ends is None:
         # The log was cleaned up since its last commit; the rows are all there.
@@ -323,8 +324,21 @@ def _ends_in_rows(table: DeltaTable, parts: Sequence[QueueRange]) -> dict[Messag
     return ends
 
 
-def _action(root: Location, part: Part) -> AddAction:
-    queue = {"queue_id": part.part.queue.queue_id, "topic": part.part.queue.topic}
+def _action(root: Location, part: Part, partitioned_by: Sequence[str] = ()) -> AddAction:
+    """Return what adds a file, which has the rows of one queue, to a table with these partition columns.
+
+    Raises:
+        SinkConflict: One differs within a queue: readers take its value from here alone, and not from the rows.
+    """
+    place = part.part.queue
+    values = {"topic": place.topic, "broker": place.broker_name, "queue_id": str(place.queue_id)}
+    others = [name for name in partitioned_by if name not in values]
+    if others:
+        raise SinkConflict(
+            f"the table in {root} is partitioned by {others[0]}, and a file of an archive has one value of {', '.join(values)} alone; "
+            "give this pipeline a table of its own"
+        )
+    queue = {"queue_id": place.queue_id, "topic": place.topic}
     facts: dict[str, Any] = {
         "numRecords": part.rows,
         "minValues": {"queue_offset": part.part.start, **queue},
@@ -334,7 +348,7 @@ def _action(root: Location, part: Part) -> AddAction:
     return AddAction(
         path=below(root, part.path),
         size=part.size_bytes,
-        partition_values={},
+        partition_values={name: values[name] for name in partitioned_by},
         modification_time=machine_ms(),
         data_change=True,
         stats=json.dumps(facts),

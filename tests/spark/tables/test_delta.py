@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
@@ -63,6 +63,47 @@ def test_a_column_that_comes_later_is_in_the_table(root: Location) -> None:
     assert [row["tags"] for row in rows] == [None, None, "x", "y", None, "z"]
     with pytest.raises(SinkConflict, match="tags"):
         append_files(root, "app", 4, [write(root, "c", 6, 7, pa.array([1]))])
+
+
+def partitioned(root: Location, *names: str) -> Part:
+    """Make an empty table with these partition columns, and a file of a queue that belongs in it."""
+    values = {"topic": "orders", "broker": "g", "queue_id": 0, "day": "monday"}
+    kinds = {"queue_id": pa.int32(), "queue_offset": pa.int64()}
+    columns = {name: pa.array([each] * 2, kinds.get(name)) for name, each in values.items()}
+    batch = pa.RecordBatch.from_pydict({**columns, "queue_offset": pa.array([0, 1], pa.int64())})
+    write_deltalake(str(root), batch.slice(0, 0), partition_by=[*names])
+    file = PartFile(root / "a.parquet", QUEUE, batch.schema, "none")
+    file.write(batch, "")
+    return file.close()
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+@pytest.mark.parametrize("names", [("topic",), ("queue_id", "broker")])
+def test_rows_of_a_table_that_is_partitioned_by_queue_say_where_they_are_from(
+    root: Location, names: tuple[str, ...]
+) -> None:
+    """Readers take a partition column from the commit and not from the file: it was null in every row, for good."""
+    part = partitioned(root, *names)
+
+    append_files(root, "app", 0, [part])
+    append_files(root, "app", 0, [part])
+
+    rows = read_table(root).to_pyarrow_table().to_pylist()
+    assert {(row["topic"], row["broker"], row["queue_id"]) for row in rows} == {("orders", "g", 0)}
+    assert len(rows) == 2
+    with pytest.raises(SinkConflict, match=r"g:0.*already"):
+        append_files(root, "app", 1, [part])
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+def test_a_table_that_is_partitioned_by_what_differs_within_a_queue_is_refused(
+    root: Location,
+) -> None:
+    """A file has one value of a partition column, and rows of several days."""
+    with pytest.raises(SinkConflict, match="partitioned by day"):
+        append_files(root, "app", 0, [partitioned(root, "topic", "day")])
+
+    assert read_table(root).version() == 0
 
 
 def offsets_in(root: Location) -> list[int]:
