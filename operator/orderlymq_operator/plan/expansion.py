@@ -47,6 +47,12 @@ from orderlymq_protocol.plurals import counted
 LAG_MAX: Final = 10_000
 # After an aborted expansion writes stay open for this many times the fence's limit.
 PAUSE_FACTOR: Final = 3
+# What only a person ends, by words of a broker, and what is said of it. A fence would stand until its limit, again and again.
+_PERSONS: Final = {
+    "nobody online": "group {group} is behind, nobody online",
+    "release with orderlymq group release": "group {group} holds keys: release with orderlymq group release",
+    "given up: ask again": "transactions were given up: ask again with orderlymq message check-transaction",
+}
 # An expansion that is about to be aborted is not switched any more: the raft groups would part.
 SWITCH_MARGIN_MS: Final = 1_000
 # Names of readers in the body of a switch, of which brokers read 2 MiB.
@@ -502,8 +508,9 @@ def _hopeless(present: Mapping[str, ObservedExpansion]) -> str | None:
     behind: dict[str, int] = {}
     for found in present.values():
         for blocker in found.blockers:
-            if "nobody online" in blocker.reason:
-                return f"group {blocker.consumer_group} is behind, nobody online"
+            for words, text in _PERSONS.items():
+                if words in blocker.reason:
+                    return text.format(group=blocker.consumer_group)
             behind[blocker.consumer_group] = (
                 behind.get(blocker.consumer_group, 0) + blocker.messages
             )

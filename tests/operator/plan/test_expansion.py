@@ -88,6 +88,39 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
         assert part in plan.message
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "group audit holds 2 keys: release with orderlymq group release",
+            "group audit holds keys",
+        ),
+        (
+            "group audit holds 2 lanes: release with orderlymq group release",
+            "group audit holds keys",
+        ),
+        (
+            "2 transactions were given up: ask again with orderlymq message check-transaction",
+            "transactions were given up",
+        ),
+    ],
+)
+def test_no_fence_waits_for_what_only_a_person_ends(words: str, told: str) -> None:
+    """Law: such a fence is lifted at its limit and raised again, and writes would be refused a quarter of all time."""
+    group = "" if "transactions" in words else "audit"
+    said = set()
+    for count in (2, 3):
+        blocker = ObservedBlocker(group, -1, count, words.replace("2", str(count)))
+        plan = plan_expansion(REQUEST, world(expansion(blockers=(blocker,)), expansion()))
+        assert (plan.actions, plan.holds) == ((), False)
+        assert plan.status is not None
+        assert plan.status.phase == "Waiting"
+        said.add(plan.message)
+
+    (message,) = said
+    assert told in message
+
+
 def test_what_waits_is_no_news_at_each_look() -> None:
     """Law: words that change with each look would be written each second, and the operator would look as often."""
     said: set[str] = set()

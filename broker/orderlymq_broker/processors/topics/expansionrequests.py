@@ -192,7 +192,7 @@ class ExpansionProcessor:
             topic = state.topics.get(name)
             if topic is None:
                 continue
-            found = open_transactions(state, topic)
+            found = self._transactions(topic)
             for group in readers[name]:
                 found += self._group_blockers(group, topic, retries)
                 work = len(topic.queues) + len(state.members.of_group(group))
@@ -392,13 +392,22 @@ class ExpansionProcessor:
 
     def _blockers(self, topic: Topic, readers: Sequence[str]) -> list[Blocker]:
         """Return who is in the way, those who wait for a retry among them."""
-        state = self._context.state
         retries = dict(self._retries.waiting(readers))
-        found = open_transactions(state, topic)
+        found = self._transactions(topic)
         for group in readers:
             found += self._group_blockers(group, topic, retries)
 
         return farthest_first(found)
+
+    def _transactions(self, topic: Topic) -> list[Blocker]:
+        state = self._context.state
+        found = open_transactions(state, topic)
+        if count := state.transactions.given_up_of_topic(topic.name):
+            what = counted(count, "transaction was", "transactions were")
+            text = f"{what} given up: ask again with orderlymq message check-transaction"
+            found.append(Blocker("", NO_QUEUE, count, text))
+
+        return found
 
     def _group_blockers(
         self, group: str, topic: Topic, retries: Mapping[str, int]
@@ -411,17 +420,27 @@ class ExpansionProcessor:
             text = _retry_text(topic.name, group, retries[group])
             found.append(Blocker(group, NO_QUEUE, retries[group], text))
 
-        return found + self._in_hand(group, topic)
+        return found + self._in_hand(group, topic) + self._held(group, topic)
 
     def _in_hand(self, group: str, topic: Topic) -> list[Blocker]:
         """Return whether a group works on lanes of a topic, also on such as owe nothing since a reset."""
-        queues = self._context.state.lanes.queues_of(group, topic.name).values()
-        count = sum(len(queue.by_state[LaneState.IN_HAND]) for queue in queues)
+        count = self._lanes(group, topic, LaneState.IN_HAND)
         if not count:
             return []
         text = f"group {group} has {counted(count, 'lane')} in hand; topic[{topic.name}] waits"
 
         return [Blocker(group, NO_QUEUE, count, text)]
+
+    def _held(self, group: str, topic: Topic) -> list[Blocker]:
+        """Return whether lanes of a topic wait for an administrator; what they owe is missing in their queues, too."""
+        count = self._lanes(group, topic, LaneState.HELD)
+        text = f"group {group} holds {counted(count, 'lane')}: release with orderlymq group release"
+
+        return [Blocker(group, NO_QUEUE, count, text)] if count else []
+
+    def _lanes(self, group: str, topic: Topic, state: LaneState) -> int:
+        queues = self._context.state.lanes.queues_of(group, topic.name).values()
+        return sum(len(queue.by_state[state]) for queue in queues)
 
     def _propose(
         self,

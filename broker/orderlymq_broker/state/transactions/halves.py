@@ -109,6 +109,7 @@ class TransactionTable:
         self.given_up_by_group: Counter[str] = Counter()
         self.room = SharedRoom(OPEN_MAX)
         self._by_source: Counter[tuple[str, str]] = Counter()
+        self._given_up_by_topic: Counter[str] = Counter()
         self._oldest_open = Oldest(self.open)
         self._oldest_given_up = Oldest(self.given_up)
         for half in read_as(reader, Table.TRANSACTIONS, Half):
@@ -139,6 +140,10 @@ class TransactionTable:
     def of_topic(self, topic: str) -> int:
         """Return how many halves of a topic may still be committed, those that were given up included."""
         return self.room.part(topic)
+
+    def given_up_of_topic(self, topic: str) -> int:
+        """Return how many halves of a topic were given up and may still be committed."""
+        return self._given_up_by_topic[topic]
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -233,6 +238,9 @@ class TransactionTable:
         assert self.room.parts() == Counter(opened.topic for opened in everyone)
         assert self.room.used == len(everyone)
         assert self._by_source == Counter((opened.group, opened.topic) for opened in everyone)
+        assert self._given_up_by_topic == Counter(
+            half.opened.topic for half in self.given_up.values()
+        )
         assert not any(half.given_up for half in self.open.values())
         assert all(half.given_up for half in self.given_up.values())
 
@@ -250,6 +258,8 @@ class TransactionTable:
         counts[half.opened.group] += 1
         self._by_source[half.opened.group, half.opened.topic] += 1
         self.room.take(half.opened.topic, 1)
+        if half.given_up:
+            self._given_up_by_topic[half.opened.topic] += 1
         oldest.add(half.offset)
 
     def _remove(self, half: Half) -> None:
@@ -264,3 +274,7 @@ class TransactionTable:
         if not self._by_source[source]:
             del self._by_source[source]
         self.room.take(half.opened.topic, -1)
+        if half.given_up:
+            self._given_up_by_topic[half.opened.topic] -= 1
+            if not self._given_up_by_topic[half.opened.topic]:
+                del self._given_up_by_topic[half.opened.topic]

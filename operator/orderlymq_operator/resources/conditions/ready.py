@@ -119,8 +119,8 @@ REASONS: Final = (
         (TOPIC,),
         READY,
         "False",
-        "The expansion has not begun: the consumers have too much before them.",
-        "Let the consumers catch up; writes are open meanwhile.",
+        "The expansion has not begun, because writes would be refused in vain; the message says what is in the way.",
+        "Do what the message says: let the consumers catch up, release keys, end transactions. Writes are open meanwhile.",
     ),
     Reason(
         "ExpansionFencing",

@@ -539,6 +539,21 @@ def test_a_lane_in_hand_keeps_an_expansion_waiting_though_a_reset_took_its_messa
     assert shell.call(code, {"action": "switch", **step}).code == 0
 
 
+def test_an_expansion_names_the_lanes_that_only_an_administrator_releases() -> None:
+    """The operator raises no fence for them: it would stand until its limit, again and again."""
+    shell = lead(on_dead_letter="HoldKey", retry_max_times=1)
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    a.say("retry", x)
+
+    shown = shell.call(RequestCode.ORDERLYMQ_QUEUE_EXPANSION, {"topics": TOPIC}).body
+
+    (topic,) = fastjson.loads(shown)["topics"]
+    reasons = [each["reason"] for each in topic["blockers"]]
+    assert f"group {GROUP} holds 1 lane: release with orderlymq group release" in reasons
+
+
 def test_no_plan_is_made_with_the_key_of_before_a_change_that_is_under_way() -> None:
     """Two messages with one key by the new property are of one lane, also when the fetch came before its record."""
     shell = lead(lane_key_property="city")

@@ -334,6 +334,12 @@ def test_a_transaction_that_was_given_up_is_in_the_way_until_it_ends(topic: Shel
     offset = int(half.ext["queueOffset"])
     topic.run([Propose([HalfGivenUp(offset)])])
     topic.settle()
+    # Only a person ends it, so the operator raises no fence.
+    reasons = [each["reason"] for each in expansion(topic)["blockers"]]
+    assert any(
+        "transaction was given up: ask again with orderlymq message check-transaction" in each
+        for each in reasons
+    )
     change(topic, "fence", limitMillis=60_000)
 
     assert "may still be committed" in (change(topic, "switch").remark or "")
