@@ -370,7 +370,7 @@ async def test_drift_is_repaired(directory: DataDirectory, ports: int) -> None:
 
         await until(lambda: bool(repairs()))
         assert repairs() == ["set consumer group billing on demo-0"]
-        assert "billing" in shared_of(directory)["groups"]
+        await until(lambda: "billing" in shared_of(directory)["groups"])
 
 
 async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_in_order(
