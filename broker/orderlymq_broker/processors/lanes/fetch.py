@@ -303,7 +303,8 @@ class LaneFetcher:
                     *pair, header.client_id, header.sequence, _lease(header), parts
                 )
                 plans.append((waiting, plan, record))
-            else:
+            elif not (plans and this_round.is_spent()):
+                # Else the round says nothing about what there is: the next one begins when these plans are applied.
                 effects += self._end_overdue(waiting, plan, now)
         if plans:
             effects.append(self._propose(pair, plans))

@@ -217,6 +217,10 @@ class Round:
         # Members that have a suspect, as far as anybody has asked.
         self._suspects: dict[str, bool] = {}
 
+    def is_spent(self) -> bool:
+        """Return whether a further plan may lack what the next round finds."""
+        return self._rows <= 0 or self._budget.is_spent() or self._hands.is_spent()
+
     def plan(self, fetch: Fetch) -> Plan:
         """Return what a fetch gets."""
         plan = Plan()

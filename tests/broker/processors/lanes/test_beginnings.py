@@ -144,3 +144,19 @@ def test_queues_pass_over_what_retention_took_some_at_a_time(
     assert [committed(shell, queue) for queue in range(4)] == [1, 1, 1, 0]
     assert shell.core.context.counters["lane_messages_expired"] == 3
     shell.replay()
+
+
+def test_who_comes_while_queues_begin_is_not_told_that_there_is_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The round that begins as many as there is time for says nothing about the messages: the next ones go on."""
+    monkeypatch.setattr(planner, "BEGUN_AT_ONCE_MAX", 2)
+    shell = lead(queues=7)
+    produce(shell, "x", "y", queue=6)
+    members = [Member(shell), Member(shell, "b")]
+
+    asked = [member.submit(maxLanes=1, suspendTimeoutMillis=0) for member in members]
+    shell.settle()
+
+    replies = [reply for each in asked if (reply := shell.reply_to(each)) is not None]
+    assert [[each.key for each in lanes(reply)] for reply in replies] == [["x"], ["y"]]
