@@ -216,6 +216,9 @@ class Transport:
                 continue
             if link is not None:
                 link.cancel()
+                if purpose != "clients":
+                    # What was on its way there is gone; the end of a cancelled link is told to nobody.
+                    self._receiver.peer_unreachable(node, purpose)
             link = self._links[node, purpose] = PeerLink(
                 self._identity,
                 node,

@@ -9,7 +9,7 @@ from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
-from tests.broker.replication.transport.peers import KEY, Peer, Recorder
+from tests.broker.replication.transport.peers import KEY, MakePeer, Peer, Recorder
 from tests.ports import free_ports
 
 
@@ -70,3 +70,15 @@ async def test_no_failure_ends_a_link_for_good() -> None:
     assert supervisor.failures == {"peer link": failures}
     await transport.close()
     await other.transport.close()
+
+
+async def test_who_is_called_elsewhere_may_have_lost_what_was_sent(make_peer: MakePeer) -> None:
+    """Law: a replica that moved has begun again: what was on its way to its former address is gone, and raft hears of it."""
+    one, before, after = await make_peer(1), await make_peer(2), await make_peer(2)
+    one.call(before)
+    await one.recorder.wait_for(lambda: all(link.is_up for link in one.transport._links.values()))
+    assert one.recorder.events == []
+
+    one.call(after)
+
+    assert "unreachable 2" in one.recorder.events
