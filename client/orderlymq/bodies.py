@@ -208,7 +208,7 @@ def _parsed(schema: AvroSchema) -> tuple[bytes, Any, Any]:
 
     try:
         given = json.loads(schema) if isinstance(schema, str) else schema
-        found, bounded = parse_schema(given), parse_schema(_bounded(given))
+        found, bounded = parse_schema(given), parse_schema(bounded_schema(given))
         number = fingerprint(to_parsing_canonical_form(found), "CRC-64-AVRO")
     except Exception as error:  # whatever fastavro raises of a schema that is none
         raise SettingError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
@@ -240,13 +240,13 @@ def _avro_types(
         yield from _avro_types(each, around)
 
 
-def _bounded(schema: Any) -> Any:
-    """Return a schema by which decimals are read that have no more digits than they may."""
+def bounded_schema(schema: Any) -> Any:
+    """Return a schema, unparsed, by which decimals are read that have no more digits than they may, once there is an `Avro`."""
     if isinstance(schema, list):
-        return [_bounded(each) for each in schema]
+        return [bounded_schema(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _bounded(value) for key, value in schema.items()}
+    found = {key: bounded_schema(value) for key, value in schema.items()}
     if (found.get("type"), found.get("logicalType")) == ("bytes", "decimal"):
         found["logicalType"] = _BOUNDED
     return found

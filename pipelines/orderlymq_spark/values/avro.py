@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import Any, Final
 
-from orderlymq.bodies import Avro
+from orderlymq.bodies import Avro, bounded_schema
 from orderlymq.errors import SettingError
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.values.conversion import ValueMisfit
@@ -50,7 +50,7 @@ def avro_decoder(schema: str) -> Callable[[bytes], Any]:
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - only who has Avro pays
     from fastavro.schema import fingerprint, to_parsing_canonical_form  # noqa: PLC0415
 
-    parsed = parse_schema(_checked(schema))
+    parsed = parse_schema(bounded_schema(_checked(schema)))
     number = fingerprint(to_parsing_canonical_form(parsed), "CRC-64-AVRO")
 
     def decode(body: bytes) -> Any:
@@ -72,7 +72,7 @@ def avro_decoder(schema: str) -> Callable[[bytes], Any]:
 
 def _checked(schema: str) -> Any:
     try:
-        Avro(dict, schema)  # refuses what would let a short body hold any number of items
+        Avro(dict, schema)  # refuses what would let a short body cost any amount
     except (SettingError, ImportError) as error:
         raise OptionError(f"valueSchema: {error}") from error
     return json.loads(schema)

@@ -265,6 +265,21 @@ def test_avro_is_read_plain_and_with_its_head() -> None:
     assert all(row[1] for row in found[2:])
 
 
+def test_an_avro_decimal_with_more_digits_than_it_may_have_is_reported() -> None:
+    """Law: a body takes no time that its size does not explain. A stream stood still for hours with one of 1 MB, after each start."""
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    schema = json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": "price", "type": price}]}
+    )
+    kind, into = pa.struct([("price", pa.decimal128(9, 2))]), BytesIO()
+    schemaless_writer(into, "bytes", bytes(2**20))
+
+    good, bad = decoded(ValueFormat("avro", schema), kind, b"\x02\x64", into.getvalue())
+
+    assert good == ({"price": Decimal("1.00")}, None)
+    assert bad == (None, "it cannot be read by the schema (ValueError)")
+
+
 def test_avro_has_texts_for_uuids_and_types_by_their_full_names() -> None:
     """The reader makes objects of the first; a namespace is inherited by what stands inside."""
     inner = {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}
