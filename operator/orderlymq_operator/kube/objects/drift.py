@@ -7,7 +7,6 @@ server, or an admission rule, writes otherwise whenever the object is applied: `
 """
 
 import copy
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
@@ -37,9 +36,13 @@ def fingerprint(made: Any) -> str:
 
 
 class Answers:
-    """What became of objects that came back from their application otherwise than they are wanted."""
+    """What became of objects that came back from their application otherwise than they are wanted.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        clock: gives seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[float, str, str]] = {}
 

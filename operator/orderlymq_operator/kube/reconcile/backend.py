@@ -7,6 +7,7 @@ the upper end, as StatefulSets have them. A pod is deleted only by the UID that 
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -121,7 +122,7 @@ class Memory:
     """What reconciles of a Cluster leave for later ones: who was silent, and what became of objects that were applied."""
 
     detector: FailureDetector = field(default_factory=FailureDetector)
-    answers: drift.Answers = field(default_factory=drift.Answers)
+    answers: drift.Answers = field(default_factory=lambda: drift.Answers(time.monotonic))
 
 
 @dataclass(slots=True)

@@ -253,7 +253,7 @@ class PipelineReconciler:
         )
         workload, pause = without_pause(made)
         wanted = [_as_large(each, live) for each in supporting_objects(pipeline, environment)]
-        answers = self._answers.setdefault(key, Answers())
+        answers = self._answers.setdefault(key, Answers(time.monotonic))
         seen = _Observation(wanted, stamped(workload), pause, live, answers)
         self._drop_questions(key, {each["metadata"]["uid"] for each in live[PODS]})
         pods = await asyncio.gather(
