@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from orderlymq.blocking import AdminClient
 from tests.ports import free_row
 from tests.runtime.certificates import make_authority, make_certificate
 
@@ -163,6 +164,15 @@ class LocalCluster:
             )
         )
         return name
+
+    def await_letters(self, group: str) -> str:
+        """Wait until the first dead letter of a group has made its topic and name servers route it; return the topic's name."""
+        topic, end = f"%DLQ%{group}", time.monotonic() + self.timeout_s
+        with AdminClient(self.name_server) as admin:
+            while topic not in admin.topics():
+                assert time.monotonic() < end, f"{topic} has no route{self._logs()}"
+                time.sleep(0.05)
+        return topic
 
     def user(self, name: str, secret: str, **rights: str) -> None:
         """Create an account; *rights* are fields of its spec as JSON."""

@@ -159,7 +159,7 @@ def test_go_hands_back_what_fails_and_gives_up(cluster: LocalCluster, go: Go) ->
     with go.start("consume", **where, **wish, topic=topic, group=group, expected=9) as consumer:
         tries = consumer.heard("fail", 3)
         consumer.heard("done", 3)
-        letters = got(go, **where, topic=f"%DLQ%{group}", group=f"{group}-letters")
+        letters = got(go, **where, topic=cluster.await_letters(group), group=f"{group}-letters")
 
     assert [each["reconsume"] for each in tries] == [0, 1, 2]
     assert [b["at"] - a["at"] > 0.8e9 for a, b in pairwise(tries)] == [True] * 2
@@ -180,7 +180,7 @@ def test_go_gives_up_in_order(cluster: LocalCluster, go: Go) -> None:
 
     assert by_key(consumer.of("deliver")) == {"key-0": [0, 1, 1, 1, 2, 3]}
     assert by_key(consumer.of("done")) == {"key-0": [0, 2, 3]}
-    letters = {**where, "topic": f"%DLQ%{group}", "mode": "concurrently"}
+    letters = {**where, "topic": cluster.await_letters(group), "mode": "concurrently"}
     assert by_key(got(go, **letters, group=f"{group}-letters")) == {"key-0": [1]}
 
 

@@ -96,7 +96,8 @@ def test_a_message_that_node_fails_comes_again_and_becomes_a_dead_letter(
     with node.start("consume", group=group, fail=":3", max_reconsume=2) as consumer:
         consumer.heard("fail", 3)
         consumer.heard("done", 5)
-        dead_letters = {"topic": f"%DLQ%{group}", "group": f"{group}-dlq", "begin": "first"}
+        topic_of_letters = cluster.await_letters(group)
+        dead_letters = {"topic": topic_of_letters, "group": f"{group}-dlq", "begin": "first"}
         dead = node.run("consume", **dead_letters, expected=1)
         got = consumer.stop()
 

@@ -116,7 +116,7 @@ def test_a_message_that_rust_fails_comes_again_and_becomes_a_dead_letter(
     with rust("consume", **member, fail=":2", seconds=60) as consumer:
         consumer.heard("fail", 3)
         got = consumer.stop()
-    letters = f"%DLQ%{group}"
+    letters = cluster.await_letters(group)
     dead = run(rust("poll", topic=letters, group=f"letters-{topic}", expected=1))
 
     assert set(bodies(of(got, "done"))) == named(4) - {"key-0:2"}
