@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backups.backup import (
@@ -14,6 +15,7 @@ from orderlymq_operator.kube.reconcile.backups.backup import (
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, Json
 from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.reconcile.backups.jobs import ID
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 
 SPEC: Json = {
@@ -38,6 +40,16 @@ class World:
         spec = {**SPEC, **facts.pop("spec", {})}
         self.server.put(BACKUPS, {**custom("Backup", name, **facts), "spec": spec})
         self.inventory.invalidate()
+
+    def put_deleted(self, at: str = "2026-01-01T00:00:00Z") -> None:
+        """Store a complete Backup that somebody deleted at *at*, and whose data is to go first."""
+        self.put(
+            "monday",
+            spec={"deletionPolicy": "Delete"},
+            status={"phase": "Complete", "backupId": ID},
+            finalizers=[BACKUP_FINALIZER],
+            deletionTimestamp=at,
+        )
 
     async def look(self, name: str) -> float | None:
         self.inventory.invalidate()

@@ -38,17 +38,6 @@ async def world() -> AsyncIterator[World]:
         yield found
 
 
-def put_deleted(world: World, at: str = "2026-01-01T00:00:00Z") -> None:
-    """Store a complete Backup that somebody deleted at *at*, and whose data is to go first."""
-    world.put(
-        "monday",
-        spec={"deletionPolicy": "Delete"},
-        status={"phase": "Complete", "backupId": ID},
-        finalizers=[BACKUP_FINALIZER],
-        deletionTimestamp=at,
-    )
-
-
 async def test_a_backup_is_made_once_and_reported(world: World) -> None:
     """Law: its Job is made once; when that has ended the status says what is stored, also without the Job."""
     world.put("monday")
@@ -319,7 +308,7 @@ async def test_a_failure_that_stays_is_reported(world: World) -> None:
 
 async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
     """Law: what is stored would stay for ever, so the API server is asked again for a minute."""
-    put_deleted(world, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    world.put_deleted(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     world.server.rights = of_file("cluster")
     with pytest.raises(ForbiddenError):
         await world.look("monday")
@@ -330,7 +319,7 @@ async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
 
 async def test_a_refusal_that_lasts_lets_no_backup_go(world: World) -> None:
     """Law: only where the namespace closes what is stored is left; a quota is waited for."""
-    put_deleted(world)
+    world.put_deleted()
     world.server.refused[JOBS.path(NAMESPACE)] = (403, "exceeded quota: jobs")
     due_s = await world.look("monday")
     held = (world.server.find(BACKUPS, NAMESPACE, "monday") or {})["metadata"]["finalizers"]

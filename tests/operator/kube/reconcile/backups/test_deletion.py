@@ -56,17 +56,6 @@ async def delete_while_it_runs(world: World, at: datetime) -> None:
     world.server.put(PODS, {**_POD, "metadata": meta, "status": status})
 
 
-def put_deleted(world: World, at: str = "2026-01-01T00:00:00Z") -> None:
-    """Store a complete Backup that somebody deleted at *at*, and whose data is to go first."""
-    world.put(
-        "monday",
-        spec={"deletionPolicy": "Delete"},
-        status={"phase": "Complete", "backupId": ID},
-        finalizers=[BACKUP_FINALIZER],
-        deletionTimestamp=at,
-    )
-
-
 def _pod(world: World, job: str) -> Json:
     found = world.server.find(JOBS, NAMESPACE, job)
     assert found is not None
@@ -85,7 +74,7 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
         (world.server.find(BACKUPS, NAMESPACE, name) or {})["metadata"].get("finalizers")
         for name in ("monday", "tuesday")
     ]
-    put_deleted(world)
+    world.put_deleted()
     await world.look("monday")
     deleting = world.reason("monday")
     job = world.server.find(JOBS, NAMESPACE, "monday-uid-shop-delete")
@@ -107,7 +96,7 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
 
 async def test_nothing_stored_is_deleted_by_what_a_silent_watch_showed(world: World) -> None:
     """Law: a person who keeps it after all, as the status advises, is heard."""
-    put_deleted(world)
+    world.put_deleted()
     await world.inventory.refresh()
     found = world.server.find(BACKUPS, NAMESPACE, "monday")
     assert found is not None
@@ -255,7 +244,7 @@ async def test_a_pod_that_never_ends_keeps_no_backup(world: World) -> None:
 @pytest.mark.parametrize("has_role", [True, False])
 async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World, has_role: bool) -> None:
     """Law: where no Job can be made, or read, any more the Backup goes, and what is stored stays."""
-    put_deleted(world)
+    world.put_deleted()
     world.server.terminating = True
     if not has_role:
         world.server.rights = of_file("cluster")
