@@ -15,14 +15,12 @@ from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import check
+from orderlymq.connection.instance import ClientInstance, unless_refused
 from orderlymq.consumer.group.requests import commit_request, fence, read_offset
 from orderlymq.errors import SettingError
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.durablefiles import sync_path
@@ -98,7 +96,7 @@ class BrokerOffsets:
         """Ask the queue's broker; only its "not found" counts as not found.
 
         Raises:
-            BrokerUnreachable: Nobody leads the group now.
+            BrokerUnreachable: Nobody leads the group now, or no answer.
             BrokerError: The broker cannot say.
         """
         address = await self._instance.leader(queue.broker_name, queue.topic)
@@ -107,13 +105,10 @@ class BrokerOffsets:
             self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False
         )
         ext = {**header.to_ext(), **fence(self._instance.client_id)}
-        answer = await self._instance.invoke(
-            address, request(RequestCode.QUERY_CONSUMER_OFFSET, ext)
-        )
+        asked = self._instance.call(address, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         # Any other code must not start the queue at a guessed place: clients that did lost messages.
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return NOT_FOUND
-        return read_offset(check(answer, address))
+        answer = await unless_refused(asked, None, ResponseCode.QUERY_NOT_FOUND)
+        return NOT_FOUND if answer is None else read_offset(answer)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Commit to the brokers what changed, all at the same time: one that hangs must not hold up the others."""

@@ -20,6 +20,7 @@ from orderlymq.errors import (
     StateError,
 )
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_runtime.remoting.connection import Connection
@@ -140,6 +141,19 @@ async def test_what_is_no_place_is_refused_before_it_is_remembered(place: Any) -
                 reader.update_offset(queue, offset)
 
         assert [each.code for each in cluster.seen if each.code in (PULL, COMMIT)] == []
+
+
+async def test_an_offset_that_cannot_be_asked_for_is_an_error_of_the_sdk() -> None:
+    """Law: whatever a call raises because of its cluster is an OrderlyMQError."""
+    async with (
+        running(topics={"T": 1}) as cluster,
+        PullConsumer("G", cluster.address) as reader,
+    ):
+        cluster.faults[RequestCode.QUERY_CONSUMER_OFFSET] = [fakecluster.reset]
+        with pytest.raises(BrokerUnreachable):
+            await reader.committed(QUEUE)
+
+        assert await reader.committed(QUEUE) is None
 
 
 async def test_a_body_that_cannot_be_inflated_is_an_error_of_its_own_message() -> None:
