@@ -10,12 +10,13 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_console.settings import Account
+from orderlymq_console.web.viewers import oldest_of_most
 
 COOKIE: Final = "orderlymq_console"
 LIFE_S: Final = 12 * 3_600.0
@@ -76,9 +77,7 @@ class Sessions:
     def _make_room(self) -> None:
         over = [name for name, each in self._sessions.items() if each.ends_s <= self._clock()]
         if not over:
-            counts = Counter(each.account.name for each in self._sessions.values())
-            most = max(counts, key=counts.__getitem__)
-            over = [next(n for n, each in self._sessions.items() if each.account.name == most)]
+            over = [oldest_of_most({n: each.account.name for n, each in self._sessions.items()})]
         for name in over:
             del self._sessions[name]
 

@@ -6,10 +6,13 @@ Rule: beyond the limit the account with most gives its oldest up to one that has
 
 import asyncio
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
 #: Each costs a rendering a second.
 VIEWERS_MAX: Final = 100
+
+_Place = TypeVar("_Place")
 
 
 class Viewers:
@@ -28,11 +31,9 @@ class Viewers:
     def enter(self, account: str) -> asyncio.Event | None:
         """Return what is set when a new viewer has to end; None where there is no place for one more of *account*."""
         if self.count >= VIEWERS_MAX:
-            counts = Counter(self._open.values())
-            most = max(counts, key=counts.__getitem__)
-            if counts[most] <= counts[account] + 1:
+            counts, oldest = Counter(self._open.values()), oldest_of_most(self._open)
+            if counts[self._open[oldest]] <= counts[account] + 1:
                 return None
-            oldest = next(each for each, whose in self._open.items() if whose == most)
             oldest.set()
             self.leave(oldest)
         ended = asyncio.Event()
@@ -42,3 +43,10 @@ class Viewers:
     def leave(self, ended: asyncio.Event) -> None:
         """Give a place back; harmless when it was given to another one."""
         self._open.pop(ended, None)
+
+
+def oldest_of_most(accounts: Mapping[_Place, str]) -> _Place:
+    """Return the first of the places, whose accounts are given with the oldest first, of the account that has most."""
+    counts = Counter(accounts.values())
+    most = max(counts, key=counts.__getitem__)
+    return next(place for place, account in accounts.items() if account == most)
