@@ -20,12 +20,13 @@ from orderlymq_broker.processors.fetch.sql import compile_sql
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.frame.codec import ANSWER_HEADER_SIZE_MAX, FrameDecoder, FrameError, encode
+from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.hostile.cases import Case, Generator
 from tests.hostile.catalogue import Server
 from tests.hostile.families import may_answer
 from tests.hostile.findings import Findings, place_of, shown
+from tests.hostile.lines import answer_decoder
 from tests.hostile.world import EXPIRY_MS, BrokerWorld
 
 BLOCK: Final = 1_000
@@ -87,7 +88,7 @@ class _Block:
         self._shell = self._world.shell
         self._name_server = NameServerCore(KvTable(), expiry_ms=EXPIRY_MS)
         self._peers = [Peer(100 + n, "192.0.2.77", 50_000 + n) for n in range(_CONNECTIONS)]
-        self._decoders = [_decoder() for _ in self._peers]
+        self._decoders = [answer_decoder() for _ in self._peers]
         self._unanswered.clear()
         self._next_connection = 200
 
@@ -182,7 +183,7 @@ class _Block:
         shell = self._shell
         shell.run(shell.core.connection_closed(peer.connection))
         self._peers[index] = Peer(self._next_connection, peer.host, peer.port)
-        self._decoders[index] = _decoder()
+        self._decoders[index] = answer_decoder()
         self._next_connection += 1
         lost = [o for o, case in self._unanswered.items() if case.number % _CONNECTIONS == index]
         for opaque in lost:
@@ -223,7 +224,3 @@ class _Block:
         if case.number % 50 == 0:
             self._name_server.routes.expire(now_ms)
             self._name_server.routes.dump(now_ms)
-
-
-def _decoder() -> FrameDecoder:
-    return FrameDecoder(header_size_max=ANSWER_HEADER_SIZE_MAX)

@@ -20,6 +20,11 @@ from orderlymq_runtime.remoting.connection import LINGER_RESET
 _CHUNK: Final = 1 << 18
 
 
+def answer_decoder() -> FrameDecoder:
+    """Return what reads answers, whose headers may be larger than those of requests."""
+    return FrameDecoder(header_size_max=ANSWER_HEADER_SIZE_MAX)
+
+
 @dataclass(slots=True)
 class Line:
     """One connection.
@@ -37,9 +42,7 @@ class Line:
     awaited: int | None = None
     unread: str = ""
     is_open: bool = True
-    _decoder: FrameDecoder = field(
-        default_factory=lambda: FrameDecoder(header_size_max=ANSWER_HEADER_SIZE_MAX)
-    )
+    _decoder: FrameDecoder = field(default_factory=answer_decoder)
 
     def __post_init__(self) -> None:
         self.sock = socket.create_connection(("127.0.0.1", self.port), timeout=5.0)
