@@ -4,11 +4,13 @@ The owner of the background tasks of a process: no task ends in silence.
 The rule: the code that starts a task says what its failure means. Work that is done once is reported and
 counted, and ends the process when that cannot do without it (`once`); work that goes on for ever begins
 again after a pause that grows (`keep`). The starter of a task may still cancel it. A task that fails again and
-again is `ailing`, which the process shows in `/readyz` and `/healthz`.
+again is `ailing`, until it has run well for `RESTART_MAX_S`; the process shows it in `/readyz` and `/healthz`.
 """
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
@@ -33,6 +35,7 @@ class Supervisor:
     Args:
         failed: called when work has failed without which the process cannot go on.
         pause: waits for seconds; tests have their own.
+        clock: tells seconds; tests have their own.
 
     Attributes:
         failures: how often tasks failed, by their kind; for a metric.
@@ -42,21 +45,26 @@ class Supervisor:
         self,
         failed: Callable[[Exception], None] | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pause = pause
+        self._clock = clock
         self.failures: Counter[str] = Counter()
         self._failed = failed
         self._tasks: set[asyncio.Task[Any]] = set()
         # By name the failures in a row of work that is kept, and the last error.
         self._in_a_row: dict[str, tuple[int, str]] = {}
+        # By name of work that is kept and runs now, when it has run well for long enough to forgive those failures.
+        self._well_at: dict[str, float] = {}
 
     @property
     def ailing(self) -> list[str]:
         """Return what fails again and again, each with its last error."""
+        now = self._clock()
         return [
             f"{name} fails again and again: {error}"
             for name, (count, error) in self._in_a_row.items()
-            if count >= AILING_FAILURES
+            if count >= AILING_FAILURES and now < self._well_at.get(name, math.inf)
         ]
 
     def once(
@@ -135,16 +143,16 @@ class Supervisor:
     async def _repeat(
         self, kind: str, name: str, make: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        loop = asyncio.get_running_loop()
         delay_s = RESTART_FIRST_S
         try:
             while True:
-                began = loop.time()
+                self._well_at[name] = well_at = self._clock() + RESTART_MAX_S
                 try:
                     await make()
                     return
                 except Exception as error:
-                    if loop.time() - began > RESTART_MAX_S:
+                    self._well_at.pop(name, None)
+                    if self._clock() >= well_at:
                         # It ran well in between.
                         delay_s = RESTART_FIRST_S
                         self._in_a_row.pop(name, None)
@@ -153,6 +161,7 @@ class Supervisor:
                 delay_s = min(2 * delay_s, RESTART_MAX_S)
         finally:
             self._in_a_row.pop(name, None)
+            self._well_at.pop(name, None)
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -107,6 +107,31 @@ async def test_what_fails_again_and_again_is_ailing_until_it_ends() -> None:
     assert supervisor.ailing == []
 
 
+async def test_what_runs_well_again_is_not_ailing() -> None:
+    """Law: work that never ends is healthy once it has run for the longest pause without another failure."""
+    now_s = [0.0]
+    runs_well = asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        now_s[0] += seconds
+
+    async def work() -> None:
+        if supervisor.failures["link"] < AILING_FAILURES:
+            raise ValueError("broken")
+        runs_well.set()
+        await asyncio.Event().wait()
+
+    supervisor = Supervisor(pause=pause, clock=lambda: now_s[0])
+    supervisor.keep("link", work, name="link to 2")
+    await runs_well.wait()
+    assert supervisor.ailing == ["link to 2 fails again and again: ValueError: broken"]
+
+    now_s[0] += RESTART_MAX_S
+
+    assert supervisor.ailing == []
+    await supervisor.close()
+
+
 async def test_cancelling_is_no_failure() -> None:
     """The end of a task that its owner wants is not counted."""
     supervisor = Supervisor()
