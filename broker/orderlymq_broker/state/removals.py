@@ -5,7 +5,7 @@ The rule: what one table loses, every table that refers to it loses with the sam
 that concerns one table is applied by that table.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final
 
@@ -33,6 +33,7 @@ from orderlymq_broker.store.layout import message_key, prefix_end
 from orderlymq_protocol.names import dlq_topic, retry_topic
 
 _TOPIC_PREFIX: Final = Struct(">I")
+_NO_OFFSETS: Mapping[int, int] = {}
 
 
 def reset_offsets(
@@ -94,16 +95,17 @@ def set_topic(
 def refuse_fewer(state: BrokerState, topic: Topic, count: int) -> str:
     """Return why a topic cannot have only *count* queues, empty when it can: a group has not consumed the others."""
     kept = [
-        (number, queue)
+        (number, queue.next_offset)
         for number, queue in sorted(topic.queues.items())
         if number >= count and queue.min_offset < queue.next_offset
     ]
     if not kept:
         return ""
-    groups = readers_of(state, topic.name)
-    for number, queue in kept:
-        for group in groups:
-            if (state.offsets.get(group, topic.name, number) or 0) < queue.next_offset:
+    # By group first: each offset that is there is looked up once, and of these there is a limit.
+    for group in readers_of(state, topic.name):
+        committed = state.offsets.of_group(group).get(topic.name, _NO_OFFSETS)
+        for number, end in kept:
+            if committed.get(number, 0) < end:
                 return (
                     f"queue {number} of topic[{topic.name}] has messages that group {group} has "
                     f"not consumed; lower writeQueueNums first and readQueueNums when all are consumed"

@@ -146,7 +146,7 @@ def _no_growth_fence(bed: Bed) -> None:
 def _switch_early(bed: Bed) -> None:
     # In the state machine, and where an operator learns who is in the way.
     for module in (expansionphases, growing):
-        bed.put(module, "group_blockers", lambda state, group, topic: [])
+        bed.put(module, "group_blockers", lambda state, group, topic, ends: iter(()))
         bed.put(module, "open_transactions", lambda state, topic: [])
 
 

@@ -10,7 +10,7 @@ other has left. What the phases mean, and who blocks: ``state/topics/expansionph
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, Final, Protocol
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
@@ -25,11 +25,13 @@ from orderlymq_broker.state.records import Record
 from orderlymq_broker.state.topics.expansionphases import (
     NO_QUEUE,
     Blocker,
-    farthest_first,
+    QueueEnds,
+    farthest,
     group_blockers,
     offsets_given,
     open_transactions,
     possible_readers,
+    queue_ends,
     read_by,
     readers_of,
 )
@@ -194,10 +196,12 @@ class ExpansionProcessor:
                 continue
             found = self._transactions(topic)
             for group in readers[name]:
-                found += self._group_blockers(group, topic, retries)
+                # Asked for again: a turn may lie between two groups.
+                behind = self._group_blockers(group, topic, queue_ends(topic), retries)
+                found = farthest(chain(found, behind), BLOCKERS_SHOWN_MAX)
                 work = len(topic.queues) + len(state.members.of_group(group))
                 yield from repeat(None, 1 + work // _LOOKED_AT_IN_ONE)
-            yield self._shown(topic, readers[name], farthest_first(found), now)
+            yield self._shown(topic, readers[name], found, now)
 
     def _described(self, name: str, now: Now) -> dict[str, Any] | None:
         """Return how far the expansion of one topic is, None when it is gone."""
@@ -240,7 +244,7 @@ class ExpansionProcessor:
             ],
             "reason": expansion.reason,
             "barriers": [list(barrier) for barrier in expansion.barriers],
-            "blockers": [blocker._asdict() for blocker in found[:BLOCKERS_SHOWN_MAX]],
+            "blockers": [blocker._asdict() for blocker in found],
             "readers": readers,
         }
 
@@ -378,10 +382,13 @@ class ExpansionProcessor:
             return
         # A replica of a former release would switch all the same.
         mixed = [group for group in readers if state.members.is_broadcasting(group)]
-        busy = [each for group in mixed for each in group_blockers(state, group, topic)]
-        busy += [each for group in ordered for each in self._in_hand(group, topic)]
-        if busy:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, busy[0].reason)
+        ends = queue_ends(topic)
+        busy = chain(
+            *(group_blockers(state, group, topic, ends) for group in mixed),
+            *(self._in_hand(group, topic) for group in ordered),
+        )
+        if blocker := next(busy, None):
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, blocker.reason)
         fetching = [group for group in ordered if (group, name) in self._context.view.fetching]
         if fetching:
             # A reset behind the fetch would let its lane be in hand and owe nothing.
@@ -391,13 +398,13 @@ class ExpansionProcessor:
             )
 
     def _blockers(self, topic: Topic, readers: Sequence[str]) -> list[Blocker]:
-        """Return who is in the way, those who wait for a retry among them."""
+        """Return who is in the way, those who wait for a retry among them; of very many the farthest behind of some."""
         retries = dict(self._retries.waiting(readers))
-        found = self._transactions(topic)
-        for group in readers:
-            found += self._group_blockers(group, topic, retries)
+        ends = queue_ends(topic)
+        behind = (self._group_blockers(group, topic, ends, retries) for group in readers)
+        found = chain(self._transactions(topic), chain.from_iterable(behind))
 
-        return farthest_first(found)
+        return farthest(found, BLOCKERS_SHOWN_MAX)
 
     def _transactions(self, topic: Topic) -> list[Blocker]:
         state = self._context.state
@@ -410,17 +417,17 @@ class ExpansionProcessor:
         return found
 
     def _group_blockers(
-        self, group: str, topic: Topic, retries: Mapping[str, int]
-    ) -> list[Blocker]:
+        self, group: str, topic: Topic, ends: QueueEnds, retries: Mapping[str, int]
+    ) -> Iterator[Blocker]:
         state = self._context.state
-        found = group_blockers(state, group, topic)
+        yield from group_blockers(state, group, topic, ends)
         if not state.is_ordered(group):
-            return found
+            return
         if group in retries:
             text = _retry_text(topic.name, group, retries[group])
-            found.append(Blocker(group, NO_QUEUE, retries[group], text))
-
-        return found + self._in_hand(group, topic) + self._held(group, topic)
+            yield Blocker(group, NO_QUEUE, retries[group], text)
+        yield from self._in_hand(group, topic)
+        yield from self._held(group, topic)
 
     def _in_hand(self, group: str, topic: Topic) -> list[Blocker]:
         """Return whether a group works on lanes of a topic, also on such as owe nothing since a reset."""

@@ -165,6 +165,10 @@ class LockTable:
         """Return the groups that hold or once held a queue of a topic."""
         return [group for group, topics in self._groups.items() if topic in topics]
 
+    def queues_of(self, group: str, topic: str) -> KeysView[int]:
+        """Return the queues of a topic that a group holds or once held."""
+        return self._groups.get(group, _NO_TOPICS).get(topic, _NO_LOCKS).keys()
+
     def of_group(self, group: str) -> Iterator[Lock]:
         """Yield the locks of a group, held or free, as they are or were at some moment meanwhile."""
         topics = self._groups.get(group, _NO_TOPICS)

@@ -23,7 +23,16 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
-from orderlymq_broker.state.topics.expansionphases import NO_QUEUE, Blocker, blockers, readers_of
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.state.topics import expansionphases
+from orderlymq_broker.state.topics.expansionphases import (
+    NO_QUEUE,
+    Blocker,
+    blockers,
+    farthest,
+    readers_of,
+    switch,
+)
 from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionAborted,
     ExpansionFenced,
@@ -75,7 +84,7 @@ def refused(replica: Replica, record: Record) -> bool:
 
 
 def found(replica: Replica) -> list[Blocker]:
-    return blockers(replica.state, replica.state.topics.by_name["orders"])
+    return farthest(blockers(replica.state, replica.state.topics.by_name["orders"]), 9)
 
 
 def lacks(group: str, queue: int, messages: int, online: str = "nobody online") -> Blocker:
@@ -336,6 +345,50 @@ def test_groups_of_other_topics_cost_the_search_for_readers_next_to_nothing(
         calls.append(sum(entry.callcount for entry in profile.getstats()))
 
     assert calls[0] == calls[1]
+
+
+def _readers(replica: Replica, queues: int, groups: int) -> list[str]:
+    """Let ordered groups read a topic with one message in each queue."""
+    replica.take(replace(TOPIC, read_queues=queues, write_queues=queues))
+    for number in range(queues):
+        replica.append(replica.topic_id(), number)
+    names = [f"group-{number}" for number in range(groups)]
+    for name in names:
+        replica.take(GroupSet(name, orderly=True), member(name))
+    return names
+
+
+def _switched_calls(replica: Replica, queues: int, outcome: type[Any]) -> int:
+    record = replace(SWITCH, total=queues + 1, queues=queues + 1)
+    profile = Profile()
+    found = profile.runcall(switch, replica.restarted().state, record, WALL_MS, TableWrites())
+    assert type(found) is outcome
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_a_switch_that_is_refused_compares_some_blockers_alone(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a replica applies it in one go, while the leader sends no heartbeats."""
+    monkeypatch.setattr(expansionphases, "BLOCKERS_COMPARED_MAX", 100)
+    queues, groups = 100, 50
+    _readers(replica, queues, groups)
+    replica.take(replace(FENCE, total=queues + 1, queues=queues + 1))
+
+    assert _switched_calls(replica, queues, Refused) < queues * groups // 2
+
+
+def test_a_switch_looks_up_only_offsets_that_are_there(replica: Replica) -> None:
+    """Law: what retention has emptied is not asked for by each group; of offsets there is a limit."""
+    queues, groups = 100, 50
+    names = _readers(replica, queues, groups)
+    topic = replica.topic_id()
+    taken = tuple(QueueFloor(topic, number, 1) for number in range(queues))
+    replica.take(RetentionAdvanced(taken[1:], 0))
+    replica.take(OffsetsCommitted(tuple(Commit(name, "orders", 0, 1) for name in names)))
+    replica.take(replace(FENCE, total=queues + 1, queues=queues + 1))
+
+    assert _switched_calls(replica, queues, ExpansionMoved) < queues * groups
 
 
 @pytest.mark.parametrize(
