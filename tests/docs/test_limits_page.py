@@ -30,6 +30,7 @@ from orderlymq_broker.processors.lanes.planner import (
     OWED_MAX,
 )
 from orderlymq_broker.processors.observe.status import SERIES_MAX
+from orderlymq_broker.processors.topics.expansionrequests import SWITCH_OFFSETS_MAX
 from orderlymq_broker.replication.transport.links import SLOW_BACKLOG
 from orderlymq_broker.server.router import WAITING_BYTES_MAX, WAITING_MAX
 from orderlymq_broker.settings import RaftSettings, StorageSettings
@@ -217,6 +218,12 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             f"{OFFSETS_MAX:,}",
             "",
             "a group's first offset of a queue is refused with code 1, and so is an expansion that would give more",
+        ),
+        (
+            "offsets that one expansion of a topic gives to its readers, in a broker group",
+            f"{SWITCH_OFFSETS_MAX:,}",
+            "",
+            "it is refused with code 1; a topic grows by fewer queues at a time",
         ),
         (
             "offsets of all groups with which lanes of further queues begin, in a broker group",

@@ -59,6 +59,8 @@ from orderlymq_protocol.plurals import counted
 ATTEMPTS_AHEAD_MAX: Final = 1_000_000
 # Blockers in one answer; the first ones are those farthest behind.
 BLOCKERS_SHOWN_MAX: Final = 64
+# A replica gives them in one go, at 3 us each and as much for their rows: the leader must be heard of meanwhile.
+SWITCH_OFFSETS_MAX: Final = 20_000
 _TEXT_SHOWN_MAX: Final = 64
 # Queues and members of a group that are looked at in the time of one row of a list.
 _LOOKED_AT_IN_ONE: Final = 8
@@ -351,12 +353,19 @@ class ExpansionProcessor:
         )
 
     def _check_room(self, name: str, queues: int, groups: Sequence[str]) -> None:
-        """Refuse an expansion that would give groups more offsets than there may be.
+        """Refuse an expansion that would give groups more offsets than there may be, or than one switch may give.
 
         Raises:
             RequestRefused: there is no room (1).
         """
         given = offsets_given(self._context.state, name, queues, groups)
+        if given > SWITCH_OFFSETS_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{name}] cannot have {counted(queues, 'queue')} here in one step: the groups that read it would get {given} "
+                f"offsets, and one step gives at most {SWITCH_OFFSETS_MAX}; let it grow by fewer queues at a time, or delete groups "
+                f"that read it no more",
+            )
         room = max(0, self._offsets_room())
         if given > room:
             raise RequestRefused(

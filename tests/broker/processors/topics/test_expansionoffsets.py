@@ -6,6 +6,7 @@ import pytest
 
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.groups import offsets
+from orderlymq_broker.processors.topics import expansionrequests
 from orderlymq_broker.state.topics.expansionrecords import ExpansionSwitched
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -46,6 +47,24 @@ def test_an_expansion_gives_no_more_offsets_than_there_may_be(
 
     assert topic.state.offsets.count == count + 8
     assert not topic.core.context.entries.pending_rows
+
+
+def test_one_switch_gives_only_so_many_offsets(
+    topic: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: replicas give them in one go, while the leader is not heard of. The refusal says what to do."""
+    monkeypatch.setattr(expansionrequests, "SWITCH_OFFSETS_MAX", 8)
+    commit(topic, 0)
+
+    refused = [change(topic, "fence", total=13, queues=13)]
+    assert phase(topic) == "open"
+    assert change(topic, "fence").code == 0
+    refused.append(switched(topic, "one", "two"))
+
+    assert [
+        (each.code, "let it grow by fewer queues" in (each.remark or "")) for each in refused
+    ] == [(1, True)] * 2
+    assert switched(topic, "one").code == 0
 
 
 def test_a_switch_counts_the_offsets_that_it_gives() -> None:
