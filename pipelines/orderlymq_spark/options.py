@@ -124,7 +124,7 @@ class Connect:
         """Check names and values; environment variables are those of the process that connects.
 
         Raises:
-            OptionError: The SDK has no such setting, or does not take the value.
+            OptionError: The SDK has no such setting, or does not take the value; or it would wrap the names of topics.
         """
         self._settings({})
 
@@ -135,6 +135,12 @@ class Connect:
                 values[name.removesuffix("_env")] = environment.get(value, "")
             else:
                 values[name] = _typed(name, value)
+        if values.get("namespace"):
+            # A send would wrap the names, and a read or a look for repeats would not.
+            raise OptionError(
+                f"client.namespace is {values['namespace']!r}, and frames, streams and pipelines name topics and groups as brokers "
+                f"know them; leave it out and write them whole, as topic={values['namespace']}%orders"
+            )
         try:
             return ClientSettings(**values)  # type: ignore[arg-type]  # names and types are checked
         except SettingError as error:

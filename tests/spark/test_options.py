@@ -55,6 +55,10 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "pipelines").glob("*
         ({"topic": "t", "client.request_timeout": "0"}, "it must be in [0.001"),
         ({"topic": "t", "client.use_tsl": "true"}, "did you mean use_tls?"),
         ({"topic": "t", "accessKey": "a"}, "has no option 'accesskey'"),
+        (
+            {"topic": "orders", "client.namespace": "shop"},
+            "leave it out and write them whole, as topic=shop%orders",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused_with_the_cure(options: dict[str, str], sentence: str) -> None:
@@ -72,6 +76,16 @@ def test_a_batch_that_no_broker_takes_is_refused_before_anything_is_sent() -> No
         OptionError, match="batchBytes is '8000000'; it must be a whole number from 1 to 4194304"
     ):
         parse_sink({"topic": "t", "appId": "job", "batchBytes": "8000000"})
+
+
+def test_no_connection_wraps_names() -> None:
+    """The sink looked for repeats in `orders` and sent to `shop%orders`, and the source read `orders`."""
+    options = {"topic": "orders", "appId": "job", "client.nameSpace": "shop"}
+
+    with pytest.raises(OptionError, match="client.namespace is 'shop'"):
+        parse_sink(options)
+    with pytest.raises(OptionError, match="client.namespace is 'shop'"):
+        Connect("east:9876", (("namespace", "shop"),)).settings()
 
 
 def test_names_of_options_have_no_case_and_load_names_the_topic() -> None:
