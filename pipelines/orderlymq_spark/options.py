@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from orderlymq.errors import SettingError
@@ -90,6 +90,7 @@ _TYPES: Final[dict[str, Any]] = {each.name: type(each.default) for each in field
 _SPELT: Final = {name.replace("_", ""): name for name in _TYPES}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RETRY_TIMEOUT_MS: Final = 120_000  # a name server that is away for a minute ends nothing
 
 Strategy: TypeAlias = Literal["error", "latest"]
@@ -460,7 +461,12 @@ def parse_timestamp_ms(text: str, name: str = "the time") -> int:
         raise OptionError(
             f"{name} is {text!r}; write 2026-01-31T12:00:00Z or milliseconds"
         ) from error
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return epoch_ms(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def epoch_ms(moment: datetime) -> int:
+    """Return a time with a zone in ms since the epoch, rounded down; a float of seconds is often just below the millisecond."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _value_format(read: _Reader) -> ValueFormat | None:

@@ -8,7 +8,7 @@ brokers, to find where to begin and to end, and Spark tests each row again.
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.options import epoch_ms
 
 _OF_QUEUE: Final[Mapping[str, Callable[[MessageQueue], object]]] = {
     "topic": operator.attrgetter("topic"),
@@ -33,7 +34,6 @@ _OF_QUEUE: Final[Mapping[str, Callable[[MessageQueue], object]]] = {
 _OF_ROW: Final = ("sharding_key", "tags")
 _FIRST: Final = 0
 _LAST: Final = 1 << 63
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -124,4 +124,4 @@ class Pushed:
 
 def _ms(moment: datetime) -> int:
     """Return a time that Spark gives with its zone, or in that of this process, in ms, rounded down."""
-    return (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    return epoch_ms(moment.astimezone(UTC))
