@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orderlymq.oracle.verdict import Defect
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.jobs.audit.job import check_files, files_of
+from orderlymq_spark.jobs.audit.job import check_files, files_of, report
 from orderlymq_spark.jobs.audit.order import Break, OrderCheck
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import QueueRange
@@ -67,6 +67,57 @@ def test_a_number_is_judged_by_what_came_before(pairs: list[tuple[str, int]]) ->
         before.add(sequence)
 
     assert [(each.offset, each.defect) for each in feed(OrderCheck("q"), rows)] == expected
+
+
+def test_every_jump_of_a_key_is_remembered() -> None:
+    """Of 100 jumps of a key 64 were, and a number that had never come counted as seen before."""
+    check = OrderCheck("q")
+    found = feed(check, [(n, "a", 2 * n) for n in range(101)])
+    assert (len(found), check.missing) == (100, 100)
+
+    assert feed(check, [(101, "a", 1), (102, "a", 1), (103, "a", 77)]) == [
+        Break("q", 101, Defect.REORDERED, "a", 201, 1),
+        Break("q", 102, Defect.DUPLICATED, "a", 201, 1),
+        Break("q", 103, Defect.REORDERED, "a", 201, 77),
+    ]
+    assert (check.missing, check.undecided) == (98, 0)
+
+
+@given(ROWS, st.lists(st.integers(0, 40), max_size=6), st.integers(0, 4))
+def test_beyond_the_bound_no_finding_is_untrue(
+    pairs: list[tuple[str, int]], cuts: list[int], open_max: int
+) -> None:
+    """Twin: a check without a bound. What it calls repeated or late is called so, or late and undecided."""
+    rows = [(number, key, sequence) for number, (key, sequence) in enumerate(pairs)]
+    exact, check = OrderCheck("q"), OrderCheck("q", open_max=open_max)
+    expected, found, at = feed(exact, rows), [], 0
+    for cut in [*sorted(cuts), len(rows)]:
+        found += feed(check, rows[at:cut])
+        state = json.loads(json.dumps(check.to_state()))
+        check = OrderCheck.from_state({**state, "open_max": open_max})
+        at = max(at, cut)
+
+    late = [(one, other) for one, other in zip(expected, found, strict=True) if one != other]
+    assert {(one.defect, other.defect) for one, other in late} <= {
+        (Defect.DUPLICATED, Defect.REORDERED)
+    }
+    assert len(late) <= check.undecided
+    assert check.missing - check.undecided <= exact.missing <= check.missing
+    assert sum(map(len, check.open.values())) <= open_max
+    if not check.given_up:
+        assert (found, check.missing) == (expected, exact.missing)
+
+
+def test_the_report_says_what_is_undecided() -> None:
+    summary = {"queue": "q", "keys": 1, "missing": 3, "rows": 9, "reordered": 2, "undecided": 1}
+
+    said = report(OrderAuditSpec(type="order-audit", archive=location("a")), [], [summary])
+
+    assert said.data["undecided"] == 1
+    assert said.text.splitlines()[1:] == [
+        "undecided: 1 of the late numbers may have been seen before: more jumps are open than the audit remembers",
+        "The order is broken: 2 reordered",
+    ]
 
 
 def test_a_clean_log_has_no_finding() -> None:

@@ -321,6 +321,11 @@ def report(
     unnumbered = sum(each.get("unnumbered", 0) for each in summaries)
     if unnumbered:
         lines.append(f"not judged: {unnumbered} messages without a key or a number (only offsets)")
+    undecided = sum(each.get("undecided", 0) for each in summaries)
+    if undecided:
+        lines.append(
+            f"undecided: {undecided} of the late numbers may have been seen before: more jumps are open than the audit remembers"
+        )
     lines += [str(each) for each in found[:_SHOWN]]
     if len(found) > _SHOWN:
         lines.append(f"... and {len(found) - _SHOWN} more")
@@ -331,6 +336,7 @@ def report(
         "keys": keys,
         "defects": total,
         "missing": sum(each["missing"] for each in summaries),
+        "undecided": undecided,
         "queues": list(summaries),
         "findings": [finding_facts(each) for each in found],
     }

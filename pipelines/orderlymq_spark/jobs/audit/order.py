@@ -4,18 +4,21 @@ The order of one queue, checked row by row: the core of the order audit. Pure.
 Rules: a sequence number is compared with the highest before it, never with the previous row, or one late
 message would be counted twice; the result does not depend on how rows are cut into batches. Findings use the
 words of `orderlymq.oracle.verdict`: a hole in the queue's offsets is *lost*, a jump of a key's numbers *skipped*, a
-number seen before *duplicated*, a number that comes after a higher one *reordered*.
+number seen before *duplicated*, a number that comes after a higher one *reordered*. Jumps are remembered up to a bound;
+a late number that may belong to one beyond it is *reordered*, which is true of a repeat as well, and counts as undecided.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final
 
 from orderlymq.oracle.verdict import Defect
 
-# Jumps of one key that are remembered to recognise late messages; beyond it the oldest is given up.
-_OPEN_MAX: Final = 64
+# Jumps of a queue that are remembered to recognise late messages; about 150 MB, as its keys take when there are a million.
+_OPEN_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,9 +52,10 @@ class OrderCheck:
         next_offset: the offset that must come next; None before the first row.
         expected: the next sequence number of each key.
         first: the lowest number seen of each key.
-        open: the jumps of keys that are not closed: [from, to) pairs.
+        open: the jumps of keys that are not closed: [from, to) pairs in order, `open_max` of all keys at most.
+        given_up: of keys with more jumps: from where, to where, and how many numbers these others have.
         epochs: of each key, when rows have them.
-        counts: rows, rows without a number, and findings by defect.
+        counts: rows, rows without a number, findings by defect, and those of them that are undecided.
     """
 
     queue: str
@@ -60,8 +64,14 @@ class OrderCheck:
     expected: dict[str, int] = field(default_factory=dict)
     first: dict[str, int] = field(default_factory=dict)
     open: dict[str, list[list[int]]] = field(default_factory=dict)
+    given_up: dict[str, list[int]] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    open_max: int = _OPEN_MAX
+    _open_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._open_count = sum(map(len, self.open.values()))
 
     def feed(
         self,
@@ -116,7 +126,8 @@ class OrderCheck:
             if epoch > known:
                 # The producer restarted: its numbers have nothing to do with those before.
                 self.expected.pop(key, None)
-                self.open.pop(key, None)
+                self._open_count -= len(self.open.pop(key, ()))
+                self.given_up.pop(key, None)
         if key not in self.expected:
             self.first[key] = sequence
             self.expected[key] = sequence if self.first_sequence is None else self.first_sequence
@@ -136,27 +147,48 @@ class OrderCheck:
                 self._open(key, sequence + 1, self.first[key])
             self.first[key] = sequence
             defect = Defect.REORDERED
+        elif self._was_given_up(key, sequence):
+            self._count("undecided", 1)
+            defect = Defect.REORDERED
         else:
             defect = Defect.DUPLICATED
         found.append(Break(self.queue, offset, defect, key, expected, sequence))
 
     def _open(self, key: str, start: int, end: int) -> None:
         jumps = self.open.setdefault(key, [])
-        jumps.append([start, end])
-        if len(jumps) > _OPEN_MAX:
-            del jumps[0]
+        jumps.insert(bisect_right(jumps, start, key=itemgetter(0)), [start, end])
+        self._open_count += 1
+        self._give_up(key, jumps)
 
     def _close(self, key: str, sequence: int) -> bool:
         """Take a number out of the open jumps; return whether it was in one."""
         jumps = self.open.get(key, [])
-        for number, (start, end) in enumerate(jumps):
-            if start <= sequence < end:
-                pieces = [[start, sequence], [sequence + 1, end]]
-                jumps[number : number + 1] = [piece for piece in pieces if piece[0] < piece[1]]
-                if not jumps:
-                    del self.open[key]
-                return True
-        return False
+        number = bisect_right(jumps, sequence, key=itemgetter(0)) - 1
+        if number < 0 or sequence >= jumps[number][1]:
+            return False
+        start, end = jumps[number]
+        pieces = [
+            piece for piece in ([start, sequence], [sequence + 1, end]) if piece[0] < piece[1]
+        ]
+        jumps[number : number + 1] = pieces
+        self._open_count += len(pieces) - 1
+        self._give_up(key, jumps)
+        return True
+
+    def _give_up(self, key: str, jumps: list[list[int]]) -> None:
+        """Forget the lowest jump of a key beyond the bound, and remember where it was; none of a key stays as no list."""
+        if self._open_count > self.open_max:
+            start, end = jumps.pop(0)
+            self._open_count -= 1
+            low, high, numbers = self.given_up.get(key, (start, end, 0))
+            self.given_up[key] = [min(low, start), max(high, end), numbers + end - start]
+        if not jumps:
+            del self.open[key]
+
+    def _was_given_up(self, key: str, sequence: int) -> bool:
+        """Return whether a number may be of a jump that was forgotten."""
+        low, high, _ = self.given_up.get(key, (0, 0, 0))
+        return low <= sequence < high
 
     def _count(self, name: str, number: int) -> None:
         if number:
@@ -164,8 +196,15 @@ class OrderCheck:
 
     @property
     def missing(self) -> int:
-        """Return how many numbers were jumped over and never came."""
-        return sum(end - start for jumps in self.open.values() for start, end in jumps)
+        """Return how many numbers were jumped over and never came; the undecided ones may have."""
+        return sum(end - start for jumps in self.open.values() for start, end in jumps) + sum(
+            numbers for _, _, numbers in self.given_up.values()
+        )
+
+    @property
+    def undecided(self) -> int:
+        """Return how many findings say reordered of a number that may have been seen before."""
+        return self.counts.get("undecided", 0)
 
     def to_state(self) -> dict[str, Any]:
         """Return everything, as JSON values."""
@@ -176,11 +215,12 @@ class OrderCheck:
             "expected": self.expected,
             "first": self.first,
             "open": self.open,
+            "given_up": self.given_up,
             "epochs": self.epochs,
             "counts": self.counts,
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "OrderCheck":
-        """Go on from `to_state`."""
-        return cls(**state)
+        """Go on from `to_state`, also of an earlier version, which kept jumps in another order."""
+        return cls(**state | {"open": {key: sorted(each) for key, each in state["open"].items()}})
