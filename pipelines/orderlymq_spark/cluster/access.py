@@ -336,12 +336,7 @@ class ClusterAccess:
                 found[queue] = _mark(message)
 
         async def ask_some(some: Sequence[tuple[MessageQueue, int]]) -> None:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for place in some:
-                        group.create_task(ask(*place))
-            except ExceptionGroup as errors:
-                raise errors.exceptions[0] from None
+            await together(ask(*place) for place in some)
 
         for at in range(0, len(places), _MARKS_AT_ONCE):
             self.wait(partial(ask_some, places[at : at + _MARKS_AT_ONCE]))
@@ -525,6 +520,16 @@ class ClusterAccess:
                 ) from reason
             await asyncio.sleep(delay_s)
             delay_s = min(_BACK_OFF_MAX_S, delay_s * 2)
+
+
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Do works at the same time; the first that fails ends the others, and its error is raised as it is, in no group."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _mark(message: StoredMessage) -> int:

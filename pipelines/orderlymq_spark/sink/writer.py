@@ -28,7 +28,7 @@ from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.sendoutcome import split_batch
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.cluster.access import ClusterAccess, access_to
+from orderlymq_spark.cluster.access import ClusterAccess, access_to, together
 from orderlymq_spark.errors import UnorderedRows
 from orderlymq_spark.options import ContentMode, SinkOptions
 from orderlymq_spark.sink.messages import (
@@ -201,15 +201,11 @@ async def _send(
     # A body may be as large as its first producer allowed.
     producer = Producer(_GROUP, settings=RESENDS, instance=access.instance)
     # Each queue ends by itself: what is stored is known before messages are placed again.
-    async with producer, asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(
-                _send_queue(producer, access, part, batch_bytes, totals.get(part.queue.topic)),
-                name=f"send {part.queue}",
-            )
+    async with producer:
+        sends = await together(
+            _send_queue(producer, access, part, batch_bytes, totals.get(part.queue.topic))
             for part in found
-        ]
-    sends = [task.result() for task in tasks]
+        )
     return Sends(sum(each.count for each in sends), any(each.grown for each in sends))
 
 

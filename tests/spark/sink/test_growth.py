@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from orderlymq.errors import SendRefused
 from orderlymq.producer.selectors import hash_index
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -67,3 +68,19 @@ async def test_rows_behind_an_expansion_go_where_their_keys_belong(
     assert totals[-late:] == ["9"] * late
     for body, queue in list(zip(stored, queues, strict=True))[-late:]:
         assert queue == hash_index(body.partition("-")[0], 9)
+
+
+async def test_a_refused_send_is_the_error_of_its_task() -> None:
+    """In a group of errors nobody finds the broker's sentence: the status of a pipeline had none."""
+
+    def refused(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        return command.reply(int(ResponseCode.MESSAGE_ILLEGAL), remark="the topic takes no delays")
+
+    async with running(topics={"T": 4}, ordered=True) as cluster:
+        for code in SENDS:
+            cluster.faults[code] = [refused] * 9
+        options = parse_sink({"bootstrap": cluster.address, "topic": "T", "appId": "job"})
+        writer = OrderedBatchWriter(options, {"sharding_key": "string", "body": "string"})
+
+        with pytest.raises(SendRefused, match="the topic takes no delays"):
+            await asyncio.to_thread(writer.write, iter([pa.RecordBatch.from_pylist(ROWS)]))

@@ -79,9 +79,8 @@ def tries(topics: Topics, topic: str, loads: Sequence[Sequence[list[dict[str, An
         for number, rows in enumerate(load):
             batch = pa.RecordBatch.from_pylist(rows)
             if number < len(load) - 1:
-                with pytest.raises(ExceptionGroup) as caught:
+                with pytest.raises(SettingError):
                     pickle.loads(pickled).write(iter([batch]))
-                assert caught.group_contains(SettingError)
             else:
                 pickle.loads(pickled).write(iter([batch]))
 
