@@ -21,6 +21,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_batch, read_stream
 from orderlymq_spark.jobs.audit.order import Break, OrderCheck
+from orderlymq_spark.jobs.audit.states import keep, name_of, newest, restore
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import parse_source
@@ -35,7 +36,6 @@ from orderlymq_spark.tables.parquet import published, rows_of
 _COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset", "sharding_key", "seq", "epoch")
 _RESULT: Final = "result binary"
 _RESULT_ARROW: Final = pa.schema([pa.field("result", pa.binary())])
-_STATES_KEPT: Final = 2  # the batch that may be repeated, and the one before it
 _SHOWN: Final = 20
 
 
@@ -130,9 +130,7 @@ def audit_stream(
         if name.endswith(".jsonl")
         for line in (findings / name).read_text().splitlines()
     ]
-    newest = [_states_in(states / name)[-1] for name in states.names()]
-    checks = [OrderCheck.from_state(orjson.loads(path.read_bytes())) for path in newest]
-    return sorted(broken), [_summary(check) for check in checks]
+    return sorted(broken), [_summary(check) for check in newest(states)]
 
 
 def _source(spec: OrderAuditSpec) -> Source:
@@ -167,14 +165,14 @@ def _folding(
         for part in chain.from_iterable(map(ranges_in_rows, batches)):
             check = checks.get(part.queue)
             if check is None:
-                check = checks[part.queue] = _restore(states, batch, part.queue, first)
+                check = checks[part.queue] = restore(states, batch, part.queue, first)
             for rows in read_range(options, schema, part):
                 found += _feed(check, rows, with_epochs)[: max(0, limit - len(found))]
         results = [orjson.dumps({"break": finding_facts(each)}) for each in found]
         for queue, check in checks.items():
             results.append(orjson.dumps({"summary": _summary(check)}))
             if states is not None:
-                _keep(states, batch, queue, check)
+                keep(states, batch, queue, check)
         yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], schema=_RESULT_ARROW)
 
     return fold
@@ -194,7 +192,7 @@ def check_files(
 ) -> Iterator[bytes]:
     """Yield the findings and the summary of a queue's files, as JSON."""
     # The names of the files say where the rows begin and end, also where rows are gone.
-    check = OrderCheck(_name(files[0].queue), spec.first_sequence, files[0].start)
+    check = OrderCheck(name_of(files[0].queue), spec.first_sequence, files[0].start)
     properties = [name for name in (spec.sequence_property, spec.epoch_property) if name]
     wanted = [
         "queue_offset",
@@ -231,36 +229,6 @@ def _numbered(rows: pa.RecordBatch, spec: OrderAuditSpec) -> list[Any]:
         elif column == "seq":
             columns.append(rows.column("seq").to_pylist())
     return columns
-
-
-def _restore(
-    states: Location | None, batch: int, queue: MessageQueue, first: int | None
-) -> OrderCheck:
-    """Return the check as it stood before this batch, however often the batch is repeated."""
-    if states is not None:
-        before = [path for path in _states(states, queue) if int(path.stem) < batch]
-        if before:
-            return OrderCheck.from_state(orjson.loads(before[-1].read_bytes()))
-    return OrderCheck(_name(queue), first)
-
-
-def _keep(states: Location, batch: int, queue: MessageQueue, check: OrderCheck) -> None:
-    path = states / _name(queue).replace("/", "_") / f"{batch:020}.json"
-    path.write(orjson.dumps(check.to_state()))
-    for old in [each for each in _states(states, queue) if int(each.stem) < batch][:-_STATES_KEPT]:
-        old.delete()
-
-
-def _states(states: Location, queue: MessageQueue) -> list[Location]:
-    return _states_in(states / _name(queue).replace("/", "_"))
-
-
-def _states_in(folder: Location) -> list[Location]:
-    return [folder / name for name in folder.names() if name.endswith(".json")]
-
-
-def _name(queue: MessageQueue) -> str:
-    return f"{queue.topic}/{queue.broker_name}:{queue.queue_id}"
 
 
 # -- results

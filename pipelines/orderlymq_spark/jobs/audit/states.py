@@ -1,0 +1,67 @@
+"""
+The states of a streaming order audit: one file per queue and batch beside the checkpoint.
+
+Rules: a batch that is repeated goes on from the states before it; each queue has a folder of its own. Earlier versions
+wrote `/` of a queue's name as `_`, so that queues could share a folder: of such a one only files of the queue count.
+"""
+
+from typing import Final
+from urllib.parse import quote
+
+import orjson
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.jobs.audit.order import OrderCheck
+from orderlymq_spark.locations.location import Location
+
+_KEPT: Final = 2  # the batch that may be repeated, and the one before it
+
+
+def name_of(queue: MessageQueue) -> str:
+    """Return what findings call a queue."""
+    return f"{queue.topic}/{queue.broker_name}:{queue.queue_id}"
+
+
+def restore(
+    states: Location | None, batch: int, queue: MessageQueue, first: int | None
+) -> OrderCheck:
+    """Return the check as it stood before this batch, however often the batch is repeated."""
+    if states is not None:
+        kept = [path for path in _files(_folder(states, queue)) if int(path.stem) < batch]
+        former = states / name_of(queue).replace("/", "_")
+        for path in reversed(kept or _files(former)):
+            check = _read(path)
+            if int(path.stem) < batch and check.queue == name_of(queue):
+                return check
+    return OrderCheck(name_of(queue), first)
+
+
+def keep(states: Location, batch: int, queue: MessageQueue, check: OrderCheck) -> None:
+    """Write the check down as it stands behind this batch; what no repeat needs any more goes."""
+    folder = _folder(states, queue)
+    (folder / f"{batch:020}.json").write(orjson.dumps(check.to_state()))
+    for old in [each for each in _files(folder) if int(each.stem) < batch][:-_KEPT]:
+        old.delete()
+
+
+def newest(states: Location) -> list[OrderCheck]:
+    """Return the last check of each queue, sorted by its name."""
+    last = [_files(states / name)[-1] for name in states.names()]
+    found: dict[str, OrderCheck] = {}
+    for path in sorted(last, key=lambda each: int(each.stem)):
+        check = _read(path)
+        found[check.queue] = check
+    return [found[name] for name in sorted(found)]
+
+
+def _folder(states: Location, queue: MessageQueue) -> Location:
+    # No topic has a `=`, and none of these remains in a name of a broker.
+    return states / f"{queue.topic}={quote(queue.broker_name, safe='')}:{queue.queue_id}"
+
+
+def _files(folder: Location) -> list[Location]:
+    return [folder / name for name in folder.names() if name.endswith(".json")]
+
+
+def _read(path: Location) -> OrderCheck:
+    return OrderCheck.from_state(orjson.loads(path.read_bytes()))
