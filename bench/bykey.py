@@ -37,7 +37,7 @@ from bench import fetch, lanes
 from bench.report import sections
 from orderlymq.blocking import AdminClient
 
-OURS: Final = ("orderlymq", "orderlymq-async")
+OURS: Final = {"orderlymq": "OrderlyMQ", "orderlymq-async": "OrderlyMQ, ASYNC_FLUSH"}
 NAMES: Final = (*OURS, "rocketmq", "kafka", "kafka-flush", "nats", "nats-always")
 #: Kafka with a flush per message takes minutes to store what is drained.
 USUAL: Final = (*OURS, "rocketmq", "kafka", "nats", "nats-always")
@@ -261,8 +261,7 @@ def measure(name: str, clients: Clients, stored: int, seconds: float) -> Row:
 
 def title_of(name: str) -> str:
     """Return what the table calls a system."""
-    title = PEERS[name].title
-    return f"{title}, {lanes.form()}" if name in OURS else title
+    return f"{OURS[name]}, {lanes.form()}" if name in OURS else PEERS[name].title
 
 
 @contextmanager
@@ -343,7 +342,7 @@ def main() -> None:
     stored = given.stored or (8_000 if given.quick else 60_000)
     # A run that is asked to stop stops its cluster first: it is a session of its own and would live on.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if not set(given.peers) <= set(OURS):
+    if not set(given.peers) <= OURS.keys():
         fetch.load_program()
         fetch.peers(given.peers)
     names, rows, failed = [], [], []

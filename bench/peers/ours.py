@@ -123,16 +123,6 @@ class OrderlyMQ(Peer):
         return len(applied) == REPLICAS and max(applied) - min(applied) < 1000
 
 
-class OrderlyMQInMemory(OrderlyMQ):
-    """Ours with ASYNC_FLUSH, to stand beside peers that acknowledge from memory."""
-
-    name = "orderlymq-async"
-    title = "OrderlyMQ, ASYNC_FLUSH"
-    durability = Durability.MEMORY
-    acknowledged = "written to the operating system on a majority (`flushDiskType: ASYNC_FLUSH`)"
-    flush = "ASYNC_FLUSH"
-
-
 class OrderlyMQOnTheWire(OrderlyMQ):
     """Ours by default, under the cheapest client there is."""
 
@@ -182,6 +172,16 @@ class OrderlyMQCompiled(OrderlyMQ):
         asking = [sys.executable, "broker/compile.py", "--current", str(COMPILED)]
         present = subprocess.run(asking, check=False)
         return None if present.returncode == 0 else "make compiled makes it, or makes it again"
+
+
+class OrderlyMQInMemory(OrderlyMQCompiled):
+    """The compiled copy with ASYNC_FLUSH, to stand beside peers that acknowledge from memory."""
+
+    name = "orderlymq-async"
+    title = "OrderlyMQ, ASYNC_FLUSH, compiled as in the image"
+    durability = Durability.MEMORY
+    acknowledged = "written to the operating system on a majority (`flushDiskType: ASYNC_FLUSH`)"
+    flush = "ASYNC_FLUSH"
 
 
 class OrderlyMQCompiledOnTheWire(OrderlyMQCompiled):

@@ -21,15 +21,16 @@ QUOTING: Final = [
 QUOTE: Final = re.compile(r"(<!-- figure ([\w-]+) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
 TABLE: Final = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
+# The titles of systems, with any version: a page that was measured before a newer one came stays as it is.
 SYSTEMS: Final = {
     "ours": "OrderlyMQ, compiled as in the image",
     "rabbitmq": "RabbitMQ quorum queues",
-    "nats": "NATS JetStream 2.15.2, sync always",
-    "kafka": "Kafka 4.1.1, flush per message",
-    "rocketmq": "RocketMQ 4.9.7 DLedger",
-    "ours-memory": "OrderlyMQ, ASYNC_FLUSH",
-    "nats-memory": "NATS JetStream 2.15.2",
-    "kafka-memory": "Kafka 4.1.1",
+    "nats": r"NATS JetStream [\d.]+, sync always",
+    "kafka": r"Kafka [\d.]+, flush per message",
+    "rocketmq": r"RocketMQ [\d.]+ DLedger",
+    "ours-memory": "OrderlyMQ, ASYNC_FLUSH(, compiled as in the image)?",
+    "nats-memory": r"NATS JetStream [\d.]+",
+    "kafka-memory": r"Kafka [\d.]+",
 }
 # Work: section, column, unit behind the number.
 WORKS: Final = {
@@ -76,11 +77,17 @@ def figure(name: str) -> str:
     Return the median of a work and system, as in ``failover-ours``, with its unit.
 
     Raises:
-        KeyError: the page of results does not have it.
+        KeyError: the page of results does not have it, or has several.
     """
     work, _, system = name.partition("-")
     section, column, unit = WORKS[work]
-    cell = cells(section)[SYSTEMS[system]][column]
+    rows = {
+        title: row for title, row in cells(section).items() if re.fullmatch(SYSTEMS[system], title)
+    }
+    if len(rows) != 1:
+        raise KeyError(f"{name}: {len(rows)} rows of {section!r} are called {SYSTEMS[system]!r}")
+    (row,) = rows.values()
+    cell = row[column]
     median = re.search(r"\*\*(.+)\*\*", cell)
     assert median, f"{name}: {cell!r} has no median"
     return f"{median[1].removesuffix('.0')}{unit}"
