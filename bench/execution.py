@@ -20,6 +20,7 @@ from bench.peers.nodes import Peer
 from bench.program import Event, Program, ProgramError
 from bench.report.figures import percentile
 from bench.report.results import Line
+from bench.rest import rested
 from bench.works import QUEUES, WARM_UP, Scale, Work
 
 START_TIMEOUT_S = 120.0
@@ -28,9 +29,7 @@ SETTLE_TIMEOUT_S = 60.0
 #: Longer than the longest lease of a peer (RocketMQ's lock: 60 s).
 TAKEOVER_TIMEOUT_S = 100.0
 FAILOVER_TIMEOUT_S = 60.0
-DISK_SETTLE_S = 60.0
-#: So many looks alike: what begins only after a pause (of seconds, everywhere) has begun by then.
-RESTING_LOOKS = 4
+DISK_REST_S = 180.0
 MIB = 1 << 20
 KIB = 1 << 10
 
@@ -175,7 +174,7 @@ def stored(running: Running, work: Work) -> Figures:
     """Store many messages and look at memory and disk when the files have settled."""
     before = running.peer.disk()
     seconds = fill(running)
-    after = _settled_disk(running)
+    after = rested(running.peer.disk, every_s=running.scale.calm_s, limit_s=DISK_REST_S)
     count = running.scale.stored
     return {
         **memory(running),
@@ -199,19 +198,6 @@ def fill(running: Running) -> float:
     )
     running._topics.add("stored, filled")
     return running.spent().seconds
-
-
-def _settled_disk(running: Running) -> int:
-    """Wait until flushes and compactions have come to rest for some looks, and return what is left."""
-    deadline = time.monotonic() + DISK_SETTLE_S
-    looks = [running.peer.disk()]
-    while time.monotonic() < deadline:
-        time.sleep(running.scale.calm_s)
-        looks.append(running.peer.disk())
-        last = looks[-RESTING_LOOKS:]
-        if len(last) == RESTING_LOOKS and max(last) - min(last) < max(last) // 200:
-            break
-    return looks[-1]
 
 
 def drain(running: Running, work: Work) -> Figures:

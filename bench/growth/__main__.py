@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
-from bench.growth import page
 from bench.growth.dimensions import DIMENSIONS, Dimension, Growing
-from bench.growth.load import QUEUES, TOPIC, Figures, Load, kill_leader, measure
+from bench.growth.load import QUEUES, TOPIC, Figures, Load, kill_leader, measure, rest
 from bench.report.results import Line, Results
 from tests.cluster.processes import Group
 
+from bench.growth import page
 from orderlymq.admin.client import AdminClient
 
 _HOUR_MS: Final = 3_600_000
@@ -53,6 +53,7 @@ async def grow(dimension: Dimension, results: Results, scale: str, load: Load, m
 async def _decade(dimension: Dimension, growing: Growing, old: int, new: int) -> dict[str, Any]:
     say(f"{dimension.title}: {new:,} ...")
     load = await dimension.step(growing, old, new)
+    await rest(growing.cluster, load.seconds)
     figures: Figures = await measure(growing.cluster, load)
     figures |= await kill_leader(growing.cluster, load)
     if dimension.per_byte:

@@ -13,6 +13,8 @@ from itertools import count
 from typing import Final
 
 import psutil
+from bench.peers.nodes import occupied
+from bench.rest import rested
 from tests.cluster.processes import Group
 
 from orderlymq import Producer
@@ -25,6 +27,8 @@ _MEBI: Final = 1 << 20
 #: A steady pace that two cores keep with any backlog; at full speed a p99 says more about the queue before the broker.
 PACE: Final = 300.0
 _RESTART_TIMEOUT_S: Final = 120.0
+#: Compactions of a hundred million messages take minutes.
+_REST_LIMIT_S: Final = 900.0
 _AGAIN_S: Final = 0.005
 
 Figures = dict[str, float]
@@ -49,6 +53,14 @@ class Load:
     senders: int = 64
     seconds: float = 5.0
     pace: float = PACE
+
+
+async def rest(cluster: Group, seconds: float) -> None:
+    """Wait until the replicas have flushed and compacted what they were given; *seconds* pass between two looks."""
+    folders = [cluster.data_dir(node) for node in cluster.brokers]
+    await asyncio.to_thread(
+        rested, lambda: sum(map(occupied, folders)), every_s=seconds, limit_s=_REST_LIMIT_S
+    )
 
 
 async def measure(cluster: Group, load: Load) -> Figures:
