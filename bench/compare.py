@@ -4,7 +4,7 @@ The comparison: every peer in turn, round after round, the same work; ``make ben
 ``python -m bench.compare [--quick] [--peers ...] [--only ...] [--rounds N] [--write docs/explanation/benchmarks.md]``
 
 In each round each peer is started on empty folders, put to work and stopped, so that no two share the machine and
-a slow minute hits all of them. Results go to a file line by line; a run that is cut off goes on where it was.
+a slow minute hits all of them. Results go to a file line by line; a run of the same commit that is cut off goes on where it was.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from bench.layers import limits
 from bench.peers.catalogue import PEERS
 from bench.peers.nodes import Peer, Ports
 from bench.program import Program, ProgramError
+from bench.report.origin import commit
 from bench.report.results import Line, Results
 from bench.works import (
     ALL,
@@ -154,7 +155,7 @@ def main() -> None:
         sys.exit("the load program needs Java 17 and Maven: apt-get install openjdk-17-jdk maven")
     fetch.load_program()
     fetch.peers(names)
-    results = Results(given.results)
+    results = Results(given.results, commit())
     took = _all_rounds(given, scale, names, rounds, results)
     if given.write is not None:
         page.write(given.write, results, scale.name, " ".join(sys.argv[1:]))

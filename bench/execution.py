@@ -84,7 +84,6 @@ class Running:
             figures,
             self.latencies,
             max(self.elsewhere, default=0.0),
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
 
     def warm_up(self) -> None:

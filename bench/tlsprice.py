@@ -18,6 +18,7 @@ from typing import Final
 from bench.compare import PORTS, chosen, one_start
 from bench.peers.catalogue import PEERS
 from bench.report.figures import shown
+from bench.report.origin import commit
 from bench.report.results import Results, summary
 from bench.works import CPU, FULL, P50, P99, QUICK, RATE
 
@@ -51,7 +52,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     fetch.load_program()
     with tempfile.TemporaryDirectory() as directory:
-        results = Results(Path(directory) / "results.jsonl")
+        results = Results(Path(directory) / "results.jsonl", commit())
         for number in range(given.rounds):
             for name in (PLAIN, OVER_TLS):
                 works = chosen(PEERS[name], WORKS)

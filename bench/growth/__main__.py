@@ -2,7 +2,7 @@
 Flat growth, measured: ``python -m bench.growth [--only NAME ...] [--most N] [--quick] [--write PAGE]``.
 
 Each dimension begins with a fresh group of three replicas and grows by decades. At each of them the same work is done, and
-lines are written down as they come, so that a run which is cut off goes on where it stopped.
+lines are written down as they come, so that a run of the same commit which is cut off goes on where it stopped.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from typing import Any, Final
 import uvloop
 from bench.growth.dimensions import DIMENSIONS, Dimension, Growing
 from bench.growth.load import QUEUES, TOPIC, Figures, Load, kill_leader, measure, rest
+from bench.report.origin import commit
 from bench.report.results import Line, Results
 from tests.cluster.processes import Group
 
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A client and a broker may have a file each per connection.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    results = Results(given.results)
+    results = Results(given.results, commit())
     load, scale = (_QUICK, "quick") if given.quick else (Load(), "full")
     for dimension in DIMENSIONS:
         if dimension.name in given.only:

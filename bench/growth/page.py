@@ -1,7 +1,6 @@
 """The page of growth: a verdict per dimension first, then a table and a curve each. Pure but for the pictures' files."""
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Final
 
 from bench.growth.dimensions import DIMENSIONS, Dimension
 from bench.report.figures import shown
+from bench.report.origin import origin
 from bench.report.results import Line
 
 #: A decade may cost a tenth more per message.
@@ -94,7 +94,7 @@ def _page(lines: Sequence[Line], pictures: set[str], folder: str) -> Iterator[st
     )
     yield ""
     yield (
-        f"`make bench-growth` repeats it, with the compiled modules of the image ({time.strftime('%Y-%m-%d', time.gmtime())})."
+        f"`make bench-growth` repeats it, with the compiled modules of the image ({origin(lines)})."
         " Each decade is measured once: a step up that the next decade takes back is noise. A decade without a row was not run."
     )
     yield ""

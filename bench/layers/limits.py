@@ -73,8 +73,7 @@ def measure(scale: Scale, number: int, results: Results) -> None:
         if not results.has(scale.name, PEER, work.name, number):
             found = kinds[work.kind](scale.seconds / 2, work.words.get("count", 1))
             figures: dict[str, float | list[float]] = {"rate": found[0], "p50_ms": found[1]}
-            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            results.add(Line(scale.name, PEER, work.name, number, figures, at=at))
+            results.add(Line(scale.name, PEER, work.name, number, figures))
 
 
 def _timed(seconds: float, times: list[float], each: int = 1) -> tuple[float, float]:

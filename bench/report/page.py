@@ -6,7 +6,6 @@ What other programs have measured (`sections`) stays at its end.
 
 import os
 import platform
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from bench.layers import limits
 from bench.peers.catalogue import PEERS
 from bench.peers.nodes import Durability, Peer
 from bench.report.figures import advantage, shown
+from bench.report.origin import origin
 from bench.report.results import Line, Results, summary
 from bench.works import ALL, Figure, Scale, Work
 
@@ -90,17 +90,14 @@ def _page(
 
 def _conditions(lines: Sequence[Line], command: str) -> Iterator[str]:
     memory = psutil.virtual_memory().total / 2**30
-    times = sorted(line.at for line in lines if line.at)
     yield "## Conditions"
     yield ""
     yield (
         f"* Machine: {os.cpu_count()} CPUs ({_cpu_model()}), {memory:.0f} GiB, Linux {platform.release().split('-')[0]},"
         f" Python {platform.python_version()}."
     )
-    yield f"* Time: {times[0] if times else ''} to {times[-1] if times else ''}."
-    yield (
-        f"* Command: `python -m bench.compare {command}` ({time.strftime('%Y-%m-%d', time.gmtime())})."
-    )
+    yield f"* Measured: {origin(lines)}."
+    yield f"* Last command: `python -m bench.compare {command}`."
     yield (
         "* Rounds are interleaved. Each peer is started on empty folders, does all works and is stopped. Then the next one"
         " begins."

@@ -6,8 +6,9 @@ What is written down is not lost when a run is cut off, and is not done again by
 
 import json
 import math
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ class Line:
         figures: by key; a list where the work took several samples (kills).
         latencies: bucket counts as in bench/report/figures.py.
         elsewhere: the part of the machine that processes outside the bench used meanwhile.
+        at: when it was written down.
+        commit: the code that was measured.
     """
 
     scale: str
@@ -33,6 +36,7 @@ class Line:
     elsewhere: float = 0.0
     at: str = ""
     trouble: str = ""
+    commit: str = ""
 
     @property
     def slot(self) -> tuple[str, str, str, int]:
@@ -41,14 +45,18 @@ class Line:
 
 
 class Results:
-    """A file of lines, only ever appended to."""
+    """A file of lines, only ever appended to. Lines of other commits stay in it and are as none."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, commit: str) -> None:
         self._path = path
-        self.lines = list(_read(path)) if path.exists() else []
+        self._commit = commit
+        found = _read(path) if path.exists() else ()
+        self.lines = [line for line in found if line.commit == commit]
 
     def add(self, line: Line) -> None:
-        """Write a line down."""
+        """Write a line down, with the commit and the time."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = replace(line, at=now, commit=self._commit)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(line)) + "\n")

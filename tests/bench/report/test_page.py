@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 from bench.execution import divided
@@ -16,7 +17,7 @@ RATES = {
 
 
 def results(path: Path) -> Results:
-    found = Results(path)
+    found = Results(path, "c0ffee")
     for peer, rate in RATES.items():
         for number, factor in enumerate((0.5, 1.0, 1.5)):
             figures: dict[str, float | list[float]] = {"rate": rate * factor, "p50_ms": 4.0}
@@ -81,6 +82,17 @@ def test_our_share_of_a_limit_is_reported(tmp_path: Path) -> None:
     text = (tmp_path / "benchmarks.md").read_text()
 
     assert "| 48,000 / **48,000** / 48,000 | 0.400 | 25% |" in text
+
+
+def test_the_commit_and_the_day_of_the_results_are_on_the_page(tmp_path: Path) -> None:
+    """Not the day on which somebody wrote it."""
+    found = results(tmp_path / "results.jsonl")
+    found.lines = [replace(line, at="2026-11-02T10:00:00Z") for line in found.lines]
+    page.write(tmp_path / "benchmarks.md", found, "quick", "--quick")
+
+    conditions = (tmp_path / "benchmarks.md").read_text()
+    assert "* Measured: commit `c0ffee`, 2026-11-02.\n" in conditions
+    assert "* Last command: `python -m bench.compare --quick`.\n" in conditions
 
 
 def test_what_failed_is_on_the_page(tmp_path: Path) -> None:

@@ -1,36 +1,69 @@
+import re
+from dataclasses import replace
 from pathlib import Path
 
 from bench.report.figures import Summary
+from bench.report.origin import origin
 from bench.report.results import Line, Results, latencies, summary, values
 
 
+def untimed(results: Results) -> list[Line]:
+    """Return what a file has, as it was given."""
+    return [replace(line, at="", commit="") for line in results.lines]
+
+
 def line(number: int, rate: float | list[float], trouble: str = "") -> Line:
-    return Line("quick", "nats", "send", number, {"rate": rate}, {3: number}, 0.1, "now", trouble)
+    return Line("quick", "nats", "send", number, {"rate": rate}, {3: number}, 0.1, "", trouble)
 
 
 def test_what_is_written_down_is_read_back(tmp_path: Path) -> None:
     """A later run sees every line of an earlier one as it was."""
     path = tmp_path / "build" / "results.jsonl"
-    written = Results(path)
+    written = Results(path, "c0ffee")
     written.add(line(0, 5.0))
     written.add(line(1, [1.0, 2.0]))
 
-    assert Results(path).lines == [line(0, 5.0), line(1, [1.0, 2.0])]
+    assert untimed(Results(path, "c0ffee")) == [line(0, 5.0), line(1, [1.0, 2.0])]
 
 
 def test_half_a_line_is_as_none(tmp_path: Path) -> None:
     """A run that is killed while it writes loses that line, and only that."""
     path = tmp_path / "results.jsonl"
-    Results(path).add(line(0, 5.0))
+    Results(path, "c0ffee").add(line(0, 5.0))
     with path.open("a") as file:
         file.write('{"scale": "quick", "peer"')
 
-    assert Results(path).lines == [line(0, 5.0)]
+    assert untimed(Results(path, "c0ffee")) == [line(0, 5.0)]
+
+
+def test_lines_of_another_commit_are_as_none(tmp_path: Path) -> None:
+    """Figures of older code are no rounds of this one, and a page with both would be of neither."""
+    path = tmp_path / "results.jsonl"
+    Results(path, "c0ffee").add(line(0, 5.0))
+    newer = Results(path, "decade")
+
+    assert not newer.has("quick", "nats", "send", 0)
+    newer.add(line(0, 7.0))
+    assert untimed(Results(path, "decade")) == [line(0, 7.0)]
+    assert untimed(Results(path, "c0ffee")) == [line(0, 5.0)]
+
+
+def test_a_line_says_when_and_of_which_commit_it_is(tmp_path: Path) -> None:
+    """No program has to think of it, and a page names the days of measuring, not that of writing."""
+    results = Results(tmp_path / "results.jsonl", "c0ffee")
+    results.add(line(0, 5.0))
+    (found,) = results.lines
+
+    assert origin([found]) == f"commit `c0ffee`, {found.at[:10]}"
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", found.at[:10])
+    older = replace(found, at="2026-11-02T10:00:00Z", commit="decade")
+    newer = replace(found, at="2026-11-03T10:00:00Z", commit="decade")
+    assert origin([newer, older]) == "commit `decade`, 2026-11-02 to 2026-11-03"
 
 
 def test_work_that_was_done_is_not_done_again_but_a_failure_is(tmp_path: Path) -> None:
     """A run goes on where it was cut off, and tries once more what went wrong."""
-    results = Results(tmp_path / "results.jsonl")
+    results = Results(tmp_path / "results.jsonl", "c0ffee")
     results.add(line(0, 5.0))
     results.add(line(1, 0.0, trouble="no leader"))
 

@@ -1,0 +1,27 @@
+"""The page of growth: which commit and day it is of, and which steps are growth."""
+
+from pathlib import Path
+
+from bench.report.results import Line
+
+from bench.growth import page
+
+COLUMNS = ("cpu_us", "rate", "p50_ms", "p99_ms", "idle_percent", "rss_mib", "failover_s", "start_s")
+
+
+def line(work: int, cpu_us: float, *, failover_s: float = 0.2) -> Line:
+    """Return a decade of topics."""
+    figures: dict[str, float | list[float]] = dict.fromkeys(COLUMNS, 1.0)
+    figures |= {"cpu_us": cpu_us, "failover_s": failover_s}
+    at, commit = "2026-11-02T10:00:00Z", "c0ffee"
+    return Line("full", "topics", str(work), 0, figures, at=at, commit=commit)
+
+
+def written(path: Path, lines: list[Line]) -> str:
+    page.write(path / "growth.md", lines)
+    return (path / "growth.md").read_text()
+
+
+def test_the_commit_and_the_day_are_those_of_the_lines(tmp_path: Path) -> None:
+    """A page that is written a week later is of the same results."""
+    assert "image (commit `c0ffee`, 2026-11-02)." in written(tmp_path, [line(10, 100.0)])
