@@ -37,7 +37,7 @@ from bench.works import (
 )
 
 from bench import fetch, remoting_works
-from bench.report import page
+from bench.report import page, sections
 
 RESULTS = Path("build/bench/results.jsonl")
 PORTS = 26_000
@@ -156,12 +156,30 @@ def main() -> None:
     fetch.load_program()
     fetch.peers(names)
     results = Results(given.results, commit())
-    took = _all_rounds(given, scale, names, rounds, results)
     if given.write is not None:
-        page.write(given.write, results, scale.name, " ".join(sys.argv[1:]))
+        found = page.lacking(given.write, _planned(given, scale, names, results))
+        if found:
+            sys.exit(sections.refusal(given.write, found))
+    took = _all_rounds(given, scale, names, rounds, results)
     for line in took:
         if line.trouble:
             print(f"{line.peer} {line.work}: {line.trouble}", file=sys.stderr)
+    if given.write is not None:
+        try:
+            page.write(given.write, results, scale.name, " ".join(sys.argv[1:]))
+        except ValueError as error:
+            sys.exit(str(error))
+
+
+def _planned(
+    given: argparse.Namespace, scale: Scale, names: Sequence[str], results: Results
+) -> set[tuple[str, str]]:
+    """Return what there will be when all goes well: what was measured already, and what was asked for."""
+    found = page.measured(line for line in results.lines if line.scale == scale.name)
+    for name in names:
+        if PEERS[name].missing() is None:
+            found |= {(name, work.name) for work in chosen(PEERS[name], given.only)}
+    return found if given.no_limits else found | {(limits.PEER, work.name) for work in limits.ALL}
 
 
 def _all_rounds(

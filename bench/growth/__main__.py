@@ -22,6 +22,7 @@ from bench.report.results import Line, Results
 from tests.cluster.processes import Group
 
 from bench.growth import page
+from bench.report import sections
 from orderlymq.admin.client import AdminClient
 
 _HOUR_MS: Final = 3_600_000
@@ -33,9 +34,10 @@ _QUICK: Final = Load(seconds=1.0)
 _QUICK_DECADES: Final = 3
 
 
-async def grow(dimension: Dimension, results: Results, scale: str, load: Load, most: int) -> None:
-    """Measure a dimension at each decade up to *most*; show each line and write it down."""
-    decades = [each for each in dimension.decades if each <= most]
+async def grow(
+    dimension: Dimension, results: Results, scale: str, load: Load, decades: Sequence[int]
+) -> None:
+    """Measure a dimension at each decade; show each line and write it down."""
     if all(results.has(scale, dimension.name, str(each), 0) for each in decades):
         return
     with (
@@ -84,12 +86,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     results = Results(given.results, commit())
     load, scale = (_QUICK, "quick") if given.quick else (Load(), "full")
-    for dimension in DIMENSIONS:
-        if dimension.name in given.only:
-            most = given.most
-            if given.quick:
-                most = min(most, dimension.decades[_QUICK_DECADES - 1])
-            uvloop.run(grow(dimension, results, scale, load, most))
+    wanted = {
+        dimension: [
+            each
+            for each in dimension.decades[: _QUICK_DECADES if given.quick else None]
+            if each <= given.most
+        ]
+        for dimension in DIMENSIONS
+        if dimension.name in given.only
+    }
+    if given.write:
+        slots = {(line.peer, line.work) for line in results.lines if line.scale == scale}
+        slots |= {(each.name, str(n)) for each, decades in wanted.items() for n in decades}
+        if found := page.lacking(given.write, slots):
+            sys.exit(sections.refusal(given.write, found))
+    for dimension, decades in wanted.items():
+        uvloop.run(grow(dimension, results, scale, load, decades))
     lines = [line for line in results.lines if line.scale == scale]
     for text in page.verdicts(lines):
         say(text)

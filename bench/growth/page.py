@@ -1,7 +1,7 @@
 """The page of growth: a verdict per dimension first, then a table and a curve each. Pure but for the pictures' files."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,8 @@ from bench.growth.dimensions import DIMENSIONS, Dimension
 from bench.report.figures import shown
 from bench.report.origin import origin
 from bench.report.results import Line
+
+from bench.report import sections
 
 #: A decade may cost a tenth more per message.
 DECADE_MOST: Final = 1.10
@@ -27,8 +29,25 @@ _COLUMNS: Final = (
 CAUSES: Final[dict[str, str]] = {}
 
 
+def lacking(path: Path, slots: Set[tuple[str, str]]) -> list[str]:
+    """Return the decades that the page at *path* has and a page of *slots* (dimension, decade) would not have."""
+    names = {dimension.title: dimension.name for dimension in DIMENSIONS}
+    had = {
+        (names[heading], cells[0].replace(",", ""))
+        for heading, cells in sections.rows(path)
+        if heading in names and cells[0][0].isdigit()
+    }
+    return [f"{name} {decade}" for name, decade in sorted(had - slots)]
+
+
 def write(path: Path, lines: Sequence[Line]) -> None:
-    """Write the page and its pictures beside it."""
+    """Write the page and its pictures beside it.
+
+    Raises:
+        ValueError: the page has decades that the lines lack.
+    """
+    if found := lacking(path, {(line.peer, line.work) for line in lines}):
+        raise ValueError(sections.refusal(path, found))
     folder = path.parent / path.stem
     pictures = _draw(folder, lines)
     path.write_text("\n".join(_page(lines, pictures, path.stem)) + "\n")

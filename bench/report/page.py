@@ -6,7 +6,8 @@ What other programs have measured (`sections`) stays at its end.
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,11 +53,43 @@ def plain(value: float | list[float] | None) -> str:
     return shown(value)
 
 
+def lacking(path: Path, slots: Set[tuple[str, str]]) -> list[str]:
+    """Return the works of peers that the page at *path* has and a page of *slots* (peer, work) would not have.
+
+    What is no work or peer any more cannot be measured, so it may go.
+    """
+    works = {work.title: work.name for work in ALL}
+    bounds = {work.title: work.name for work in limits.ALL}
+    peers = {_unversioned(peer.title): name for name, peer in PEERS.items()}
+    had = set()
+    for heading, cells in sections.rows(path):
+        if heading in works and (peer := peers.get(_unversioned(cells[1]))):
+            had.add((peer, works[heading]))
+        elif cells[0] in bounds:
+            had.add((limits.PEER, bounds[cells[0]]))
+    return [f"{work} of {peer}" for peer, work in sorted(had - slots)]
+
+
+def _unversioned(title: str) -> str:
+    return re.sub(r"[\d.]+", "", title)
+
+
+def measured(lines: Iterable[Line]) -> set[tuple[str, str]]:
+    """Return the slots (peer, work) that a page of these lines has."""
+    return {(line.peer, line.work) for line in lines if not line.trouble}
+
+
 def write(path: Path, results: Results, scale: str, command: str) -> None:
-    """Write the page and its pictures."""
+    """Write the page and its pictures.
+
+    Raises:
+        ValueError: the page has rows that the results lack.
+    """
     from bench.report import plots  # noqa: PLC0415 matplotlib is needed for nothing else
 
     lines = [line for line in results.lines if line.scale == scale]
+    if found := lacking(path, measured(lines)):
+        raise ValueError(sections.refusal(path, found))
     pictures = plots.write(path.parent / path.stem, lines)
     page = "\n".join(_page(lines, command, pictures, path.stem)) + "\n"
     others = sections.kept(path)

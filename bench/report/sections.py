@@ -1,10 +1,12 @@
 """
 Sections of docs/explanation/benchmarks.md that other programs than the comparison measure; each stands between two comments.
 
-Rule: who writes the page again leaves them as they are, and who writes one leaves the rest of the page.
+Rule: who writes the page again leaves them as they are, and who writes one leaves the rest of the page. Who has measured less than
+the page tells does not write it.
 """
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -26,6 +28,24 @@ def kept(path: Path) -> str:
     page = path.read_text() if path.exists() else ""
     found = re.finditer(r"<!-- section (\S+) -->.*?<!-- end of \1 -->\n", page, re.DOTALL)
     return "\n".join(each.group() for each in found)
+
+
+def rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the rows of all tables of a page: the heading above, and the cells."""
+    heading = ""
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif line.startswith("| "):
+            yield heading, [cell.strip() for cell in line.strip("| ").split(" | ")]
+
+
+def refusal(path: Path, lacking: Sequence[str]) -> str:
+    """Say why a page is not written."""
+    return (
+        f"{path} is not written: it has rows that these results lack, and would lose them: {', '.join(lacking)}."
+        " Measure them at this commit too, or leave out --write"
+    )
 
 
 def _marks(name: str) -> tuple[str, str]:

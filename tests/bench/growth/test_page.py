@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from bench.report.results import Line
 
 from bench.growth import page
@@ -25,3 +26,12 @@ def written(path: Path, lines: list[Line]) -> str:
 def test_the_commit_and_the_day_are_those_of_the_lines(tmp_path: Path) -> None:
     """A page that is written a week later is of the same results."""
     assert "image (commit `c0ffee`, 2026-11-02)." in written(tmp_path, [line(10, 100.0)])
+
+
+def test_a_part_of_the_decades_does_not_replace_the_page(tmp_path: Path) -> None:
+    """A run of one dimension would drop the tables of all others."""
+    before = written(tmp_path, [line(10, 100.0), line(1_000, 100.0)])
+
+    with pytest.raises(ValueError, match="lose them: topics 1000"):
+        page.write(tmp_path / "growth.md", [line(10, 90.0)])
+    assert (tmp_path / "growth.md").read_text() == before

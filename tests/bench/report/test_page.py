@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from bench.execution import divided
 from bench.peers.catalogue import PEERS
 from bench.report.results import Line, Results
@@ -93,6 +94,25 @@ def test_the_commit_and_the_day_of_the_results_are_on_the_page(tmp_path: Path) -
     conditions = (tmp_path / "benchmarks.md").read_text()
     assert "* Measured: commit `c0ffee`, 2026-11-02.\n" in conditions
     assert "* Last command: `python -m bench.compare --quick`.\n" in conditions
+
+
+def test_a_part_of_the_works_does_not_replace_the_page(tmp_path: Path) -> None:
+    """Its tables would be gone, and with them what other pages quote; a newer version of a system is the same system."""
+    path = tmp_path / "benchmarks.md"
+    page.write(path, results(tmp_path / "results.jsonl"), "quick", "")
+    path.write_text(path.read_text().replace("NATS JetStream 2.15.2 |", "NATS JetStream 2.9 |"))
+    before = path.read_text()
+    part = Results(tmp_path / "part.jsonl", "c0ffee")
+    for name in ("orderlymq", "orderlymq-async", "nats-always"):
+        part.add(Line("quick", name, "send-64-1024", 0, {"rate": 1.0, "p50_ms": 4.0}))
+
+    assert page.lacking(path, page.measured(part.lines)) == [
+        "limit-rocksdict-64 of limits",
+        "send-64-1024 of nats",
+    ]
+    with pytest.raises(ValueError, match="lose them: limit-rocksdict-64 of limits, send-64-1024"):
+        page.write(path, part, "quick", "")
+    assert path.read_text() == before
 
 
 def test_what_failed_is_on_the_page(tmp_path: Path) -> None:
