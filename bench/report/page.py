@@ -15,12 +15,12 @@ import psutil
 from bench.layers import limits
 from bench.peers.catalogue import PEERS
 from bench.peers.nodes import Durability, Peer
-from bench.report.figures import advantage, shown
+from bench.report.figures import Summary, advantage, shown
 from bench.report.origin import origin
 from bench.report.results import Line, Results, summary
 from bench.works import ALL, Figure, Scale, Work
 
-from bench.report import sections
+from bench.report import conditions, sections
 
 #: Our own names in each class, whose ratios are taken to it: the first that was measured, compiled as in the image.
 OURS = {
@@ -126,29 +126,27 @@ def _conditions(lines: Sequence[Line], command: str) -> Iterator[str]:
     yield "## Conditions"
     yield ""
     yield (
-        f"* Machine: {os.cpu_count()} CPUs ({_cpu_model()}), {memory:.0f} GiB, Linux {platform.release().split('-')[0]},"
-        f" Python {platform.python_version()}."
+        f"* Machine: {os.cpu_count()} CPUs ({conditions.processor()}), {memory:.0f} GiB,"
+        f" Linux {platform.release().split('-')[0]}."
     )
+    yield f"* Python of OrderlyMQ: {conditions.python()}."
+    yield f"* Scheduling: {conditions.scheduling()}."
     yield f"* Measured: {origin(lines)}."
     yield f"* Last command: `python -m bench.compare {command}`."
     yield (
         "* Rounds are interleaved. Each peer is started on empty folders, does all works and is stopped. Then the next one"
         " begins."
     )
-    yield "* A cell is *min / **median** / max* over rounds, or over all kills."
+    yield (
+        "* A row names the rounds in which it was measured. A cell is *min / **median** / max* over them, or over all kills."
+        " One value alone was measured once."
+    )
     disturbed = [line for line in lines if line.elsewhere > DISTURBED]
     measured = [line for line in lines if line.elsewhere > 0]
     yield (
         f"* In {len(disturbed)} of {len(measured)} timed parts other processes used more than {DISTURBED:.0%} of the"
         " machine. The rates of such parts are too low for every peer."
     )
-
-
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _classes(lines: Sequence[Line]) -> Iterator[str]:
@@ -224,8 +222,8 @@ def _work(lines: Sequence[Line], work: Work) -> Iterator[str]:
     titles = [
         f"{figure.title} | ours : it" if _compared(figure) else figure.title for figure in figures
     ]
-    yield f"| class | system | {' | '.join(titles)} | mixed |"
-    yield "|---" * (sum(2 if _compared(figure) else 1 for figure in figures) + 3) + "|"
+    yield f"| class | system | rounds | {' | '.join(titles)} | mixed |"
+    yield "|---" * (sum(2 if _compared(figure) else 1 for figure in figures) + 4) + "|"
     yield from rows
     yield ""
 
@@ -249,14 +247,31 @@ def _rows(lines: Sequence[Line], work: Work, peer: type[Peer]) -> Iterator[str]:
         if found is None:
             cells += ["-", "-"] if _compared(figure) else ["-"]
             continue
-        cells.append(f"{shown(found.low)} / **{shown(found.median)}** / {shown(found.high)}")
+        cells.append(_cell(found))
         if _compared(figure):
             cells.append(_ratio(lines, work, figure, peer, _ours(lines, work, peer.durability)))
         if figure is work.figures[0] and peer.durability is Durability.MEMORY:
             mixed = _ratio(lines, work, figure, peer, _ours(lines, work, Durability.DISK))
     if any(cell != "-" for cell in cells):
         kind = "disk" if peer.durability is Durability.DISK else "memory"
-        yield f"| {kind} | {peer.title} | {' | '.join(cells)} | {mixed} |"
+        rounds = _rounds(lines, peer.name, work)
+        yield f"| {kind} | {peer.title} | {rounds} | {' | '.join(cells)} | {mixed} |"
+
+
+def _cell(found: Summary) -> str:
+    if found.count == 1:
+        return f"**{shown(found.median)}**"
+    return f"{shown(found.low)} / **{shown(found.median)}** / {shown(found.high)}"
+
+
+def _rounds(lines: Sequence[Line], peer: str, work: Work) -> int:
+    return len(
+        {
+            each.round
+            for each in lines
+            if (each.peer, each.work) == (peer, work.name) and not each.trouble
+        }
+    )
 
 
 def _ours(lines: Sequence[Line], work: Work, durability: Durability) -> str:
@@ -283,7 +298,7 @@ def _limits(lines: Sequence[Line]) -> Iterator[str]:
         p50 = summary(lines, limits.PEER, work.name, "p50_ms")
         if found is not None and p50 is not None:
             rows.append(
-                f"| {work.title} | {shown(found.low)} / **{shown(found.median)}** / {shown(found.high)} "
+                f"| {work.title} | {_rounds(lines, limits.PEER, work)} | {_cell(found)} "
                 f"| {p50.median:.3f} | {_share(lines, work, found.median)} |"
             )
     if rows:
@@ -295,8 +310,8 @@ def _limits(lines: Sequence[Line]) -> Iterator[str]:
             " batch, one sender for a single round trip or sync."
         )
         yield ""
-        yield "| limit | per second | p50, ms | our share |"
-        yield "|---|---|---|---|"
+        yield "| limit | rounds | per second | p50, ms | our share |"
+        yield "|---|---|---|---|---|"
         yield from rows
         yield ""
 

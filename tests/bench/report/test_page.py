@@ -41,18 +41,18 @@ def test_ratios_stay_inside_a_class_and_the_mixed_one_says_so(tmp_path: Path) ->
     }
     p50 = "4.00 / **4.00** / 4.00"
     assert rows == {
-        "OrderlyMQ": f"| disk | OrderlyMQ | 6,000 / **12,000** / 18,000 | 1 | {p50} | 1 | - |",
+        "OrderlyMQ": f"| disk | OrderlyMQ | 3 | 6,000 / **12,000** / 18,000 | 1 | {p50} | 1 | - |",
         "NATS JetStream 2.15.2, sync always": (
             "| disk | NATS JetStream 2.15.2, sync always "
-            f"| 3,000 / **6,000** / 9,000 | 2.00 | {p50} | 1.00 | - |"
+            f"| 3 | 3,000 / **6,000** / 9,000 | 2.00 | {p50} | 1.00 | - |"
         ),
         "OrderlyMQ, ASYNC_FLUSH, compiled as in the image": (
             "| memory | OrderlyMQ, ASYNC_FLUSH, compiled as in the image "
-            f"| 7,500 / **15,000** / 22,500 | 1 | {p50} | 1 | 0.80 |"
+            f"| 3 | 7,500 / **15,000** / 22,500 | 1 | {p50} | 1 | 0.80 |"
         ),
         "NATS JetStream 2.15.2": (
             "| memory | NATS JetStream 2.15.2 "
-            f"| 10,000 / **20,000** / 30,000 | 0.75 | {p50} | 1.00 | 0.60 |"
+            f"| 3 | 10,000 / **20,000** / 30,000 | 0.75 | {p50} | 1.00 | 0.60 |"
         ),
     }
 
@@ -66,8 +66,8 @@ def test_ratios_are_of_the_compiled_copy_where_it_was_measured(tmp_path: Path) -
     page.write(tmp_path / "benchmarks.md", found, "quick", "")
     text = (tmp_path / "benchmarks.md").read_text()
 
-    assert "always | 3,000 / **6,000** / 9,000 | 2.50 |" in text
-    assert "always | 5,000 / **5,000** / 5,000 | 3.00 |" in text
+    assert "always | 3 | 3,000 / **6,000** / 9,000 | 2.50 |" in text
+    assert "always | 1 | **5,000** | 3.00 |" in text
     assert "0.400 | 31% |" in text
 
 
@@ -82,7 +82,7 @@ def test_our_share_of_a_limit_is_reported(tmp_path: Path) -> None:
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
     text = (tmp_path / "benchmarks.md").read_text()
 
-    assert "| 48,000 / **48,000** / 48,000 | 0.400 | 25% |" in text
+    assert "| 1 | **48,000** | 0.400 | 25% |" in text
 
 
 def test_the_commit_and_the_day_of_the_results_are_on_the_page(tmp_path: Path) -> None:
