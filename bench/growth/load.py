@@ -93,10 +93,11 @@ async def kill_leader(cluster: Group, load: Load) -> Figures:
     """SIGKILL the leader and start it again.
 
     Returns:
-        failover_s: until the first send that began after the kill is acknowledged; start_s: from the start of the
-        killed process until it has applied all that the others have.
+        failover_s: until the first send that began after the kill is acknowledged; terms: those that began meanwhile;
+        start_s: from the start of the killed process until it has applied all that the others have.
     """
     victim = cluster.wait_for_leader()
+    term = _term(cluster)
     async with Producer("growth-kill", cluster.name_server_address) as producer:
         await producer.send(load.topic, bytes(load.size), key=0)
         cluster.brokers[victim].kill()
@@ -109,10 +110,16 @@ async def kill_leader(cluster: Group, load: Load) -> Figures:
             else:
                 break
         failover_s = time.monotonic() - began
+    terms = _term(cluster) - term
     began = time.monotonic()
     cluster.brokers[victim].start()
     await asyncio.to_thread(cluster.wait_until_equal, _RESTART_TIMEOUT_S)
-    return {"failover_s": failover_s, "start_s": time.monotonic() - began}
+    start_s = time.monotonic() - began
+    return {"failover_s": failover_s, "terms": float(terms), "start_s": start_s}
+
+
+def _term(cluster: Group) -> int:
+    return max(int(status["term"]) for status in cluster.statuses())
 
 
 def cpu_s(cluster: Group) -> float:

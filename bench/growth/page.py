@@ -1,8 +1,10 @@
 """The page of growth: a verdict per dimension first, then a table and a curve each. Pure but for the pictures' files."""
 
 import os
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,7 @@ from bench.report import sections
 
 #: A decade may cost a tenth more per message.
 DECADE_MOST: Final = 1.10
+KILL_MOST_S: Final = 0.25
 _COLUMNS: Final = (
     ("cpu_us", "CPU per message, µs"),
     ("rate", "messages/s"),
@@ -53,26 +56,43 @@ def write(path: Path, lines: Sequence[Line]) -> None:
     path.write_text("\n".join(_page(lines, pictures, path.stem)) + "\n")
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a decade costs, as a ratio to the one before, when it is more than a decade may cost.
+
+    Attributes:
+        taken_back: the next decade costs what a decade may cost more than the one before the step, or less.
+    """
+
+    ratio: float
+    old: int
+    new: int
+    taken_back: bool
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f}x from {self.old:,} to {self.new:,}"
+
+
 def verdicts(lines: Sequence[Line]) -> Iterator[str]:
-    """Say for each dimension how much the costliest decade adds, that first which adds most."""
+    """Say for each dimension which decades add too much, that first whose decade adds most."""
     found = []
     for dimension in DIMENSIONS:
         points = _points(lines, dimension)
-        steps = _steps(points, _cost(dimension))
-        if steps:
-            worst, old, new = max(steps)
+        if len(points) > 1:
             cost = _cost(dimension)
-            first, last = points[0], points[-1]
-            unit = "KiB" if dimension.per_byte else "message"
-            held = "flat" if worst <= DECADE_MOST else f"**{worst:.2f}x from {old:,} to {new:,}**"
-            found.append(
-                (
-                    worst,
-                    f"{dimension.title}: {held}; {shown(first[1][cost])} µs per {unit} at {first[0]:,},"
-                    f" {shown(last[1][cost])} µs at {last[0]:,}.",
-                )
-            )
-    return (text for _, text in sorted(found, reverse=True))
+            steps = _steps(points, cost)
+            grown = [step for step in steps if not step.taken_back]
+            noise = ", ".join(str(step) for step in steps if step.taken_back)
+            parts = [
+                ", ".join(f"**{step}**" for step in grown) or "flat",
+                *([f"taken back: {noise}"] if noise else []),
+                f"{shown(points[0][1][cost])} µs per {'KiB' if dimension.per_byte else 'message'} at {points[0][0]:,},"
+                f" {shown(points[-1][1][cost])} µs at {points[-1][0]:,}.",
+            ]
+            worst = max((step.ratio for step in grown), default=0.0)
+            found.append((worst, f"{dimension.title}: {'; '.join(parts)}"))
+    # Where nothing grows the order is that of the tables.
+    return (text for _, text in sorted(found, key=itemgetter(0), reverse=True))
 
 
 def _cost(dimension: Dimension) -> str:
@@ -91,12 +111,18 @@ def _points(lines: Sequence[Line], dimension: Dimension) -> list[tuple[int, dict
     return sorted(found.items())
 
 
-def _steps(
-    points: Sequence[tuple[int, dict[str, float]]], cost: str
-) -> list[tuple[float, int, int]]:
-    """Return what each decade costs, as a ratio to the one before."""
+def _steps(points: Sequence[tuple[int, dict[str, float]]], cost: str) -> list[Step]:
+    """Return the steps up."""
+    costs = [(number, figures[cost]) for number, figures in points]
     return [
-        (after[cost] / before[cost], old, new) for (old, before), (new, after) in pairwise(points)
+        Step(
+            after / before,
+            old,
+            new,
+            any(later <= before * DECADE_MOST for _, later in costs[place + 2 : place + 3]),
+        )
+        for place, ((old, before), (new, after)) in enumerate(pairwise(costs))
+        if after > before * DECADE_MOST
     ]
 
 
@@ -114,7 +140,14 @@ def _page(lines: Sequence[Line], pictures: set[str], folder: str) -> Iterator[st
     yield ""
     yield (
         f"`make bench-growth` repeats it, with the compiled modules of the image ({origin(lines)})."
-        " Each decade is measured once: a step up that the next decade takes back is noise. A decade without a row was not run."
+        " A decade without a row was not run. Each decade is measured once. A step of more than"
+        f" {DECADE_MOST - 1:.0%} counts as growth, in bold, unless the next decade takes it back: costs no more than"
+        f" {DECADE_MOST - 1:.0%} above what was before the step. The last step always counts."
+    )
+    yield ""
+    yield (
+        "Each decade has one kill of the leader. A follower waits 200 ms for a sign of it. Who stands for election in vain waits"
+        " again, for 200 to 400 ms by chance. What took longer than the aim stands below its table."
     )
     yield ""
     yield "## In short"
@@ -143,12 +176,34 @@ def _section(
         columns.insert(0, ("cpu_us_kib", "CPU per KiB, µs"))
     yield f"| {dimension.title.lower()} | {' | '.join(title for _, title in columns)} |"
     yield "|---" * (len(columns) + 1) + "|"
+    steps = {step.new: step for step in _steps(points, _cost(dimension))}
     for number, figures in points:
-        cells = " | ".join(shown(figures.get(name, float("nan"))) for name, _ in columns)
-        yield f"| {number:,} | {cells} |"
+        first, *others = (shown(figures.get(name, float("nan"))) for name, _ in columns)
+        yield f"| {number:,} | {_marked(first, steps.get(number))} | {' | '.join(others)} |"
+    slow = [
+        (number, figures)
+        for number, figures in points
+        if round(figures["failover_s"], 2) > KILL_MOST_S
+    ]
+    if slow:
+        yield ""
+        yield f"Kills above {KILL_MOST_S} s: {', '.join(_kill(*each) for each in slow)}."
     if cause := CAUSES.get(dimension.name):
         yield ""
         yield cause
+
+
+def _marked(cost: str, step: Step | None) -> str:
+    if step is None:
+        return cost
+    if step.taken_back:
+        return f"{cost} ({step.ratio:.2f}x, taken back)"
+    return f"**{cost} ({step.ratio:.2f}x)**"
+
+
+def _kill(number: int, figures: Mapping[str, float]) -> str:
+    terms = f" ({figures['terms']:.0f} terms)" if "terms" in figures else ""
+    return f"{shown(figures['failover_s'])} s at {number:,}{terms}"
 
 
 def _draw(folder: Path, lines: Sequence[Line]) -> set[str]:

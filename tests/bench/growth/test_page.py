@@ -1,5 +1,6 @@
 """The page of growth: which commit and day it is of, and which steps are growth."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ def line(work: int, cpu_us: float, *, failover_s: float = 0.2) -> Line:
 
 
 def written(path: Path, lines: list[Line]) -> str:
+    path.mkdir(exist_ok=True)
     page.write(path / "growth.md", lines)
     return (path / "growth.md").read_text()
 
@@ -35,3 +37,50 @@ def test_a_part_of_the_decades_does_not_replace_the_page(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="lose them: topics 1000"):
         page.write(tmp_path / "growth.md", [line(10, 90.0)])
     assert (tmp_path / "growth.md").read_text() == before
+
+
+def test_a_step_that_the_next_decade_takes_back_is_noise_and_any_other_is_growth(
+    tmp_path: Path,
+) -> None:
+    """Each decade is measured once, so only the decade behind a step can say which it was; the last step counts."""
+    costs = {10: 100.0, 100: 130.0, 1_000: 105.0, 10_000: 120.0, 100_000: 125.0, 1_000_000: 140.0}
+    lines = [line(*each) for each in costs.items()]
+    text = written(tmp_path, lines)
+
+    assert list(page.verdicts(lines)) == [
+        "Topics of four queues: **1.14x from 1,000 to 10,000**, **1.12x from 100,000 to 1,000,000**; taken back: 1.30x"
+        " from 10 to 100; 100 µs per message at 10, 140 µs at 1,000,000."
+    ]
+    assert "| 100 | 130 (1.30x, taken back) |" in text
+    assert "| 1,000 | 105 |" in text
+    assert "| 10,000 | **120 (1.14x)** |" in text
+    assert "| 100,000 | 125 |" in text
+    assert "| 1,000,000 | **140 (1.12x)** |" in text
+
+
+def test_dimensions_that_grow_come_before_flat_ones() -> None:
+    """A large step that was taken back does not push growth down."""
+    flat = [
+        replace(line(work, cost), peer="keys")
+        for work, cost in ((10, 1.0), (100, 9.0), (1_000, 1.0))
+    ]
+
+    found = list(page.verdicts([*flat, line(10, 100.0), line(100, 112.0)]))
+
+    assert [text.partition(":")[0] for text in found] == [
+        "Topics of four queues",
+        "Sharding keys in use",
+    ]
+    assert found[1].startswith("Sharding keys in use: flat; taken back: 9.00x from 10 to 100;")
+
+
+def test_kills_that_took_longer_than_the_aim_are_named(tmp_path: Path) -> None:
+    """With the terms that they took, where those were noted: more than one means an election without a result."""
+    slow = line(1_000, 100.0, failover_s=0.39)
+    slow.figures["terms"] = 2.0
+    lines = [line(10, 100.0), line(100, 100.0, failover_s=0.42), slow]
+
+    assert "Kills above 0.25 s: 0.42 s at 100, 0.39 s at 1,000 (2 terms)." in written(
+        tmp_path, lines
+    )
+    assert "Kills above" not in written(tmp_path / "other", lines[:1])
