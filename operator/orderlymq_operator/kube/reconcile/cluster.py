@@ -48,7 +48,7 @@ from orderlymq_operator.kube.observe.desired import (
     desired_state,
     leaves,
 )
-from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
+from orderlymq_operator.kube.observe.faulttolerance import fault_tolerance
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.listeners import needs_nodes

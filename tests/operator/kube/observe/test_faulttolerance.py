@@ -12,7 +12,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.placement import HOSTNAME
 from orderlymq_operator.kube.objects.pods import broker_pod
 from orderlymq_operator.kube.observe.cluster import Live
-from orderlymq_operator.kube.observe.fault_tolerance import Tolerance, fault_tolerance, tolerance
+from orderlymq_operator.kube.observe.faulttolerance import Tolerance, fault_tolerance, tolerance
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.kinds import Cluster
