@@ -115,7 +115,7 @@ class Applier(Protocol):
 class LoopFigures:
     """Counters and last values for metrics; plain fields, because they are hot."""
 
-    turns: int = 0
+    iterations: int = 0
     entries_proposed: int = 0
     proposals: int = 0
     bytes_proposed: int = 0

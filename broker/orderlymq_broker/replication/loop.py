@@ -335,7 +335,7 @@ class ReplicationLoop:
         self._turn_is_due = False
         if self._stopped:
             return
-        self.figures.turns += 1
+        self.figures.iterations += 1
         try:
             self._take_turn()
         except Exception as error:

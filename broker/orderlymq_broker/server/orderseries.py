@@ -41,7 +41,7 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
         **series(
             ("group",),
             {
-                "held_oldest_seconds": (
+                "parked_oldest_seconds": (
                     "Age of the oldest key or lane of a group that waits for a release",
                     ages,
                 )

@@ -41,7 +41,7 @@ _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING}
 # What the core says of the state, by its name there.
 _GROUP_GAUGES: Final = {
     "topics": ("topics", "Topics, system topics included"),
-    "groups": ("groups", "Consumer groups"),
+    "groups": ("consumer_groups", "Consumer groups"),
     "members": ("members", "Members of consumer groups"),
     "locksHeld": ("locks_held", "Queue locks that have a holder"),
     "heldPulls": ("held_pulls", "Pulls that wait for a message (long polling)"),
@@ -346,7 +346,7 @@ class Reporter:
             for name, text in _STORE_COUNTERS.items()
         }
         return stores | {
-            "turns": ("Iterations of the replication loop", figures.turns),
+            "replication_iterations": ("Iterations of the replication loop", figures.iterations),
             "entries_proposed": (
                 "Raft entries proposed by this replica as leader",
                 figures.entries_proposed,

@@ -86,8 +86,8 @@ class ConsumerGroupSpec(Model):
     on_dead_letter: Literal["Continue", "HoldKey", "StopQueue"] = Field(
         default="Continue",
         description="Policy for messages behind a dead letter of an Ordered group. Continue: later messages of its key "
-        "are consumed. HoldKey: they go to the dead letters, too, until `orderlymq group release` lets "
-        "the key go; members with the Python SDK only. StopQueue: there are no dead letters, the message "
+        "are consumed. HoldKey: they go to the dead letters, too, until `orderlymq group release` "
+        "releases the key; members with the Python SDK only. StopQueue: there are no dead letters, the message "
         "is tried for ever and its queue waits.",
     )
     concurrency: Literal["Queue", "Key"] = Field(

@@ -78,13 +78,13 @@ def test_the_age_is_that_of_the_oldest_lane_that_waits_for_a_release() -> None:
     member = Member(shell)
     x, y, z = member.fetch()
     member.say("retry", z, delay_millis=100_000)
-    assert rows(shell, "held_oldest_seconds") == {}
+    assert rows(shell, "parked_oldest_seconds") == {}
 
     member.say("retry", x, tries_max=1)
     shell.pass_time(7_000, step=1_000)
     member.say("retry", y, tries_max=1)
 
-    ((group, age),) = rows(shell, "held_oldest_seconds").items()
+    ((group, age),) = rows(shell, "parked_oldest_seconds").items()
     assert group == ("billing",)
     assert age == pytest.approx(7, abs=0.5)
 
@@ -109,7 +109,7 @@ def test_of_many_lanes_that_wait_for_a_release_one_is_looked_at(
             yield each
 
     monkeypatch.setattr(LaneQueue, "in_state", counting)
-    (age,) = rows(shell, "held_oldest_seconds").values()
+    (age,) = rows(shell, "parked_oldest_seconds").values()
 
     assert len({id(each) for each in seen}) == 1
     assert age == pytest.approx(8, abs=0.5)
@@ -136,7 +136,7 @@ def test_the_age_is_that_of_the_oldest_parked_key(held: AdminShell) -> None:
         create(held, KeyParked("billing", "orders", queue, "k", 0, "M", 1))
     held.pass_time(3_000)
 
-    assert rows(held, "held_oldest_seconds") == {("billing",): pytest.approx(5, abs=0.5)}
+    assert rows(held, "parked_oldest_seconds") == {("billing",): pytest.approx(5, abs=0.5)}
 
 
 def test_the_oldest_lane_of_each_state_is_timed() -> None:

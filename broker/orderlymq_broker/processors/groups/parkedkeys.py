@@ -50,8 +50,8 @@ _STALE: Final = (
 )
 _STOPPED: Final = "group {group} says onDeadLetter: StopQueue; the message is tried again"
 _FULL: Final = (
-    f"group {{group}} holds {PARKED_KEYS_MAX} keys, the most there may be; the queue stops instead of "
-    "letting a key pass: repair what fails and let keys go (orderlymq group parked, orderlymq group release)"
+    f"group {{group}} has parked {PARKED_KEYS_MAX} keys, the most there may be; the queue stops instead of "
+    "letting a key pass: repair what fails and release them (orderlymq group parked, orderlymq group release)"
 )
 _NOT_BY_KEY: Final = (
     "action {action!r} is for lanes: what failed under a key that group[{group}] holds by queue is a dead letter already; "

@@ -227,8 +227,8 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "holdsFull": (
         ("group",),
-        "group {group} holds {keys} keys, the most there may be: its next dead letter stops a queue; "
-        "repair what fails and let keys go (orderlymq group parked {group}, orderlymq group release)",
+        "group {group} has parked {keys} keys, the most there may be: its next dead letter stops a queue; "
+        "repair what fails and release them (orderlymq group parked {group}, orderlymq group release)",
     ),
     "hotQueues": (
         ("topic", "queue_id"),

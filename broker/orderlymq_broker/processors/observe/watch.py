@@ -68,7 +68,7 @@ _Part = Generator[int, None, list[Row]]
 _COUNTED: Final = (
     ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
     ("duplicate_clients", "duplicates", "Client ids on two live connections"),
-    ("disagreeing_groups", "disagreeing", "Groups whose members want different things"),
+    ("disagreeing_consumer_groups", "disagreeing", "Consumer groups whose members disagree"),
     ("hot_queues", "hotQueues", "Queues with far more than their share of messages"),
     ("hot_keys", "hotKeys", "Keys with a fifth or more of their topic's messages"),
 )

@@ -153,7 +153,7 @@ class ParkedTable:
         wall_ms: int,
         writes: TableWrites,
     ) -> ParkedOutcome | Refused:
-        """Hold a key, count what follows it, or let it go."""
+        """Hold a key, count what follows it, or release it."""
         match record:
             case KeyParked():
                 return self._hold(record, locks, offsets, wall_ms, writes)
