@@ -65,7 +65,7 @@ def _take_up(space: Space, taken: dict[str, tuple[str, int]]) -> None:
         address = str(service["spec"]["clusterIP"])
         for host in route["spec"]["hostnames"]:
             if host not in taken:
-                # A node's kube-proxy leads to the pods of a Service whoever comes.
+                # A node's kube-proxy leads every caller to the pods of a Service.
                 lead("replace", IPv4Network(address), node_address(space))
                 taken[host] = (address, int(backend["port"]))
         if "status" not in route:

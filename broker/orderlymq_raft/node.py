@@ -105,7 +105,7 @@ class Node:
 
     @property
     def memberships(self) -> tuple[Membership, ...]:
-        """Return all memberships that may be in force: the settled one, then those that the log adds."""
+        """Return all memberships that may be effective: the settled one, then those that the log adds."""
         return tuple(membership for _, membership in self._state.configs)
 
     @property

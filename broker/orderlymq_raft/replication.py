@@ -71,7 +71,7 @@ def handle_install_snapshot_response(state: RaftState, message: InstallSnapshotR
     if progress is None:
         return
     progress.recently_active = True
-    # Whoever has put a state in place was told nothing since: see the end of handle_heartbeat_response.
+    # The peer has heard of no commit since it put the state in place: see the end of handle_heartbeat_response.
     progress.sent_commit = NO_INDEX
     _acknowledge(state, message.sender, progress, message.index)
 

@@ -64,7 +64,7 @@ UNSENDABLE_TOPICS: Final = frozenset(
     }
 )
 
-# The group of whoever only looks: every broker knows it, and it never holds a lock.
+# Tools that only read use this group. Every broker knows it, and it never holds a lock.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 
 SYSTEM_GROUPS: Final = frozenset(

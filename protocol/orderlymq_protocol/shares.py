@@ -1,7 +1,7 @@
 """
 The shares that members of a group get of a topic's queues, by the two strategies that brokers serve as well.
 
-Rule: whoever computes a share, a member in any language or a broker, comes to the same one for the same sorted lists.
+Rule: members in any language and the broker compute the same share from the same sorted lists.
 """
 
 from collections.abc import Sequence

@@ -127,7 +127,7 @@ class Peers:
             self._instance.loop.note_stickiness(node, sticks_ms)
 
     def snapshot_shown(self, node: NodeId, index: int) -> None:
-        """Keep what follows a state that *node* takes in: whoever leads next must have it."""
+        """Keep the log after a state that *node* takes in: the next leader must have it."""
         now = self._clock.seconds()
         self._busy_until[node] = now + SAID_S if index else now
         if index:

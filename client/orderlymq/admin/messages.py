@@ -146,7 +146,7 @@ def origin_ids(letter: ReceivedMessage) -> list[str]:
 
 
 def redriven(letter: ReceivedMessage, topic: str, identity: str) -> Message:
-    """Return the message that a dead letter is redriven to a topic as; *identity* is its unique key, whoever redrives it."""
+    """Return the message that a dead letter is redriven to a topic as; *identity* is its unique key in every redrive."""
     message = _sent_again(letter, topic)
     message.properties = {**message.properties, REDRIVES: str(redrives_of(letter) + 1)}
     message.unique_key = identity

@@ -206,7 +206,7 @@ def _is_by_key(broker_group: str, row: BlockedReport, parts: Parts | None) -> bo
     reading = None if parts is None else parts.lanes.readings.get(broker_group)
     if reading is not None and reading.value is not None:
         return reading.value.concurrency == BY_KEY
-    # Whoever holds a queue takes it whole.
+    # A member that holds a queue takes it whole.
     return False if row.holder else row.by_key
 
 

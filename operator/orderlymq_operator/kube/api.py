@@ -437,7 +437,7 @@ class Api:
         return True
 
     def must_lead(self) -> None:
-        """Do nothing while this operator may act; whoever writes to brokers or name servers asks before.
+        """Do nothing while this operator may act; each write to brokers or name servers asks before.
 
         Raises:
             RetryLaterError: another one may lead, and what was planned here may be old.

@@ -217,7 +217,7 @@ def _secrets_of(spec: ClusterSpec) -> Iterator[str | None]:
 
 
 def _credentials(destination: Destination) -> str | None:
-    """Return the Secret that opens a place of backups: whoever reads one knows all messages and accounts."""
+    """Return the Secret that opens a place of backups. Who reads it knows all messages and accounts."""
     store = destination.object_store
     named = None if store is None else store.credentials_secret_ref
     return None if named is None else named.name

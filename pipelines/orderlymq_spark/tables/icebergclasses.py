@@ -1,7 +1,7 @@
 """
 Which classes pyiceberg makes objects of by their names: its own, and those that the configuration here names.
 
-A REST catalogue sends properties with its answers, and whoever may write a table sets its properties. Some of these name a class of any
+A REST catalogue sends properties with its answers, and each writer of a table sets its properties. Some of these name a class of any
 module, which pyiceberg imports and calls with what it was sent. So the catalogue, and every writer of the table, could run a program in
 the driver. The rule holds in each process that has opened a catalogue by `iceberg.open_catalog`.
 """

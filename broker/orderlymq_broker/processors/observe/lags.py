@@ -1,8 +1,8 @@
 """
 Lags of groups as a look finds them: which are shown, and whose store times are read.
 
-The rules: a look reads some hundred store times from the store, and those of messages in memory; whoever waits for a reading
-gets it before those that had one later. Who looks: ``watch.py``.
+The rules: a look reads some hundred store times from the store, and those of messages in memory. The queue whose last reading is
+the oldest gets the next one. Who looks: ``watch.py``.
 """
 
 from dataclasses import dataclass

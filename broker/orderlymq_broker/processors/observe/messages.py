@@ -196,7 +196,7 @@ class Failures:
         self._rows: OrderedDict[tuple[str, str], tuple[int, Row]] = OrderedDict()
 
     def appended(self, records: Sequence[Append]) -> None:
-        """Note messages that come to a retry topic or to dead letters, and count the latter, whoever has sent them there."""
+        """Note messages that come to a retry topic or to dead letters, from any sender, and count the dead letters."""
         topics = self._context.state.topics.by_id
         for topic_id in {record.topic_id for record in records}:
             topic = topics.get(topic_id)

@@ -75,7 +75,7 @@ class OffsetTable:
         return OffsetsMoved(len(known), len(commits) - len(known), tuple(reset))
 
     def advance(self, commit: Commit, writes: TableWrites) -> bool:
-        """Move one offset forward, whoever says so; return whether it was lower."""
+        """Move one offset forward without a check of the sender; return whether it was lower."""
         queues = self._queues(commit)
         present = queues.get(commit.queue_id)
         if present is not None and commit.offset <= present:

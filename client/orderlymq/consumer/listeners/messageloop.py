@@ -5,7 +5,7 @@ Rules: a message is done when the loop asks for the next one, or when the consum
 without an error: Python does not show a loop how it is left. An exception that leaves the block, or ends the loop's own task, leaves
 its last message undone. So does a loop of another thread, or of a task that still runs, that was left before the block ends.
 The consumer hands out nothing while no loop asks, and never two messages at the same time. A body that still works keeps its
-message, whoever closes the consumer: the message has ended when the loop asks for the next one, when the loop is left (nobody has
+message when the consumer is closed: the message has ended when the loop asks for the next one, when the loop is left (nobody has
 its iterator any more; inside `async with`, when the block ends or another loop begins), or when its task ends.
 The body is in the task that calls `anext`, whatever task waits for the answer, as `asyncio.wait_for` has one before Python 3.12. A task
 that returns the message has handed it on, and its end says nothing.
