@@ -7,7 +7,7 @@ to the writer thread. Which options were measured, and why these: ``options.py``
 
 What retention drops, the messages from the first one up to a key, is hidden immediately and deleted by `reclaim`. A deletion
 among new bodies would make their file overlap with all that is kept, and compaction would rewrite that
-(docs/adr/0012-bodies-in-tables.md).
+(docs/adr/0012-bodies-in-sst-blocks.md).
 """
 
 import errno
