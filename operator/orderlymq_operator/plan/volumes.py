@@ -3,6 +3,7 @@ Sizes of volumes that grow before they are full.
 
 Pure. Rules: all volumes of a raft group have one size, because each replica holds the whole log. A group grows by one step
 when one of its disks is used beyond the threshold, and not again before every volume has the size that it asked for.
+The threshold that counts lies below the use at which brokers refuse sends: a disk would hardly get fuller.
 """
 
 from collections.abc import Collection
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.resources.autogrow import AutoGrow
+from orderlymq_operator.resources.kinds import Cluster
 
+# Below config.diskMaxUsedSpaceRatio, in points: brokers refuse backups two points below it, and growth takes time.
+GROWTH_MARGIN: Final = 5
 _UNITS: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
@@ -21,6 +25,15 @@ class Volume:
     requested: int
     capacity: int
     used: float | None
+
+
+def growth_of(cluster: Cluster) -> AutoGrow | None:
+    """Return how volumes grow, with the threshold that counts; None where they do not."""
+    growth = cluster.spec.storage.auto_grow
+    if growth is None:
+        return None
+    reached = cluster.spec.config.disk_max_used_space_ratio - GROWTH_MARGIN
+    return growth.model_copy(update={"threshold": min(growth.threshold, reached)})
 
 
 def wanted_size(size: int, growth: AutoGrow | None, volumes: Collection[Volume]) -> int:

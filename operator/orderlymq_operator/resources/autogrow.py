@@ -16,7 +16,9 @@ class AutoGrow(Model):
     """When and how far volumes grow."""
 
     threshold: Annotated[int, Field(ge=30, le=95)] = Field(
-        default=80, description="Percentage of a replica's disk in use from which its group grows."
+        default=80,
+        description="Percentage of a replica's disk in use from which its group grows; at most five points below "
+        "config.diskMaxUsedSpaceRatio, at which sends are refused.",
     )
     step: Quantity = Field(
         default=Quantity("10Gi"),

@@ -5,11 +5,12 @@ Pure. Rule: a figure that hovers around a limit is reported once. A limit that w
 it, and figures are rounded, so that a Cluster under a steady load is not written again and again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.volumes import GROWTH_MARGIN
 from orderlymq_operator.resources.kinds import Cluster
 
 # A broker's loop is one thread; beyond this share of a CPU its queues of work begin to grow.
@@ -56,14 +57,14 @@ def _busy(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
 
 
 def _full(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
-    if cluster.spec.storage.auto_grow is not None:
-        return None  # StorageReady reports when growing comes to its end
     used = {
         name: status.disk_used
         for name, status in live.statuses.items()
         if status.disk_used is not None
     }
     limit = cluster.spec.config.disk_max_used_space_ratio
+    if cluster.spec.storage.auto_grow is not None:
+        return _ungrown(used, limit, was)
     full = _beyond(used.items(), limit / 100 - DISK_MARGIN, DISK_BACK if was else 0.0)
     if full is None:
         return None
@@ -71,6 +72,18 @@ def _full(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
     text = (
         f"the disk of {name} is {_percent(share)} % full, sends are refused at {limit} %; raise spec.storage.size "
         f"(now {cluster.spec.storage.size}), shorten retention, or add groups (now {cluster.spec.groups})"
+    )
+    return "DiskFills", text
+
+
+def _ungrown(used: Mapping[str, float], limit: int, was: bool) -> tuple[str, str] | None:
+    """Return which disk refuses sends although its volume should have grown before; growth ends it."""
+    full = _beyond(used.items(), limit / 100, GROWTH_MARGIN / 100 if was else 0.0)
+    if full is None:
+        return None
+    text = (
+        f"the disk of {full[0]} has reached {limit} %, at which sends are refused; StorageReady says why its volume has not "
+        "grown, else raise storage.autoGrow.step"
     )
     return "DiskFills", text
 

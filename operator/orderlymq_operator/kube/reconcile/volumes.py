@@ -16,7 +16,13 @@ from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.plan.volumes import Volume, is_exhausted, size_text, wanted_size
+from orderlymq_operator.plan.volumes import (
+    Volume,
+    growth_of,
+    is_exhausted,
+    size_text,
+    wanted_size,
+)
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.quantities import quantity
 
@@ -128,10 +134,10 @@ async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
 
 def wanted_sizes(cluster: Cluster, live: Live, groups: Iterable[str]) -> dict[str, str]:
     """Return the size that the volumes of each group should have."""
-    storage = cluster.spec.storage
+    storage, growth = cluster.spec.storage, growth_of(cluster)
     found = {}
     for group in groups:
-        size = wanted_size(storage.size.size_bytes, storage.auto_grow, _volumes(live, group))
+        size = wanted_size(storage.size.size_bytes, growth, _volumes(live, group))
         found[group] = str(storage.size) if size == storage.size.size_bytes else size_text(size)
     return found
 
@@ -139,7 +145,7 @@ def wanted_sizes(cluster: Cluster, live: Live, groups: Iterable[str]) -> dict[st
 def _exhausted(cluster: Cluster, live: Live, groups: Iterable[str]) -> str:
     """Return which group fills its volumes and may not grow any more; empty when none does."""
     storage = cluster.spec.storage
-    growth = storage.auto_grow
+    growth = growth_of(cluster)
     if growth is None:
         return ""
     for group in groups:

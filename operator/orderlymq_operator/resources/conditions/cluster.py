@@ -222,8 +222,8 @@ REASONS: Final = (
         (CLUSTER,),
         ("CapacitySufficient",),
         "False",
-        "A disk comes near config.diskMaxUsedSpaceRatio, at which sends are refused; the message has the figure.",
-        "Raise spec.storage.size, set spec.storage.autoGrow, add groups, or shorten retention, which must be confirmed.",
+        "A disk comes near config.diskMaxUsedSpaceRatio, at which sends are refused, or has reached it although storage.autoGrow is set.",
+        "See StorageReady where storage.autoGrow is set. Raise spec.storage.size, set spec.storage.autoGrow, add groups, or shorten retention, which must be confirmed.",
     ),
     Reason(
         "UpToDate",

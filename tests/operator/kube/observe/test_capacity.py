@@ -66,3 +66,15 @@ def test_volumes_that_grow_by_themselves_are_no_lack_of_room() -> None:
     grows: dict[str, Any] = {"storage": {"autoGrow": {"limit": "100Gi"}}}
 
     assert look(disk=0.89, **grows) == ENOUGH
+
+
+def test_a_disk_that_refuses_sends_is_reported_although_its_volume_should_grow() -> None:
+    """Law: nothing is called enough while sends are refused; a volume that has grown ends it."""
+    grows: dict[str, Any] = {"storage": {"autoGrow": {"limit": "100Gi"}}}
+    full = look(disk=0.9, **grows)
+
+    assert (full.status, full.reason) == ("False", "DiskFills")
+    assert "demo-0-0 has reached 90 %" in full.message
+    assert "StorageReady" in full.message
+    assert look(disk=0.86, previous=full, **grows) == full
+    assert look(disk=0.84, previous=full, **grows) == ENOUGH

@@ -66,6 +66,28 @@ async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCl
     assert growing.condition("StorageReady")["status"] == "True"
 
 
+@pytest.mark.parametrize("ratio", [10, 72])
+async def test_a_volume_grows_before_its_broker_refuses_sends(
+    growing: SmallCluster, ratio: int
+) -> None:
+    """Law: sends are refused at diskMaxUsedSpaceRatio, backups two points below; a greater threshold never comes true."""
+    growing.change(config={"diskMaxUsedSpaceRatio": ratio})
+    growing.serve(disk={"ratio": ratio / 100 - 0.06})
+    await settle(growing)
+    calm = asked(growing)
+    growing.serve(disk={"ratio": ratio / 100 - 0.04})
+    await settle(growing)
+    first = asked(growing)
+    grant(growing)
+    await settle(growing)
+    grant(growing)
+    await settle(growing)
+
+    assert (calm, first, asked(growing)) == ("20Gi", "30Gi", "35Gi")
+    assert growing.condition("StorageReady")["reason"] == "GrowthLimitReached"
+    assert f"more than {ratio - 5} % full" in growing.condition("StorageReady")["message"]
+
+
 def events(small: SmallCluster) -> list[tuple[str, str, str]]:
     """Return the events about room, the oldest first."""
     told = {reason.name for reason in REASONS if "StorageReady" in reason.conditions}
