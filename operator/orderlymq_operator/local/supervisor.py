@@ -13,7 +13,7 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -39,13 +39,13 @@ from orderlymq_operator.plan.actions import (
     lane_of,
 )
 from orderlymq_operator.plan.descriptions import describe
-from orderlymq_operator.plan.forecast.effects import Forecast
+from orderlymq_operator.plan.forecast.effects import Forecast, ResourceForecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan_accepted, without_gone
 from orderlymq_operator.plan.refusals import of_change
 from orderlymq_operator.plan.settings import live_changes
 from orderlymq_operator.resources.cluster.cluster import Tls
-from orderlymq_operator.resources.kinds import Desired, declared_name
+from orderlymq_operator.resources.kinds import Desired, Pipeline, declared_name
 from orderlymq_operator.resources.manifests.reader import Manifest, combine
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.process.waits import wait_for
@@ -396,7 +396,8 @@ class Supervisor:
                 return Forecast(refusals=tuple(unusable))
             observed = await self._running_backend().observe()
             observed = replace(observed, secrets=fingerprints(desired.users))
-            return await asyncio.to_thread(forecast, desired, observed)
+            said = await asyncio.to_thread(forecast, desired, observed)
+            return replace(said, resources=(*said.resources, *_not_run_here(manifests)))
 
     def _unusable(self, desired: Desired, manifests: Sequence[Manifest]) -> list[Refuse]:
         """Return what *desired* needs of this machine and cannot have: files, and ports of what it adds."""
@@ -479,3 +480,11 @@ class Supervisor:
         if self._backend is None:
             raise AssertionError("the supervisor does not run")
         return self._backend
+
+
+def _not_run_here(manifests: Sequence[Manifest]) -> Iterator[ResourceForecast]:
+    """Yield the Pipelines, which only Kubernetes carries out; `combine` refuses Backups and leaves these out."""
+    text = "nothing happens, because only Kubernetes runs its drivers; here run `orderlymq pipeline run FILE`"
+    for each in manifests:
+        if isinstance(each.resource, Pipeline):
+            yield ResourceForecast(Subject("Pipeline", each.resource.metadata.name), note=text)

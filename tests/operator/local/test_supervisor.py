@@ -19,6 +19,7 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.descriptions import describe
+from orderlymq_operator.plan.forecast.report import report_of, text_of
 from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, parse
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -243,6 +244,21 @@ async def test_a_forecast_says_the_steps_that_follow_and_does_none(
             ("orders", []),
             ("billing", []),
         ]
+
+
+async def test_a_forecast_says_that_no_pipeline_runs_here(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: nobody waits for what is left out in silence; and nothing happens, so that nothing is a change."""
+    example = Path(__file__).parents[3] / "examples" / "pipelines" / "lag.yaml"
+    found = parse(await asyncio.to_thread(example.read_text), "lag.yaml")
+    async with running(directory, ports, replicas=1) as supervisor:
+        report = report_of(await supervisor.forecast(found, prune=False))
+
+    assert not report["changes"]
+    said = text_of(report).splitlines()
+    assert said[-1] == "Nothing to change."
+    assert "only Kubernetes runs its drivers; here run `orderlymq pipeline run FILE`" in said[-2]
 
 
 async def test_a_forecast_names_a_new_user(

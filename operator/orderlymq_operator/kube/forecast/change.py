@@ -232,14 +232,19 @@ def _set_later(present: Present, changed: Sequence[Item]) -> Iterator[Refuse]:
         known["Cluster", present.item.namespace, present.item.name] = present.item
     for item in changed:
         old = known.get((item.kind, item.namespace, item.name))
-        if old is None or old.manifest is None or item.manifest is None:
-            continue
-        name = item.name if item.kind == "Cluster" else subject_of(item).name
-        for field in fields_set_once(item.kind):
-            if _value(old.manifest, field) != _value(item.manifest, field):
-                advice = "leave it as it is, or make another object"
-                reason = "it cannot be set, changed or removed later"
-                yield Refuse(item.kind, name, f"spec.{field}", reason, advice)
+        if old is not None:
+            yield from set_later(old, item)
+
+
+def set_later(old: Item, item: Item) -> Iterator[Refuse]:
+    """Yield which fields of one object can neither be set nor changed nor taken away later, and are."""
+    if old.manifest is None or item.manifest is None:
+        return
+    for field in fields_set_once(item.kind):
+        if _value(old.manifest, field) != _value(item.manifest, field):
+            advice = "leave it as it is, or make another object"
+            reason = "it cannot be set, changed or removed later"
+            yield Refuse(item.kind, subject_of(item).name, f"spec.{field}", reason, advice)
 
 
 def _value(manifest: Resource, field: str) -> object:

@@ -1,27 +1,42 @@
 """
 Reads the inputs of the forecast from the API server by a kubeconfig; and the forecast of files.
 
-Rule: it only reads: custom resources, and what the operator made for their Clusters.
+Rule: it only reads: custom resources, what the operator made for their Clusters, and Backups of a schedule.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 
 from kubernetes.aio.config import ConfigException
 
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError
 from orderlymq_operator.kube.forecast.change import Present, forecast_change, item_of
+from orderlymq_operator.kube.forecast.using import forecast_using
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.cluster import Live, read_objects
 from orderlymq_operator.kube.observe.desired import subject_of
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
-from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, cluster_of
+from orderlymq_operator.kube.observe.inventory import (
+    ClusterKey,
+    Inventory,
+    Item,
+    cluster_of,
+    read_item,
+)
 from orderlymq_operator.kube.observe.lister import Lister
-from orderlymq_operator.kube.resources import CLUSTERS, resource_of
+from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, Json, Resource, resource_of
 from orderlymq_operator.plan.actions import Refuse
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.cluster.cluster import ANY_NAMESPACE
-from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Topic, User, Using
+from orderlymq_operator.resources.kinds import (
+    Cluster,
+    ConsumerGroup,
+    ScheduledBackup,
+    Topic,
+    User,
+    Using,
+)
 from orderlymq_operator.resources.manifests.reader import Manifest
 
 
@@ -44,12 +59,73 @@ async def forecast_files(
 
 async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str) -> Forecast:
     """Return what applying *manifests* will do; those without a namespace go to *namespace*."""
-    resources = [each.resource for each in manifests if not isinstance(each.resource, Using)]
-    if not resources:
-        return Forecast()  # of no namespace an inventory reads all, which few may
-    if not await api.serves(CLUSTERS):
-        text = f"the API server has no definition of {CLUSTERS.kind} ({CLUSTERS.api_version}); the chart installs it"
-        raise ApiError(text, 404)
+    every = [each.resource for each in manifests]
+    for definition in dict.fromkeys(
+        (CLUSTERS, *(resource_of({"kind": each.kind}) for each in every))
+    ):
+        if not await api.serves(definition):
+            text = f"the API server has no definition of {definition.kind} ({definition.api_version}); the chart installs it"
+            raise ApiError(text, 404)
+    resources = [each for each in every if not isinstance(each, Using)]
+    made = {
+        (each.metadata.namespace or namespace, each.metadata.name)
+        for each in resources
+        if isinstance(each, Cluster)
+    }
+    said = [await _of_clusters(api, resources, namespace)] if resources else []
+    said += [
+        await _of_using(api, each, each.metadata.namespace or namespace, made)
+        for each in every
+        if isinstance(each, Using)
+    ]
+    return _joined(said)
+
+
+def _joined(said: Sequence[Forecast]) -> Forecast:
+    return Forecast(
+        tuple(resource for each in said for resource in each.resources),
+        tuple(step for each in said for step in each.steps),
+        tuple(refusal for each in said for refusal in each.refusals),
+        all(each.complete for each in said),
+    )
+
+
+async def _of_using(api: Api, wanted: Using, place: str, made: Collection[ClusterKey]) -> Forecast:
+    """Return what applying one manifest will do; *made* are Clusters that are applied with it."""
+    present = await _read(api, resource_of({"kind": wanted.kind}), place, wanted.metadata.name)
+    after = item_of(wanted, place, present)
+    is_schedule = isinstance(wanted, ScheduledBackup)
+    found = await api.list(BACKUPS, place) if present is not None and is_schedule else []
+    return forecast_using(
+        None if present is None else read_item(after.resource, present),
+        after,
+        cluster_found=await _has_cluster(api, after, made),
+        backups=[read_item(BACKUPS, each) for each in found],
+        now=datetime.now(UTC),
+    )
+
+
+async def _has_cluster(api: Api, item: Item, made: Collection[ClusterKey]) -> bool:
+    """Return whether the Cluster is there that an object uses; where nobody may look, it counts as there."""
+    reference = getattr(getattr(item.manifest, "spec", None), "cluster_ref", None)
+    if reference is None:
+        return True
+    key = getattr(reference, "namespace", None) or item.namespace, reference.name
+    try:
+        return key in made or await _read(api, CLUSTERS, *key) is not None
+    except ForbiddenError:
+        return True
+
+
+async def _read(api: Api, resource: Resource, namespace: str, name: str) -> Json | None:
+    found = await api.list(resource, namespace, fields=f"metadata.name={name}")
+    return found[0] if found else None
+
+
+async def _of_clusters(
+    api: Api, resources: Sequence[Cluster | Topic | ConsumerGroup | User], namespace: str
+) -> Forecast:
+    """Return what applying manifests of Clusters and their parts will do, over all Clusters that they concern."""
     places = {each.metadata.namespace or namespace for each in resources}
     places |= {
         each.spec.cluster_ref.namespace
@@ -61,11 +137,10 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
     refused: list[Refuse] = []
     for each in resources:
         place = each.metadata.namespace or namespace
-        resource, named = resource_of({"kind": each.kind}), f"metadata.name={each.metadata.name}"
-        found = await api.list(resource, place, fields=named)
-        item = item_of(each, place, found[0] if found else None)
+        found = await _read(api, resource_of({"kind": each.kind}), place, each.metadata.name)
+        item = item_of(each, place, found)
         assert item.cluster is not None, "what only uses a Cluster was left out"
-        if found and (before := cluster_of(each.kind, found[0])) not in (None, item.cluster):
+        if found and (before := cluster_of(each.kind, found)) not in (None, item.cluster):
             refused.append(_moved(item, before))
             continue  # it stays as it is
         changed.setdefault(item.cluster, []).append(item)
@@ -73,12 +148,7 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
         forecast_change(await _present(api, inventory, key, items), items)
         for key, items in sorted(changed.items())
     ]
-    return Forecast(
-        tuple(resource for each in said for resource in each.resources),
-        tuple(step for each in said for step in each.steps),
-        (*refused, *(refusal for each in said for refusal in each.refusals)),
-        all(each.complete for each in said),
-    )
+    return _joined([Forecast(refusals=tuple(refused)), *said])
 
 
 async def _whole_inventory(

@@ -246,11 +246,7 @@ class PipelineReconciler:
             chosen,
             [PODS, *known],
         )
-        made = (
-            spark_application(pipeline, environment)
-            if form_of(pipeline.spec) == "SparkApplication"
-            else pipeline_workload(pipeline, environment)
-        )
+        made = driver_workload(pipeline, environment)
         workload, pause = without_pause(made)
         wanted = [_as_large(each, live) for each in supporting_objects(pipeline, environment)]
         answers = self._answers.setdefault(key, Answers(time.monotonic))
@@ -454,6 +450,13 @@ class PipelineReconciler:
             return
         self._reported_at[key] = now
         await self._writer.write(item, conditions, facts)
+
+
+def driver_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
+    """Return what makes the drivers."""
+    if form_of(pipeline.spec) == "SparkApplication":
+        return spark_application(pipeline, environment)
+    return pipeline_workload(pipeline, environment)
 
 
 def _deleted_claim(pipeline: Pipeline, claims: Sequence[Json]) -> str:

@@ -40,10 +40,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class ResourceForecast:
-    """Effects on one resource; none when nothing changes."""
+    """Effects on one resource; none when nothing changes, and *note* may say why that is so."""
 
     subject: Subject
     effects: tuple[Effect, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def report_of(forecast: Forecast) -> Report:
             {
                 "kind": each.subject.kind,
                 "name": each.subject.name,
+                "note": each.note,
                 "effects": [
                     {
                         "kind": effect.kind,
@@ -63,10 +64,12 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     unchanged = []
     for each in report["resources"]:
         name = f"{each['kind']} {each['name']}"
-        if not each["effects"]:
+        if each.get("note"):  # a supervisor of an earlier version sends none
+            yield f"{name}: {each['note']}"
+        elif not each["effects"]:
             unchanged.append(name)
-            continue
-        yield name
+        else:
+            yield name
         for effect in each["effects"]:
             yield f"  {'!' if effect['serious'] else ' '} {effect['kind']}: {effect['text']}"
     if unchanged and report["changes"]:

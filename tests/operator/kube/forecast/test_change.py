@@ -18,6 +18,7 @@ from orderlymq_operator.kube.resources import (
     CONFIG_MAPS,
     CONSUMER_GROUPS,
     NODES,
+    PIPELINES,
     PODS,
     SERVICES,
     STATEFUL_SETS,
@@ -61,13 +62,16 @@ async def _forecast(small: SmallCluster, text: str) -> Forecast:
         return await forecast_with(api, parse(text, "new.yaml"), NAMESPACE)
 
 
-async def test_files_with_pipelines_alone_ask_for_nothing(small: SmallCluster) -> None:
-    """Law: who may read one namespace plans a file of it; a Pipeline changes no Cluster."""
+async def test_files_with_pipelines_alone_read_their_namespace_alone(small: SmallCluster) -> None:
+    """Law: who may read one namespace plans a file of it."""
     path = next((Path(__file__).parents[4] / "examples" / "pipelines").glob("*.yaml"))
     small.server.asked.clear()
 
-    assert await _forecast(small, path.read_text()) == Forecast()
-    assert small.server.asked == []
+    said = await _forecast(small, path.read_text())
+
+    assert [each.subject.kind for each in said.resources] == ["Pipeline"]
+    read = {asked for _, asked, *_ in small.server.asked if asked != CLUSTERS.root}
+    assert read == {PIPELINES.path(NAMESPACE), CLUSTERS.path(NAMESPACE)}
 
 
 async def test_a_plan_says_that_the_only_replica_is_not_restarted_while_its_volume_would_go(

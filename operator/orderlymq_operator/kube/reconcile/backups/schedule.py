@@ -7,7 +7,7 @@ only after schedule and Backups were read.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -79,7 +79,7 @@ class ScheduleReconciler:
     async def _advance(
         self, item: Item, wanted: ScheduledBackup, schedule: Schedule
     ) -> float | None:
-        now, made = self._now(), self._made(item)
+        now, made = self._now(), made_by(item, self._inventory.items("Backup"))
         busy = any(each.phase not in ENDED for each in made)
         noted, suspended = _moment(item.status.get("nextScheduleTime")), wanted.spec.suspend
         found = due(schedule, noted, now, suspended=suspended, busy=False)
@@ -102,19 +102,6 @@ class ScheduleReconciler:
 
     # -- the Backups ---------------------------------------------------------------------------------
 
-    def _made(self, item: Item) -> list[MadeBackup]:
-        """Return the Backups of this very schedule that are not being deleted.
-
-        What one of the name before has stored stays, whatever this one keeps.
-        """
-        return [
-            MadeBackup(each.name, datetime.fromisoformat(each.created), each.status.get("phase"))
-            for each in self._inventory.items("Backup")
-            if each.namespace == item.namespace
-            and item.uid in each.owners
-            and each.deleting_since is None
-        ]
-
     async def _make(self, item: Item, wanted: ScheduledBackup, at: datetime) -> str:
         made = backup_of(wanted, at)
         name = str(made["metadata"]["name"])
@@ -132,14 +119,16 @@ class ScheduleReconciler:
 
         What watches showed may be old: somebody may keep more by now, or may have deleted others.
         """
-        if not surplus(self._made(item), wanted.spec.retention, now):
+        made = made_by(item, self._inventory.items("Backup"))
+        if not surplus(made, wanted.spec.retention, now):
             return []
         self._inventory.invalidate(BACKUPS.kind)
         await self._inventory.refresh(item.key)
         read = await self._inventory.read(SCHEDULED_BACKUPS, item.key)
         if read is None or read.uid != item.uid or not isinstance(read.manifest, ScheduledBackup):
             return []
-        return surplus(self._made(read), read.manifest.spec.retention, now)
+        made = made_by(read, self._inventory.items("Backup"))
+        return surplus(made, read.manifest.spec.retention, now)
 
     async def _drop(self, namespace: str, name: str) -> None:
         """Delete a Backup and what is stored of it."""
@@ -158,6 +147,20 @@ class ScheduleReconciler:
             await self._api.patch(BACKUPS, namespace, name, change)
         await self._api.delete(BACKUPS, namespace, name, uid=found.uid)
         _log.info("%s: Backup %s is not kept", namespace, name)
+
+
+def made_by(item: Item, backups: Iterable[Item]) -> list[MadeBackup]:
+    """Return the Backups of this very schedule that are not being deleted.
+
+    What one of the name before has stored stays, whatever this one keeps.
+    """
+    return [
+        MadeBackup(each.name, datetime.fromisoformat(each.created), each.status.get("phase"))
+        for each in backups
+        if each.namespace == item.namespace
+        and item.uid in each.owners
+        and each.deleting_since is None
+    ]
 
 
 def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:

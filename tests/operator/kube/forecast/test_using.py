@@ -1,0 +1,225 @@
+"""The forecast of Pipelines, Backups and ScheduledBackups, against reconciles that then carry the change out."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orderlymq_operator.kube.forecast.reader import forecast_with
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects.names import ANNOTATION_PAUSE
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleReconciler
+from orderlymq_operator.kube.resources import (
+    BACKUPS,
+    CLUSTERS,
+    PIPELINES,
+    SCHEDULED_BACKUPS,
+    STATEFUL_SETS,
+    Json,
+)
+from orderlymq_operator.plan.forecast.effects import SERIOUS, Forecast
+from orderlymq_operator.plan.forecast.report import report_of, text_of
+from orderlymq_operator.resources.manifests.reader import parse
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.reconcile import pipelineworld
+from tests.operator.kube.reconcile.pipelineworld import STREAM, World, one_pipeline
+from tests.operator.kube.samples import NAMESPACE, custom
+
+_FILES = Path(__file__).parents[4] / "examples"
+_EXAMPLES = "\n---\n".join(
+    path.read_text()
+    for path in [*sorted((_FILES / "pipelines").glob("*.yaml")), _FILES / "kubernetes/backups.yaml"]
+)
+_BACKUP: Json = {
+    "clusterRef": {"name": "demo"},
+    "destination": {"pvc": {"claimName": "backups", "path": "shop"}},
+}
+_SCHEDULE: Json = {**_BACKUP, "schedule": "30 2 * * *"}
+_NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def server() -> ObjectServer:
+    made = ObjectServer()
+    made.put(CLUSTERS, custom("Cluster", "demo"))
+    return made
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    async with one_pipeline(monkeypatch) as made:
+        yield made
+
+
+def written(kind: str, name: str, spec: Json, **facts: Any) -> str:
+    """Return a manifest as a person writes it."""
+    made = custom(kind, name, **facts)
+    meta = {key: made["metadata"][key] for key in ("name", "namespace", *facts)}
+    return yaml.safe_dump({**made, "status": None, "metadata": meta, "spec": spec})
+
+
+async def foretold(server: ObjectServer, text: str) -> Forecast:
+    async with server.serving() as api:
+        return await forecast_with(api, parse(text, "new.yaml"), NAMESPACE)
+
+
+def effects(said: Forecast) -> list[str]:
+    return [effect.kind for effect in said.effects]
+
+
+@pytest.mark.parametrize("has_cluster", [False, True])
+async def test_no_manifest_is_passed_over(server: ObjectServer, *, has_cluster: bool) -> None:
+    """Law: nobody reads that nothing changes when something is made, or waits for a Cluster."""
+    if not has_cluster:
+        server.objects.clear()
+    every = parse(_EXAMPLES, "examples.yaml")
+    said = await foretold(server, _EXAMPLES)
+    first = [each.effects[0].kind for each in said.resources]
+    waits = [
+        not has_cluster and each.resource.spec.cluster_ref is not None  # type: ignore[union-attr]
+        for each in every
+    ]
+
+    assert [each.subject.kind for each in said.resources] == [each.resource.kind for each in every]
+    assert first == ["Waits" if each else "Creates" for each in waits]
+    assert "Nothing to change" not in text_of(report_of(said))
+
+
+async def test_a_cluster_of_the_same_file_is_there(server: ObjectServer) -> None:
+    """Law: one file makes a Cluster and what uses it."""
+    server.objects.clear()
+    cluster = written("Cluster", "demo", {})
+    said = await foretold(server, f"{cluster}---\n{written('Backup', 'now', _BACKUP)}")
+
+    assert [each.subject.kind for each in said.resources] == ["Cluster", "Topic", "Backup"]
+    assert [each.kind for each in said.resources[2].effects] == ["Creates"]
+
+
+# -- ScheduledBackups and Backups ----------------------------------------------------------------
+
+
+def keep(server: ObjectServer, days: int, **retention: int) -> None:
+    """Let a schedule have made a complete Backup on each of the last *days*, and another one have its own."""
+    server.put(
+        SCHEDULED_BACKUPS,
+        custom("ScheduledBackup", "nightly", spec={**_SCHEDULE, "retention": retention}),
+    )
+    owner = [{"kind": "ScheduledBackup", "uid": f"uid-{NAMESPACE}-nightly", "controller": True}]
+    for day in range(days):
+        at = (_NOW - timedelta(days=day, hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for name, owners in ((f"nightly-{day}", owner), (f"other-{day}", [])):
+            made = custom("Backup", name, creationTimestamp=at, ownerReferences=owners)
+            made |= {"spec": _BACKUP, "status": {"phase": "Complete"}}
+            server.put(BACKUPS, made)
+
+
+@pytest.mark.parametrize("retention", [{"keepLast": 1}, {"keepLast": 1, "keepDays": 3}])
+@pytest.mark.parametrize("suspend", [False, True])
+async def test_the_stored_backups_that_go_are_named(
+    server: ObjectServer, retention: dict[str, int], suspend: bool
+) -> None:
+    """Law: a shorter retention deletes what is stored at once; the plan names the Backups that the reconcile deletes."""
+    keep(server, 6, keepLast=30)
+    spec = {**_SCHEDULE, "retention": retention, "suspend": suspend}
+    said = await foretold(server, written("ScheduledBackup", "nightly", spec))
+    (deletes,) = [each for each in said.effects if each.kind == "DeletesData"]
+    server.put(SCHEDULED_BACKUPS, custom("ScheduledBackup", "nightly", spec=spec))
+    before = stored(server)
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        await ScheduleReconciler(api, inventory, OperatorMetrics()).reconcile(
+            (NAMESPACE, "nightly")
+        )
+
+    assert {f"Backup/{name}" for name in before - stored(server)} == set(deletes.targets)
+    assert len(deletes.targets) == (5 if len(retention) == 1 else 3)
+    assert deletes.kind in SERIOUS
+
+
+def stored(server: ObjectServer) -> set[str]:
+    return {
+        found["metadata"]["name"]
+        for found in server.objects.values()
+        if found.get("kind") == "Backup" and "deletionTimestamp" not in found["metadata"]
+    }
+
+
+async def test_a_longer_retention_and_a_new_time_delete_nothing(server: ObjectServer) -> None:
+    """Law: and the same manifest changes nothing."""
+    keep(server, 6, keepLast=6)
+    spec = {**_SCHEDULE, "retention": {"keepLast": 7}, "schedule": "0 4 * * *"}
+    said = await foretold(server, written("ScheduledBackup", "nightly", spec))
+    same = await foretold(
+        server,
+        written("ScheduledBackup", "nightly", {**_SCHEDULE, "retention": {"keepLast": 6}}),
+    )
+
+    assert effects(said) == ["Changes", "Changes"]
+    assert "spec.schedule changes from '30 2 * * *' to '0 4 * * *'" in str(said.effects)
+    assert "spec.retention.keepLast changes from 6 to 7" in str(said.effects)
+    assert effects(same) == []
+
+
+async def test_what_waits_is_said(server: ObjectServer) -> None:
+    """Law: of a schedule that is none, and of one that is paused; what is paused deletes nothing meanwhile."""
+    keep(server, 3, keepLast=6)
+    wrong = {**_SCHEDULE, "schedule": "0 0 31 2 *"}
+    paused = written(
+        "ScheduledBackup",
+        "nightly",
+        {**_SCHEDULE, "retention": {"keepLast": 1}},
+        annotations={ANNOTATION_PAUSE: "true"},
+    )
+
+    never = await foretold(server, written("ScheduledBackup", "nightly", wrong))
+    assert effects(never)[0] == "Waits"
+    assert "spec.schedule" in never.effects[0].text
+    assert effects(await foretold(server, paused))[0] == "Waits"
+
+
+async def test_what_cannot_be_changed_is_refused(server: ObjectServer) -> None:
+    """Law: of a Backup only deletionPolicy changes, as the schema says."""
+    server.put(BACKUPS, {**custom("Backup", "now"), "spec": _BACKUP})
+    place = {"pvc": {"claimName": "backups", "path": "elsewhere"}}
+    moved = await foretold(server, written("Backup", "now", {**_BACKUP, "destination": place}))
+    deleted = await foretold(
+        server, written("Backup", "now", {**_BACKUP, "deletionPolicy": "Delete"})
+    )
+
+    assert [(each.kind, each.field) for each in moved.refusals] == [("Backup", "spec.destination")]
+    assert effects(moved) == []
+    assert effects(deleted) == ["Changes"]
+
+
+# -- Pipelines -----------------------------------------------------------------------------------
+
+
+async def test_a_pipeline_that_is_made_and_changed_does_what_was_foretold(world: World) -> None:
+    """Law: a new driver is made, a changed one restarts, another kind of driver waits for the end of the one before."""
+    wanted = {**STREAM, "clusterRef": {"name": "demo"}}
+
+    async def plan(**spec: Any) -> Forecast:
+        manifest = written("Pipeline", pipelineworld.NAME, {**wanted, **spec})
+        return await foretold(world.server, manifest)
+
+    world.server.objects.pop(f"{PIPELINES.path(NAMESPACE, pipelineworld.NAME)}")
+    assert effects(await plan()) == ["Creates"]
+    world.want()
+    await world.hear()
+    assert world.server.find(STATEFUL_SETS, NAMESPACE, pipelineworld.OBJECT) is not None
+
+    assert effects(await plan()) == []
+    assert effects(await plan(trigger="10s")) == ["Restarts"]
+    assert effects(await plan(spark={"memory": "2g"})) == ["Restarts"]
+    assert effects(await plan(trigger="availableNow")) == ["Removes", "Creates"]
+    assert effects(await plan(suspend=True)) == ["Changes"]
+    assert effects(await plan(storage={"size": "20Gi"})) == ["Changes"]
+    refused = await plan(storage={"size": "1Gi"})
+    assert [each.field for each in refused.refusals] == ["spec.storage.size"]
+    refused = await plan(storage={"accessMode": "ReadWriteMany"})
+    assert [each.field for each in refused.refusals] == ["spec.storage.accessMode"]
+    assert effects(await plan(clusterRef={"name": "other"})) == ["Waits"]
