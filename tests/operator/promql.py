@@ -1,5 +1,5 @@
 """
-The part of PromQL that the alerts about outages use: selectors, `or`, `unless`, `and`, comparisons, differences, sums,
+The part of PromQL that the alerts about outages use: selectors, `or`, `unless`, `and`, comparisons, differences, products, sums,
 and what a function makes of a range.
 
 A series is a name with labels; a vector is a dict of label sets with values. Whatever else a rule uses is refused.
@@ -17,7 +17,7 @@ Series = Mapping[str, Vector]
 History = Callable[[float], Series]
 
 _TOKEN: Final = re.compile(
-    r"\s*([A-Za-z_:][\w:]*|[\d.]+|\[\d+[smh](?::\d+[smh])?\]|[<>=!]=|[=!]~|[-<>=(),{}]|\"[^\"]*\")"
+    r"\s*([A-Za-z_:][\w:]*|[\d.]+|\[\d+[smh](?::\d+[smh])?\]|[<>=!]=|[=!]~|[-*/<>=(),{}]|\"[^\"]*\")"
 )
 _RANGE: Final = re.compile(r"\[(\d+)([smh])(?::(\d+)([smh]))?\]")
 # As often as the chart lets itself be scraped.
@@ -29,10 +29,16 @@ _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
 }
 _FOLD: Final[dict[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
-_OVER: Final[dict[str, Callable[[list[float]], float]]] = {
-    "delta": lambda values: values[-1] - values[0],
-    "max_over_time": max,
-    "min_over_time": min,
+# What a function makes of the values of a range, and of its length in seconds.
+_OVER: Final[dict[str, Callable[[list[float], int], float]]] = {
+    "delta": lambda values, _: values[-1] - values[0],
+    "rate": lambda values, range_s: (values[-1] - values[0]) / range_s,
+    "max_over_time": lambda values, _: max(values),
+    "min_over_time": lambda values, _: min(values),
+}
+_PRODUCTS: Final[dict[str, Callable[[float, float], float]]] = {
+    "*": operator.mul,
+    "/": operator.truediv,
 }
 _MATCH: Final[dict[str, Callable[[str, str], bool]]] = {
     "=": operator.eq,
@@ -96,14 +102,29 @@ class _Parser:
         }
 
     def _subtraction(self) -> Vector | float:
-        left = self._term()
+        left = self._product()
         if not self._next_is("-"):
             return left
-        right = self._term()
+        right = self._product()
         assert isinstance(right, dict)
         if isinstance(left, float):
             return {labels: left - value for labels, value in right.items()}
         return {labels: value - right[labels] for labels, value in left.items() if labels in right}
+
+    def _product(self) -> Vector | float:
+        left = self._term()
+        if not self.tokens or self.tokens[0] not in _PRODUCTS:
+            return left
+        joined = _PRODUCTS[self.tokens.pop(0)]
+        right = self._term()
+        assert isinstance(right, dict)
+        if isinstance(left, float):
+            return {labels: joined(left, value) for labels, value in right.items()}
+        return {
+            labels: joined(value, right[labels])
+            for labels, value in left.items()
+            if labels in right
+        }
 
     def _term(self) -> Vector | float:
         token = self.tokens.pop(0)
@@ -115,6 +136,15 @@ class _Parser:
             return self._fold(_FOLD[token])
         if token in _OVER:
             return self._over(_OVER[token])
+        if token == "clamp_max":
+            self._expect("(")
+            found = self.disjunction()
+            self._expect(",")
+            most = self._term()
+            self._expect(")")
+            assert isinstance(found, dict)
+            assert isinstance(most, float)
+            return {labels: min(value, most) for labels, value in found.items()}
         if token == "time":
             self._expect("(")
             self._expect(")")
@@ -143,7 +173,7 @@ class _Parser:
             self._next_is(",")
         return left
 
-    def _over(self, over: Callable[[list[float]], float]) -> Vector:
+    def _over(self, over: Callable[[list[float], int], float]) -> Vector:
         """Return what a function makes of the values that an expression has had, at each step of its range."""
         self._expect("(")
         begin = list(self.tokens)
@@ -159,7 +189,7 @@ class _Parser:
             assert isinstance(then, dict)
             for labels, value in then.items():
                 values.setdefault(labels, []).append(value)
-        return {labels: over(each) for labels, each in values.items()}
+        return {labels: over(each, range_s) for labels, each in values.items()}
 
     def _fold(self, fold: Callable[[Iterable[float]], float]) -> Vector:
         self._expect("by")

@@ -219,6 +219,38 @@ def test_certificates_that_end_soon_are_reported_once_per_group(metrics: Operato
     assert firing(400) == []
 
 
+@pytest.mark.parametrize(
+    ("objective", "bad", "fires"),
+    [
+        (0.999, 0.02, True),
+        (0.999, 0.01, False),
+        (0.93, 0.99, True),
+        (0.9, 1.0, True),
+        (0.9, 0.5, False),
+        (0.5, 1.0, True),
+        (0.5, 0.6, False),
+    ],
+)
+def test_every_objective_that_is_allowed_has_a_budget_that_can_burn(
+    objective: float, bad: float, *, fires: bool
+) -> None:
+    """Law: an alert that cannot fire when every message fails says nothing."""
+
+    def at(time_s: float) -> dict[str, Vector]:
+        cluster = {"namespace": "shop", "orderlymq_io_cluster": "demo"}
+        shares = {"good": 1 - bad, "failed": bad}
+        return {
+            "orderlymq_canary_objective": {_labels(**cluster): objective},
+            "orderlymq_canary_probes_total": {
+                _labels(**cluster, outcome=name): 2 * time_s * share
+                for name, share in shares.items()
+            },
+        }
+
+    found = evaluate_history(_ALERTS["OrderlyMQCanaryBudgetBurns"], at, 7_200)
+    assert bool(found) is fires
+
+
 @pytest.mark.parametrize("interval_s", [5, 60, 360, 3_600])
 def test_an_operator_is_stale_when_it_missed_rounds_at_any_interval(
     metrics: OperatorMetrics, interval_s: float
