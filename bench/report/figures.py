@@ -80,3 +80,8 @@ def shown(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def beside(title: str, other: str, its: float, mine: float) -> str:
+    """Return the line that sets a figure of ours beside that of another."""
+    return f"* {title}: {other} {shown(its)}, ours {shown(mine)}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.handled import Done, longest_pause_s, messages, p99_ms
-from bench.report.figures import advantage, shown
+from bench.report.figures import advantage, beside, shown
 
 #: A group that handles nothing for so long, at the end, stands still; its failed messages come again every second.
 _STILL_S: Final = 5.0
@@ -110,8 +110,7 @@ def behind(ours: Row, others: Sequence[Row]) -> Iterator[str]:
             ratio = advantage(mine, its, more_is_better=more)
             # Nothing divides by zero: who repeats nothing is ahead of one who repeats something.
             if mine != its and (its > mine) == more:
-                line = f"* {title}: {other.title} {shown(its)}, ours {shown(mine)}"
-                found.append((ratio or 0.0, line))
+                found.append((ratio or 0.0, beside(title, other.title, its, mine)))
     yield from (line for _, line in sorted(found))
 
 

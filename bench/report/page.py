@@ -20,13 +20,8 @@ from bench.report.origin import origin
 from bench.report.results import Line, Results, summary
 from bench.works import ALL, Figure, Scale, Work
 
-from bench.report import conditions, sections
+from bench.report import conditions, reach, sections
 
-#: Our own names in each class, whose ratios are taken to it: the first that was measured, compiled as in the image.
-OURS = {
-    Durability.DISK: ("orderlymq-compiled", "orderlymq"),
-    Durability.MEMORY: ("orderlymq-async",),
-}
 WIRE = ("orderlymq-compiled-wire", "orderlymq-wire")
 #: Above this part of the machine used by others, a round says so.
 DISTURBED = 0.10
@@ -106,6 +101,11 @@ def _page(
         " share its CPUs, so the rates are those of a small machine. Compare the ratios."
     )
     yield ""
+    if found := list(reach.head(lines)):
+        yield "Ours beside its aims, the widest gap first, each system with its own Java client. Below 1x ours is behind."
+        yield ""
+        yield from found
+        yield ""
     for name, title in pictures:
         yield f"![{title}]({folder}/{name})"
         yield ""
@@ -226,6 +226,8 @@ def _work(lines: Sequence[Line], work: Work) -> Iterator[str]:
     yield "|---" * (sum(2 if _compared(figure) else 1 for figure in figures) + 4) + "|"
     yield from rows
     yield ""
+    if work.name == "drain-4":
+        yield from reach.ceiling(lines, os.cpu_count() or 1)
 
 
 def _taken(lines: Sequence[Line], work: Work, figure: Figure) -> bool:
@@ -249,9 +251,11 @@ def _rows(lines: Sequence[Line], work: Work, peer: type[Peer]) -> Iterator[str]:
             continue
         cells.append(_cell(found))
         if _compared(figure):
-            cells.append(_ratio(lines, work, figure, peer, _ours(lines, work, peer.durability)))
+            cells.append(
+                _ratio(lines, work, figure, peer, reach.ours(lines, work.name, peer.durability))
+            )
         if figure is work.figures[0] and peer.durability is Durability.MEMORY:
-            mixed = _ratio(lines, work, figure, peer, _ours(lines, work, Durability.DISK))
+            mixed = _ratio(lines, work, figure, peer, reach.ours(lines, work.name, Durability.DISK))
     if any(cell != "-" for cell in cells):
         kind = "disk" if peer.durability is Durability.DISK else "memory"
         rounds = _rounds(lines, peer.name, work)
@@ -272,12 +276,6 @@ def _rounds(lines: Sequence[Line], peer: str, work: Work) -> int:
             if (each.peer, each.work) == (peer, work.name) and not each.trouble
         }
     )
-
-
-def _ours(lines: Sequence[Line], work: Work, durability: Durability) -> str:
-    measured = {line.peer for line in lines if line.work == work.name and not line.trouble}
-    names = OURS[durability]
-    return next((name for name in names if name in measured), names[-1])
 
 
 def _ratio(lines: Sequence[Line], work: Work, figure: Figure, peer: type[Peer], ours: str) -> str:
@@ -321,7 +319,7 @@ def _share(lines: Sequence[Line], work: Work, limit: float) -> str:
     count = work.words.get("count", senders.get(work.name, 1))
     rates = [
         found.median
-        for peer in (*OURS[Durability.DISK], *WIRE)
+        for peer in (*reach.OURS[Durability.DISK], *WIRE)
         if (found := summary(lines, peer, f"send-{count}-1024", "rate")) is not None
     ]
     return f"{max(rates) / limit:.0%}" if rates else "-"

@@ -3,7 +3,7 @@
 from bench.bykey import OURS, title_of
 from bench.peers.catalogue import PEERS
 from bench.peers.ours import OrderlyMQCompiled
-from bench.report.page import OURS as COMPARED
+from bench.report.reach import OURS as COMPARED
 
 
 def test_who_stands_for_us_in_a_class_runs_what_the_image_runs() -> None:

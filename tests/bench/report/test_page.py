@@ -115,6 +115,18 @@ def test_a_part_of_the_works_does_not_replace_the_page(tmp_path: Path) -> None:
     assert path.read_text() == before
 
 
+def test_the_page_begins_with_where_ours_is_behind(tmp_path: Path) -> None:
+    """Before the pictures."""
+    page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
+    text = (tmp_path / "benchmarks.md").read_text()
+
+    assert (
+        text.index("Ours beside its aims")
+        < text.index("* 64 senders, messages/s: NATS")
+        < text.index("![")
+    )
+
+
 def test_what_failed_is_on_the_page(tmp_path: Path) -> None:
     """A line that could not be measured is not silently absent."""
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
