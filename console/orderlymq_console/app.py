@@ -63,6 +63,7 @@ class Console(Lifecycle):
     Attributes:
         local: the account of the person who started it, where no accounts were given; None otherwise.
         url: where it listens, once it does.
+        application: the pages by their paths.
         collector: what brokers were asked.
         viewers: who follows the cluster now.
     """
@@ -75,7 +76,7 @@ class Console(Lifecycle):
         self.collector = Collector()
         accounts = settings.accounts or ((self.local,) if self.local is not None else ())
         self.viewers = Viewers()
-        application = web.Application(
+        self.application = application = web.Application(
             middlewares=[let_loop_turn, guard], client_max_size=_FORM_SIZE_MAX
         )
         application[SETTINGS] = settings

@@ -41,11 +41,12 @@ def shared_secret() -> Path:
 
 @dataclass(slots=True)
 class Child:
-    """One process with its log file."""
+    """One process with its log file; *environment* is what it has beside ours."""
 
     arguments: list[str]
     log_path: Path
     process: subprocess.Popen[bytes] | Forked | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self) -> None:
         # Benches start a process as a person does.
@@ -54,7 +55,11 @@ class Child:
             return
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self.arguments], stdout=log, stderr=log, start_new_session=True
+                [sys.executable, *self.arguments],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **self.environment},
             )
 
     @property

@@ -30,6 +30,7 @@ from tests.hostile.target import Target
 _SHARE_IN_PROCESS: Final = 0.25
 # At the ports beside that of the clients: some seconds.
 _PAGES: Final = 300
+_CONSOLE: Final = 600
 _CALLS: Final = 600
 _ENDLESS: Final = 1 << 40
 # Of addresses, for this process and for each that it starts: what asks for more is reported by its case, and ends no machine.
@@ -62,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         TextColumn("{task.fields[told]}"),
         console=console,
     ) as progress:
-        other_port = any(each is not None for each in (options.page, options.peer, options.liar))
+        others = (options.page, options.console, options.peer, options.liar)
+        other_port = any(each is not None for each in others)
         if other_port:
             _other_port(options, findings)
         elif options.only != "processes":
@@ -86,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--case", type=int, help="repeat this case")
     parser.add_argument("--cases", type=int, default=1, help="and so many from it on")
     parser.add_argument("--page", type=int, help="repeat this request for an HTTP page")
+    parser.add_argument("--console", type=int, help="repeat this request for the console")
     parser.add_argument("--peer", type=int, help="repeat this call at the replicas' port")
     parser.add_argument("--liar", type=int, help="repeat this call there with the secret")
     parser.add_argument("--guarded", action="store_true", help="repeat with access control")
@@ -103,6 +106,8 @@ def _other_port(options: argparse.Namespace, findings: Findings) -> None:
             assault = Assault(target, options.seed, findings)
             if options.page is not None:
                 assault.ask_pages(options.page, options.cases)
+            elif options.console is not None:
+                assault.ask_console(options.console, options.cases)
             elif options.liar is not None:
                 assault.call_as_liar(options.liar, options.cases)
             else:
@@ -166,6 +171,7 @@ def _processes(
             if options.case is None:
                 progress.update(task, told="other ports")
                 assault.ask_pages(0, _PAGES)
+                assault.ask_console(0, _CONSOLE)
                 if not options.clients_only:
                     assault.call_as_stranger(0, _CALLS)
             # A replica that lies can break any promise: the history ends before it.

@@ -40,6 +40,8 @@ _ENDING_S: Final = 2.0
 _ENDS_OF_STRANGERS_MAX: Final = 3
 _MEMORY_MAX: Final = 900 << 20
 _CALLS_PER_LOOK: Final = 50
+# Some of the requests sign out.
+_CALLS_PER_SESSION: Final = 25
 # `failure_reply` and `Router` report an exception that nobody expected like this.
 _UNCAUGHT: Final = re.compile(r"^[A-Z]\w*(?:Error|Exception|Exit|Interrupt): ")
 _SERVER_ERROR: Final = 500
@@ -198,10 +200,26 @@ class Assault:
         group = self.target.group
         ports = [self.target.name_server_http, *(group.http_ports[node] for node in group.brokers)]
         for number in range(first, first + count):
-            status = pages.ask(ports[number % len(ports)], pages.page(self.seed, number))
-            if status is not None and status >= _SERVER_ERROR and status not in _HONEST:
-                self._note_other("a page fails", f"status {status}", "", "page", number)
+            self._ask(ports[number % len(ports)], pages.page(self.seed, number), "page", number)
         self._look(())
+
+    def ask_console(self, first: int, count: int) -> None:
+        """Ask for the pages of the console, most of them as somebody who may change something."""
+        for number in range(first, first + count):
+            if (number - first) % _CALLS_PER_SESSION == 0:
+                session = self.target.sign_in()
+            request = pages.console_request(self.seed, number, session)
+            self._ask(self.target.console_port, request, "console", number)
+            if self.target.dead():
+                where, detail = self.target.last_error("console")
+                self._note_other("a request ends the console", where, detail, "console", number)
+                self._revive(self._repeat_other("console", number))
+        self._look(())
+
+    def _ask(self, port: int, request: bytes, option: str, number: int) -> None:
+        status = pages.ask(port, request)
+        if status is not None and status >= _SERVER_ERROR and status not in _HONEST:
+            self._note_other("a page fails", f"status {status}", "", option, number)
 
     def call_as_stranger(self, first: int, count: int) -> None:
         """Speak to the replicas' own ports without the secret of the cluster: no process ends, and who leads stays."""

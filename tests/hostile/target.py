@@ -1,11 +1,12 @@
 """
-The processes under attack: three replicas, a name server, and a producer and a consumer whose history is judged.
+The processes under attack: three replicas, a name server, a console, and a producer and a consumer whose history is judged.
 
 What is looked at from outside: who lives under which process id, who leads in which term, how long each event loop
 stood still and how much memory each process holds.
 """
 
 import contextlib
+import http.client
 import json
 import math
 import os
@@ -31,12 +32,14 @@ from orderlymq.oracle.verdict import Verdict
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from tests.cluster.processes import Child, Group
+from tests.cluster.processes import START_TIMEOUT_S, Child, Group
+from tests.hostile.pages import Session
 from tests.hostile.shapes import BROKER, CLUSTER, QUEUES, TOPICS
 from tests.hostile.world import STRONG, WEAK
 from tests.nemesis.clients.accounts import Account
 from tests.nemesis.clients.consumer import ConsumingOptions
 from tests.nemesis.clients.producer import ProducingOptions
+from tests.ports import free_ports
 from tests.trouble.rawsocket import RawSocket
 
 #: Named by no case, so that its history is that of a topic nobody tampers with.
@@ -53,8 +56,14 @@ _DUMPED_S: Final = 20.0
 # The bytes that one batch may write.
 _LOG_END: Final = 2 << 20
 # `faulthandler` writes the frames of each thread, the innermost first and the main thread last.
-_DUMPED: Final = re.compile(r'^  File "[^"]*/((?:broker|protocol)/[^"]+)", line \d+ in (\S+)')
-_OURS: Final = re.compile(r'^  File "[^"]*/((?:broker|protocol)/[^"]+)", line \d+, in (\w+)')
+_DUMPED: Final = re.compile(
+    r'^  File "[^"]*/((?:broker|protocol|client|console)/[^"]+)", line \d+ in (\S+)'
+)
+_SIGN_IN: Final = re.compile(r'"signIn": ?"http://[^/"]+([^"]+)"')
+_PROOF: Final = re.compile(r'name="proof" value="([^"]+)"')
+_OURS: Final = re.compile(
+    r'^  File "[^"]*/((?:broker|protocol|client|console)/[^"]+)", line \d+, in (\w+)'
+)
 _ERROR: Final = re.compile(
     r"^(\w+(?:\.\w+)*(?:Error|Exception|Corrupt|Refused|Exit)\w*)(?:: (.*))?$"
 )
@@ -80,6 +89,8 @@ class Target:
     directory: Path
     guarded: bool
     group: Group = field(init=False)
+    console: Child = field(init=False)
+    console_port: int = field(init=False)
     name_server_http: int = field(init=False)
     starts: int = 0
     _clients: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -105,6 +116,11 @@ class Target:
                 "operator_secret_file": str(secret),
             }
         self.group = Group(directory, overrides=overrides)
+        (self.console_port,) = free_ports(1)
+        arguments = ["-m", "orderlymq_console", "--listen", f"127.0.0.1:{self.console_port}"]
+        arguments += ["--name-server", self.group.name_server_address, "--output", "json"]
+        account = Account(*STRONG).environment()
+        self.console = Child(arguments, directory / "console.log", environment=account)
         for child in self.children().values():
             # Of a process that hangs SIGABRT makes a list of where each thread stands.
             child.arguments[:0] = ["-X", "faulthandler"]
@@ -126,6 +142,7 @@ class Target:
         if self.guarded:
             account = {"accessKey": WEAK[0], "secretKey": WEAK[1], "topicPerms": f"{TOPICS[0]}=SUB"}
             self.administer(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, account)
+        self.console.start()
         self._start_clients()
 
     def _start_clients(self) -> None:
@@ -186,8 +203,7 @@ class Target:
             for child in self.children().values():
                 assert child.is_running
         except AssertionError:
-            self.end_clients()
-            self.group.stop()
+            self.stop()
             self._make()
             self.start()
             return False
@@ -206,6 +222,7 @@ class Target:
     def stop(self) -> None:
         """End the clients first, so that the history has no half of a request, then the rest."""
         self.end_clients()
+        self.console.kill()
         self.group.stop()
 
     def end_clients(self) -> None:
@@ -234,7 +251,7 @@ class Target:
     def children(self) -> dict[str, Child]:
         """Return the processes under attack by name."""
         nodes = {f"broker {node}": child for node, child in self.group.brokers.items()}
-        return {"name server": self.group.name_server, **nodes}
+        return {"name server": self.group.name_server, "console": self.console, **nodes}
 
     def dead(self) -> list[str]:
         """Return the processes that have ended."""
@@ -293,8 +310,25 @@ class Target:
         named = f"127.0.0.1:{local_port}".encode()
         return any(named in _end_of(child.log_path) for child in children)
 
+    def sign_in(self) -> Session:
+        """Sign in to the console by the link that it printed; raises AssertionError when it lets nobody in."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (links := _SIGN_IN.findall(self.console.log_path.read_text())):
+            assert time.monotonic() < deadline, "the console printed no link to sign in"
+            time.sleep(0.05)
+        cookie = self._ask_console(links[-1], {}).getheader("Set-Cookie", "").partition(";")[0]
+        page = self._ask_console("/", {"Cookie": cookie}).read().decode()
+        proof = _PROOF.search(page)
+        assert proof is not None, "the console lets nobody in by its own link"
+        return Session(cookie.partition("=")[2], proof[1])
+
+    def _ask_console(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self.console_port, timeout=_HUNG_S)
+        connection.request("GET", path, headers={**headers, "Connection": "close"})
+        return connection.getresponse()
+
     def _pages(self) -> dict[str, int]:
-        ports = {"name server": self.name_server_http}
+        ports = {"name server": self.name_server_http, "console": self.console_port}
         return ports | {f"broker {node}": port for node, port in self.group.http_ports.items()}
 
     def leadership(self) -> tuple[int, int] | None:

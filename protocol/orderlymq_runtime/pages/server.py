@@ -92,14 +92,7 @@ class HealthServer:
         Raises:
             PortInUseError: Another process listens there.
         """
-        application = web.Application(
-            middlewares=[let_loop_turn, self._await_turn, _answer_failure, _refuse_body]
-        )
-        application.router.add_get("/healthz", self._get_healthz)
-        application.router.add_get("/readyz", self._get_readyz)
-        application.router.add_get("/metrics", self._guarded(self._get_metrics))
-        application.router.add_get("/status", self._guarded(self._get_status))
-        running = runner(application, shutdown_timeout=_SHUTDOWN_S)
+        running = runner(self.application(), shutdown_timeout=_SHUTDOWN_S)
         await running.setup()
         try:
             bound = await self._listen(running)
@@ -109,6 +102,18 @@ class HealthServer:
         self._runner = running
         self._stall.start()
         return bound
+
+    def application(self) -> web.Application:
+        """Return the pages by their paths."""
+        application = web.Application(
+            middlewares=[let_loop_turn, self._await_turn, _answer_failure, _refuse_body]
+        )
+        application.router.add_get("/healthz", self._get_healthz)
+        application.router.add_get("/readyz", self._get_readyz)
+        application.router.add_get("/metrics", self._guarded(self._get_metrics))
+        application.router.add_get("/status", self._guarded(self._get_status))
+
+        return application
 
     async def _listen(self, running: web.AppRunner) -> tuple[str, int]:
         sock = await listening_socket(self._host, self._port, backlog=CONNECTIONS_MAX)
