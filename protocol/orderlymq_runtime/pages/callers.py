@@ -233,4 +233,5 @@ class _Caller(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
         self._callers.leave(self)
-        self._inner.connection_lost(exc)
+        # Behind the task that what came last has woken: aiohttp's raises where it finds the connection gone before it begins.
+        asyncio.get_running_loop().call_soon(self._inner.connection_lost, exc)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -166,3 +167,41 @@ async def test_strangers_that_keep_half_of_their_headers_are_kept_within_the_bud
         for _, writer in crowd:
             writer.transport.abort()
     assert pages.budget.strangers.held == 0
+
+
+async def test_who_asks_and_hangs_up_at_once_leaves_no_traceback() -> None:
+    """Law: uvloop tells both in one iteration, and strangers do not fill the log."""
+    failures: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(str(context)))
+    accepted: list[asyncio.Protocol] = []
+    async with site() as made:
+        application = web.Application()
+        running = runner(application, shutdown_timeout=0.1)
+        await running.setup()
+        assert running.server is not None
+        listening = Callers(running.server, 100, made.budget)
+
+        def accept() -> asyncio.BaseProtocol:
+            caller = listening.accept()
+            assert isinstance(caller, asyncio.Protocol)
+            accepted.append(caller)
+            return caller
+
+        listener = await loop.create_server(accept, "127.0.0.1", 0)
+        made.port = listener.sockets[0].getsockname()[1]
+        reader, writer = await made.call(b"GET /")
+        while not accepted:  # noqa: ASYNC110 - nothing signals it
+            await asyncio.sleep(0)
+
+        accepted[0].data_received(b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        accepted[0].connection_lost(None)
+        writer.close()
+        await read_out(reader)
+        listener.close()
+        await running.cleanup()
+    gc.collect()
+    await asyncio.sleep(0)
+    loop.set_exception_handler(None)
+
+    assert failures == []
