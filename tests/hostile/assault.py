@@ -11,6 +11,7 @@ import itertools
 import random
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,7 +27,7 @@ from tests.hostile.cases import Case, Generator
 from tests.hostile.catalogue import Server
 from tests.hostile.families import may_answer
 from tests.hostile.findings import Findings, shown
-from tests.hostile.lines import Line, exchange
+from tests.hostile.lines import Line, exchange, paced
 from tests.hostile.target import JUDGED_TOPIC, Target
 
 BATCH: Final = 600
@@ -36,6 +37,8 @@ _LOOK_EVERY_S: Final = 1.0
 # A pull may be held for so long, an administrator's question wait for a consumer that is asked in turn.
 _PATIENCE_S: Final = 60.0
 _ENDING_S: Final = 2.0
+# Streams that were slow, which stay open.
+_SLOW_OPEN_MAX: Final = 20
 # Each costs a restart, and the first few have shown what there is to show.
 _ENDS_OF_STRANGERS_MAX: Final = 3
 _MEMORY_MAX: Final = 900 << 20
@@ -73,6 +76,7 @@ class Assault:
     reached: set[tuple[Server, int]] = field(default_factory=set)
     _lines: dict[Server, list[Line]] = field(default_factory=dict)
     _unanswered: dict[int, tuple[float, Case, Line]] = field(default_factory=dict)
+    _slow: deque[Line] = field(default_factory=deque)
     _opaque: Iterator[int] = field(default_factory=lambda: itertools.cycle(range(1, 1 << 19)))
     _leadership: tuple[int, int] | None = None
     _stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -140,7 +144,12 @@ class Assault:
         for line in lines:
             if line.unread:
                 self._note("no client can read an answer", "", line.unread, cases)
-            if id(line) not in lasting:
+            if line.pace and line.is_open:
+                # What is not said stays away for a while.
+                self._slow.append(line)
+                if len(self._slow) > _SLOW_OPEN_MAX:
+                    self._slow.popleft().close()
+            elif id(line) not in lasting:
                 line.close()
             elif not line.is_open:
                 closed.append(line)
@@ -162,10 +171,13 @@ class Assault:
         lines = list(lasting)
         for case in cases:
             # Given up when everything is written: what ends a stream may not be answered.
-            line = Line(self._port(server)) if case.ends_stream else rng.choice(lasting)
             if case.ends_stream:
+                pace, said = paced(self.seed, case.number, case.frame)
+                line = Line(self._port(server), pace)
                 lines.append(line)
-            line.out += case.frame
+            else:
+                line, said = rng.choice(lasting), case.frame
+            line.out += said
             if case.wants_answer:
                 self._unanswered[case.opaque] = (time.monotonic(), case, line)
         for line in lasting:

@@ -2,10 +2,11 @@
 Many connections driven by one thread: bytes out, answers in, until each has answered its last request or hung up.
 
 A case that cannot end a stream goes over a connection that lasts; one that may has a connection of its own, which
-is given up after it.
+is given up after it. Some of these are slow, and some of the slow ones never say the rest.
 """
 
 import contextlib
+import random
 import selectors
 import socket
 import time
@@ -18,6 +19,11 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import LINGER_RESET
 
 _CHUNK: Final = 1 << 18
+# Of the streams that a case may end, and their bytes in one turn.
+_SLOW_SHARE: Final = 0.01
+_PACE_MAX: Final = 7
+# More of a frame would hold its batch up.
+SLOW_BYTES_MAX: Final = 2_000
 
 
 def answer_decoder() -> FrameDecoder:
@@ -25,17 +31,29 @@ def answer_decoder() -> FrameDecoder:
     return FrameDecoder(header_size_max=ANSWER_HEADER_SIZE_MAX)
 
 
+def paced(seed: int, number: int, frame: bytes) -> tuple[int, bytes]:
+    """Return how many bytes of a case's stream are sent in one turn, 0 for all that go, and what is said of its frame."""
+    rng = random.Random((seed << 40) + number)
+    if rng.random() >= _SLOW_SHARE:
+        return 0, frame
+    size = len(frame) if rng.random() < 0.5 else rng.randrange(len(frame) + 1)
+
+    return rng.randint(1, _PACE_MAX), frame[: min(size, SLOW_BYTES_MAX)]
+
+
 @dataclass(slots=True)
 class Line:
     """One connection.
 
     Attributes:
+        pace: how many bytes are sent in one turn; 0: what the other side takes.
         local_port: by which the log of a server names the connection.
         awaited: the opaque whose answer ends the wait for this connection; None: nothing is waited for.
         unread: why an answer could not be read; empty: each could.
     """
 
     port: int
+    pace: int = 0
     sock: socket.socket = field(init=False)
     local_port: int = field(init=False)
     out: bytearray = field(default_factory=bytearray)
@@ -58,7 +76,7 @@ class Line:
     def write(self) -> None:
         """Send what the other side takes now."""
         try:
-            sent = self.sock.send(memoryview(self.out)[:_CHUNK])
+            sent = self.sock.send(memoryview(self.out)[: self.pace or _CHUNK])
         except BlockingIOError:
             return
         except OSError:
