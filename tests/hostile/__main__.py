@@ -160,10 +160,7 @@ def _processes(
             line_at = began + _LINE_S
             for done in assault.run(first, count, _until(seconds)):
                 now = time.monotonic()
-                told = (
-                    f"{done / (now - began):.0f}/s, {assault.ends} ends, "
-                    f"{assault.changes} changes of leader, {len(findings)} findings"
-                )
+                told = f"{done / (now - began):.0f}/s, {assault.told}, {len(findings)} findings"
                 progress.update(task, completed=done, told=told)
                 if now >= line_at and not progress.console.is_terminal:
                     line_at = now + _LINE_S
@@ -190,9 +187,8 @@ def _processes(
                     "the promise is broken", str(found.defect), "\n".join(found.lines()), ""
                 )
     progress.console.print(
-        f"{name}: {assault.requests} requests, {assault.closed} lasting connections closed, "
-        f"{assault.stalls_of_the_machine} stalls without CPU time, {assault.stalls_seen} with it, the worst below "
-        f"{assault.worst_stall_s} s, "
+        f"{name}: {assault.requests} requests, {assault.told}, {assault.stalls_of_the_machine} stalls without CPU time, "
+        f"{assault.closed} lasting connections closed, "
         f"at most {assault.memory_max >> 20} MiB in a process, {assault.untold} closed without a word in the log, "
         f"{assault.forged_away} times no leader after a replica had lied, history {verdict.counts}"
     )

@@ -100,6 +100,14 @@ class Assault:
         self._lines = {}
         self._unanswered.clear()
 
+    @property
+    def told(self) -> str:
+        """Return the figures of the run so far that the record has."""
+        return (
+            f"{self.ends} ends, {self.changes} changes of leader, {self.stalls_seen} stalls with CPU time, the worst below "
+            f"{self.worst_stall_s} s"
+        )
+
     def run(self, first: int, count: int, go_on: Callable[[], bool]) -> Iterator[int]:
         """Send *count* cases from *first* on; yield after each batch how many were sent."""
         for start in range(first, first + count, BATCH):
@@ -376,10 +384,10 @@ class Assault:
     def _leader_changed(
         self, now: tuple[int, int] | None, cases: Sequence[Case], *, starved: bool
     ) -> None:
-        """Note a change of leader as a finding if the same cases bring one about again.
+        """Note a change of leader as a finding, and whether the same cases bring one about again.
 
         A machine that is busy with other programs starves a leader for an election time, too; such changes are
-        counted and shown, and a run on record has none of them.
+        only counted and shown, and a run on record has none of them.
         """
         self.changes += 1
         before = self._leadership
@@ -391,10 +399,10 @@ class Assault:
         self._begin()
         if starved or before is None:
             return
-        if self._repeats:
-            self._note("the leader changes", "", f"node and term were {before}, are {now}", cases)
-            return
-        self._again(cases)
+        law = "the leader changes again" if self._repeats else "the leader changes"
+        self._note(law, "", f"node and term were {before}, are {now}", cases)
+        if not self._repeats:
+            self._again(cases)
 
     def _again(self, cases: Sequence[Case]) -> None:
         """Send the same cases again: what they bring about twice is theirs."""

@@ -39,8 +39,8 @@ from orderlymq_raft.types import Entry, EntryKind, Index, NodeId, Term
 # Raised when frames change their meaning; replicas of different versions refuse each other.
 WIRE_VERSION: Final = 4
 
-# One entry may be 4 MiB of messages beyond the one that passed the bound (at most 4 MiB and a
-# little), several entries share an append: 64 MiB is far above all of it and still no danger.
+# An entry is one proposal of at most 16 MiB, or several that have 4 MiB together (``core/entrybuilder.py``), and entries share an
+# append up to ``append_size_max``: 64 MiB is far above all of it and still no danger.
 FRAME_SIZE_MAX: Final = 64 << 20
 
 # A header of that size takes tens of milliseconds to read. It has room for 100 000 entries or 40 000 files of a snapshot.
