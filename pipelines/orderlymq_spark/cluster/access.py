@@ -22,6 +22,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
 
+from orderlymq.admin.calls import unless_foreign
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
 from orderlymq.connection.instance import unless_refused
@@ -39,6 +40,7 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq_protocol.body.catalogue import SubscriptionData
+from orderlymq_protocol.body.lanes import BY_KEY, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
@@ -149,6 +151,30 @@ def _barriers(told: Sequence[Mapping[str, Any]], total: int) -> Mapping[int, int
         return {}  # it got the topic later, and had no queue then
     ends = next((each.get("grownBarriers") for each in told if each["total"] == total), None)
     return None if ends is None else dict(ends)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEnds:
+    """How far a group by key has consumed.
+
+    Attributes:
+        scanned: of each queue that the group has begun: what is below was looked at.
+        owed: the first message that is owed of a key, by queue and key; what was looked at of others is consumed.
+    """
+
+    scanned: dict[MessageQueue, int]
+    owed: dict[tuple[MessageQueue, str], int]
+
+    def add(self, key: str, table: LaneTable) -> None:
+        """Take in what brokers say about one key."""
+        for row in table.queues:
+            queue = MessageQueue(row.topic, row.broker_name, row.queue_id)
+            # The queue may go on from one question to the next.
+            self.scanned[queue] = min(row.scanned, self.scanned.get(queue, row.scanned))
+        for lane in table.lanes:
+            if lane.waiting:
+                queue = MessageQueue(lane.topic, lane.broker_name, lane.queue_id)
+                self.owed[queue, key] = lane.offset
 
 
 _Answer = tuple[PullStatus, PullMessageResponseHeader, bytes]
@@ -263,6 +289,29 @@ class ClusterAccess:
             queue: None if offset == NOT_FOUND else offset
             for queue, offset in zip(wanted, found, strict=True)
         }
+
+    def lanes(self, group: str, topic: str) -> LaneTable:
+        """Return the lanes of a topic in figures; of a group by queue, or that nobody knows, there are none."""
+        return self.wait(lambda: unless_foreign(self._admin.lanes(group, topic), LaneTable()))
+
+    def lane_ends(self, group: str, topic: str, keys: Iterable[str]) -> LaneEnds | None:
+        """Return how far a group by key has consumed keys of a topic; None for a group by queue."""
+        found: LaneEnds | None = None
+
+        async def ask(some: Sequence[str]) -> list[LaneTable]:
+            asked = (
+                unless_foreign(self._admin.lanes(group, topic, key), LaneTable()) for key in some
+            )
+            return list(await asyncio.gather(*asked))
+
+        wanted = sorted(set(keys))
+        for at in range(0, len(wanted), _LOOKS_AT_ONCE):
+            some = wanted[at : at + _LOOKS_AT_ONCE]
+            for key, table in zip(some, self.wait(partial(ask, some)), strict=True):
+                if table.concurrency == BY_KEY:
+                    found = found or LaneEnds({}, {})
+                    found.add(key, table)
+        return found
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit offsets for a group; failures are logged by the SDK and made good by the next call."""

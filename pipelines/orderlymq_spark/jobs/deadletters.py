@@ -11,7 +11,7 @@ letter that it becomes when it fails again.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import DeadLetterSpec
 
 _TOP: Final = 10
+_PLACE: Final = "broker string, queue_id int"
 
 
 def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
@@ -43,7 +44,7 @@ def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
     letters = marked_letters(access_to(spec.connect), spec.group, spark)
     topics = Counter(letter.topic for letter in letters)
     tries = Counter(letter.message.reconsume_times for letter in letters)
-    keys = Counter(letter.message.key for letter in letters)
+    keys = Counter(letter.key for letter in letters)
     times = [letter.message.store_timestamp for letter in letters]
     data: dict[str, Any] = {
         "group": spec.group,
@@ -60,7 +61,7 @@ def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
             {
                 "place": f"{m.queue.broker_name}:{m.queue.queue_id}@{m.queue_offset}",
                 "topic": letter.topic,
-                "key": m.key,
+                "key": letter.key,
                 "messageId": m.message_id,
                 "origin": None if letter.origin is None else [*letter.origin[0], letter.origin[1]],
                 "overtaken": letter.overtaken,
@@ -96,6 +97,7 @@ class DeadLetter:
         copy: queue and offset of the message that it was redriven to its topic as; None when it was not.
         first: the letter whose copies have failed again and became this one; None when it is that itself.
         is_doubtful: its topic has no message that says the same: that has aged out, or a client made the letter up.
+        key_property: the property whose value is the key that its group keeps in order.
     """
 
     message: ReceivedMessage
@@ -106,6 +108,12 @@ class DeadLetter:
     copy: tuple[MessageQueue, int] | None = None
     first: "DeadLetter | None" = None
     is_doubtful: bool = False
+    key_property: str = names.SHARDING_KEY
+
+    @property
+    def key(self) -> str | None:
+        """The key whose order it has a place in."""
+        return self.message.properties.get(self.key_property)
 
     def identity(self, topic: str) -> str:
         """Return the unique key of the message that it is redriven to a topic as, whichever plan or console does it."""
@@ -150,12 +158,15 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
         access.queues([dlq_topic(group)])
     except TopicNotFound:
         return found
+    key_property = access.lanes(group, dlq_topic(group)).lane_key_property
     with AdminClient(access.connect.bootstrap, client_settings=access.connect.settings()) as admin:
         for message in messages(access, dlq_topic(group)):
             topic = names.origin_topic(message.properties)
             origin = admin.find_origin(message, topic)
             message.body = b""  # nobody else asks for it here, and there may be many
-            letter = DeadLetter(message, topic, is_doubtful=origin is None)
+            letter = DeadLetter(
+                message, topic, is_doubtful=origin is None, key_property=key_property
+            )
             if origin is not None:
                 letter.origin = origin.queue, origin.queue_offset
                 letter.stored_ms = origin.store_timestamp
@@ -201,7 +212,7 @@ def marked_letters(
     """Return the dead letters of a group, or those of some keys, and which were overtaken."""
     found = dead_letters(access, group)
     if keys is not None:
-        found = [letter for letter in found if letter.message.key in keys]
+        found = [letter for letter in found if letter.key in keys]
     if found:
         mark_overtaken(spark(), access, group, found)
     return found
@@ -231,7 +242,7 @@ def mark_overtaken(
     """Find out which letters were overtaken: a later message of the key is consumed, and is no letter."""
     by_topic: dict[str, list[DeadLetter]] = {}
     for letter in letters:
-        if letter.origin is not None and letter.message.key is not None:
+        if letter.origin is not None and letter.key is not None:
             by_topic.setdefault(letter.topic, []).append(letter)
     for topic, mine in by_topic.items():
         origins = {letter.origin for letter in mine if letter.origin is not None}
@@ -246,10 +257,9 @@ def mark_overtaken(
             own = [offset for each, offset in origins if each == queue]
             late = access.offset_at(queue, lows[queue], highs[queue], first_ms)
             starts[queue] = min([*own, highs[queue] if late is None else late])
-        committed = access.committed(group, queues)
-        ends = {queue: max(committed[queue] or 0, starts[queue]) for queue in queues}
-        newest = _newest(spark, access, topic, starts, ends, mine)
-        add_copies(newest, committed, mine)
+        consumed = consumed_of(access, group, topic, queues, {str(letter.key) for letter in mine})
+        newest = _newest(spark, access, topic, starts, consumed, mine)
+        add_copies(newest, consumed, mine)
         for letter in mine:
             assert letter.origin is not None
             letter.overtaken = is_overtaken(letter, newest, grown=grown)
@@ -259,17 +269,47 @@ Newest = dict[tuple[MessageQueue, str | None], tuple[int, int]]
 """Offset and store time of the newest consumed message of a key, by queue."""
 
 
-def add_copies(
-    newest: Newest, committed: Mapping[MessageQueue, int | None], letters: Sequence[DeadLetter]
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """How far a group has consumed a topic.
+
+    Attributes:
+        ends: of each queue what was consumed ends here, but for the keys of which something is owed.
+        owed: the first message that is owed of a key, by queue and key; only a group by key goes on behind it.
+    """
+
+    ends: Mapping[MessageQueue, int]
+    owed: Mapping[tuple[MessageQueue, str], int] = field(default_factory=dict)
+
+    def end(self, queue: MessageQueue, key: str | None) -> int:
+        """Return the end of what was consumed of a key in a queue."""
+        end = self.ends.get(queue, 0)
+        return end if key is None else min(end, self.owed.get((queue, key), end))
+
+
+def consumed_of(
+    access: ClusterAccess, group: str, topic: str, queues: Sequence[MessageQueue], keys: set[str]
+) -> Consumed:
+    """Return how far a group has consumed keys of a topic.
+
+    The committed offset of a group by key says too little: it is the first message that is owed of any key.
+    """
+    committed = access.committed(group, queues)
+    lanes = access.lane_ends(group, topic, keys - {""})
+    scanned = {} if lanes is None else lanes.scanned
+    ends = {queue: scanned.get(queue, committed[queue] or 0) for queue in queues}
+    return Consumed(ends, {} if lanes is None else lanes.owed)
+
+
+def add_copies(newest: Newest, consumed: Consumed, letters: Sequence[DeadLetter]) -> None:
     """Add the letters whose copies were consumed, and are no letters again, where their origins are."""
     failed = {each for letter in letters for each in origin_ids(letter.message)}
     for letter in letters:
         if letter.origin is None or letter.copy is None or letter.identity(letter.topic) in failed:
             continue
         queue, offset = letter.copy
-        if offset < (committed.get(queue) or 0):
-            place = letter.origin[0], letter.message.key
+        if offset < consumed.end(queue, letter.key):
+            place = letter.origin[0], letter.key
             known = newest.get(place, (-1, 0))
             newest[place] = max(known[0], letter.origin[1]), max(known[1], letter.stored_ms)
 
@@ -284,7 +324,7 @@ def is_overtaken(letter: DeadLetter, newest: Newest, *, grown: bool) -> bool:
     return any(
         offset > origin if queue == own else grown and stored_ms > letter.stored_ms
         for (queue, key), (offset, stored_ms) in newest.items()
-        if key == letter.message.key
+        if key == letter.key
     )
 
 
@@ -293,7 +333,7 @@ def _newest(
     access: ClusterAccess,
     topic: str,
     starts: dict[MessageQueue, int],
-    ends: dict[MessageQueue, int],
+    consumed: Consumed,
     letters: Sequence[DeadLetter],
 ) -> Newest:
     """Return the newest consumed message of each letter's key in each queue; letters and their copies are left out."""
@@ -303,18 +343,33 @@ def _newest(
         for place in (letter.origin, letter.copy)
         if place is not None
     }
+    ends = {queue: max(consumed.ends[queue], start) for queue, start in starts.items()}
+    name = letters[0].key_property
+    column = "sharding_key" if name == names.SHARDING_KEY else "properties"
     rows = read_batch(
         spark,
         **access.connect.to_options(),
         queues=json.dumps(_by_broker(starts)),
         startingOffsets=json.dumps(to_json(starts)),
         endingOffsets=json.dumps(to_json(ends)),
-        columns="broker,queue_id,queue_offset,sharding_key,store_ts",
+        columns=f"broker,queue_id,queue_offset,{column},store_ts",
         pushFilters=spark.conf.get(FILTER_PUSHDOWN, "false") == "true",
-    ).where(F.col("sharding_key").isin(sorted({str(letter.message.key) for letter in letters})))
-    known = spark.createDataFrame(sorted(own), "broker string, queue_id int, queue_offset bigint")
+    )
+    if column == "properties":
+        rows = rows.withColumn("sharding_key", F.col("properties")[name])
+    rows = rows.where(F.col("sharding_key").isin(sorted({str(letter.key) for letter in letters})))
+    known = spark.createDataFrame(sorted(own), f"{_PLACE}, queue_offset bigint")
+    owed = spark.createDataFrame(
+        [
+            (queue.broker_name, queue.queue_id, key, offset)
+            for (queue, key), offset in sorted(consumed.owed.items())
+        ],
+        f"{_PLACE}, sharding_key string, owed bigint",
+    )
     found = (
         rows.join(F.broadcast(known), ["broker", "queue_id", "queue_offset"], "left_anti")
+        .join(F.broadcast(owed), ["broker", "queue_id", "sharding_key"], "left")
+        .where(F.col("owed").isNull() | (F.col("queue_offset") < F.col("owed")))
         .groupBy("broker", "queue_id", "sharding_key")
         .agg(
             F.max("queue_offset").alias("newest"),

@@ -291,7 +291,7 @@ def make_plan(
     held: set[tuple[str, str]] = set()
     for letter in in_origin_order(letters):
         topic = target or letter.topic
-        key = letter.message.key
+        key = letter.key
         identity = letter.identity(topic)
         decision, reason = _decide(letter, topic, on_overtaken, redrives_max)
         if decision == "send" and letter.is_doubtful and target is None and on_doubtful != "send":
@@ -327,7 +327,7 @@ def _decide(
     if redrives >= redrives_max:
         return "hold", f"it was redriven {redrives} times already (maxRedrives)"
     # Without its origin it is not known; without a key there is nothing to pass.
-    unknown = letter.overtaken is None and letter.message.key is not None
+    unknown = letter.overtaken is None and letter.key is not None
     if (letter.overtaken or unknown) and on_overtaken != "send":
         if unknown:
             return (

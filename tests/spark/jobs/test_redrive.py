@@ -25,6 +25,7 @@ from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import CheckpointInUse, OptionError
 from orderlymq_spark.jobs import deadletters, redrive
 from orderlymq_spark.jobs.deadletters import (
+    Consumed,
     DeadLetter,
     add_copies,
     is_overtaken,
@@ -238,11 +239,11 @@ def test_a_consumed_copy_overtakes_what_came_behind_its_origin_and_nothing_else(
     first, second, again = failed_again()
 
     consumed: deadletters.Newest = {}
-    add_copies(consumed, {ORIGIN: 11}, [first, second])
+    add_copies(consumed, Consumed({ORIGIN: 11}), [first, second])
     assert [is_overtaken(each, consumed, grown=False) for each in (first, second)] == [False, False]
 
     consumed = {}
-    add_copies(consumed, {ORIGIN: 12}, [first, second, again])
+    add_copies(consumed, Consumed({ORIGIN: 12}), [first, second, again])
     assert consumed == {(ORIGIN, "a"): (2, 0)}
     assert is_overtaken(again, consumed, grown=False)
 
