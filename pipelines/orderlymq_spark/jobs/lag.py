@@ -42,11 +42,18 @@ def lags(access: ClusterAccess, topic: str, groups: Iterable[str]) -> list[dict[
     for group in groups:
         # Before the ends: a group that goes on consumes what comes meanwhile.
         committed = access.committed(group, queues)
+        lanes = {
+            (each.broker_name, each.queue_id): each for each in access.lanes(group, topic).queues
+        }
         lows, highs = access.bounds(queues)
         for queue, offset in committed.items():
+            lane = lanes.get((queue.broker_name, queue.queue_id))
             first = max(lows[queue], offset or 0)
             # A topic that was created again meanwhile may end before.
             waiting = max(0, highs[queue] - first)
+            if lane is not None:
+                # A group by key has consumed messages behind the first one that it owes.
+                waiting = lane.owed + max(0, highs[queue] - max(lane.scanned, lows[queue]))
             stored_ms = access.stored_at(queue, first) if waiting else None
             now_ms = machine_ms()
             rows.append(

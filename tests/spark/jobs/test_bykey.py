@@ -18,7 +18,7 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import SHARDING_KEY
 from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.jobs import redrive
+from orderlymq_spark.jobs import lag, redrive
 from orderlymq_spark.jobs.deadletters import Consumed
 from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import RedriveSpec
@@ -86,6 +86,23 @@ def test_a_key_is_consumed_up_to_what_is_owed_of_it() -> None:
 
     assert [consumed.end(queue, key) for key in ("a", "b", "c", None)] == [4, 10, 10, 10]
     assert consumed.end(MessageQueue("orders", "b", 1), "a") == 0
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(120)
+def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed(topics: Topics) -> None:
+    """The lanes that went on behind one in hand are not before it; the time is that of the first message that is owed."""
+    topic = topics.make(queues=1)
+    group = f"lanes-{topic}"
+    topics.admin.set_group(SubscriptionGroupConfig(group, concurrency="Key"))
+    texts = ["slow", "one", "two", "three"]
+    topics.fill(topic, [Message(topic=topic, body=text.encode(), key=text) for text in texts])
+
+    with consuming_by_key(topics, topic, group, count=3):
+        (row,) = lag.lags(access_to(Connect(topics.bootstrap)), topic, [group])
+
+    assert (row["committed"], row["end"], row["lag"]) == (0, 4, 1)
+    assert row["lagMs"] > 0
 
 
 @pytest.mark.spark
